@@ -50,12 +50,12 @@ class StackRun(ReferenceRun):
                 self.send(number)
             else:
                 self.unsent[index][rank] += 1
-                if self.stack.lets_go == "acknowledged":
+                if self.stack.send_completion == "acknowledged":
                     self.send(number)
-                elif self.stack.lets_go == "request":
+                elif self.stack.send_completion == "request":
                     self.speak("request", number)
         heard = self.heard.pop((rank, index), [])
-        for what, number in sorted(heard, key=lambda word: word[1]) if self.stack.lets_go == "ready" else heard:
+        for what, number in sorted(heard, key=lambda word: word[1]) if self.stack.send_completion == "ready" else heard:
             self.answer(what, number)
         if self.sends_first[index]:
             self.announce(rank, index)
@@ -63,7 +63,7 @@ class StackRun(ReferenceRun):
         self.leave_if_done(rank)
 
     def announce(self, rank, index):
-        if self.stack.lets_go == "ready":
+        if self.stack.send_completion == "ready":
             numbers = range(self.first[index], self.first[index + 1])
             for number in sorted(numbers, key=lambda number: self.ends(number)[0]):
                 if self.ends(number)[1] == rank and self.waits(number):
@@ -77,7 +77,7 @@ class StackRun(ReferenceRun):
         return self.network.number(self.rounds[index].nbytes[number - self.first[index]])
 
     def waits(self, number):
-        return self.stack.lets_go != "taken" and self.payload(number) > self.stack.eager_limit
+        return self.stack.send_completion != "taken" and self.payload(number) > self.stack.eager_limit
 
     def occupy(self, rank, seconds):
         """Have a rank work after what it has to do already; return when it is done with all that."""
@@ -92,7 +92,7 @@ class StackRun(ReferenceRun):
         """Return what a message takes at its sender, and at its receiver."""
         payload = self.payload(number)
         before, after = self.before + self.before_byte * payload, self.after + self.after_byte * payload
-        return (0, before + after) if self.stack.lets_go == "ready" and self.waits(number) else (before, after)
+        return (0, before + after) if self.stack.send_completion == "ready" and self.waits(number) else (before, after)
 
     def hand_over_at(self, t, message):
         def hand_over():
@@ -152,7 +152,7 @@ class StackRun(ReferenceRun):
         src, dst, index = self.ends(number)
         if not self.waits(number):
             del self.taken[src, dst][number]
-        elif self.stack.lets_go == "acknowledged":
+        elif self.stack.send_completion == "acknowledged":
             self.speak("arrived", number)
         if number in self.held:
             self.unsent[index][src] -= 1

@@ -28,7 +28,7 @@ def max_min_shares(routes, capacity, limits=None, weights=None):
         store.flows.write(0, count, weight=np.array(weights)[flowing])
     for f in range(count):
         store.loop.start_flow(store.state, f, 0.0)
-    store.loop.settle(store.state, 0.0)
+    store.loop.settle_rates(store.state, 0.0)
     rates[flowing] = store.flows.read("rate", 0, count)
     return rates.tolist()
 
@@ -63,7 +63,7 @@ class Sharing:
 
     def leave(self, flow, now):
         store, f = self._store, self._flows.pop(flow)
-        store.loop.detach(store.state, f)
+        store.loop.detach_flow(store.state, f)
         store.loop.free_flow(store.state, f)
 
     def settle(self, now):
@@ -78,13 +78,13 @@ class Sharing:
         while s.n_ends and s.ends[0].time <= now:
             ended.append(int(s.flows[s.ends[0].flow].message))
             self.leave(ended[-1], now)
-        store.loop.settle(s, now)
+        store.loop.settle_rates(s, now)
         return ended
 
     def next_event(self):
         s = self._store.state
         changes = [until for link, until in enumerate(self._until) if s.links[link].users]
-        return min([*changes, float(self._store.loop.next_due(s))], default=math.inf)
+        return min([*changes, float(self._store.loop.next_event_time(s))], default=math.inf)
 
     def rate(self, flow):
         return float(self._store.state.flows[self._flows[flow]].rate)

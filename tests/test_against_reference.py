@@ -55,7 +55,7 @@ class Case:
         self.routing = str(rng.choice(["hash", "hash", "single", "flow", "adaptive"]))
         # Who comes first at one instant decides on loads, so ties are left to the other routings.
         self.round = self.routing != "adaptive" and rng.random() < 0.4 and not stacked
-        if self.routing == "adaptive" and self.stack.lets_go != "left" and not self.stack.before:
+        if self.routing == "adaptive" and self.stack.send_completion != "left" and not self.stack.before:
             # Nor is anybody in two rounds at one instant.
             self.stack = dataclasses.replace(self.stack, before=1e-5)
         self.routes = Routes(self.graph, self.seed, "single" if self.routing == "single" else "hash")
@@ -86,11 +86,11 @@ class Case:
             "word": any_of(0.0, 48.0),
             "pieces": any_of(1, 2, 3),
         }
-        lets_go = any_of("left", "taken", "acknowledged", "ready", "request")
-        if lets_go == "left":
-            return Stack(lets_go, **wire)
+        send_completion = any_of("left", "taken", "acknowledged", "ready", "request")
+        if send_completion == "left":
+            return Stack(send_completion, **wire)
         return Stack(
-            lets_go,
+            send_completion,
             any_of("shared", "queue", "queue"),
             eager_limit=any_of(0.0, 0.0, 700.0),
             buffer=any_of(math.inf, 100.0, 2500.0),
@@ -309,7 +309,7 @@ class Case:
         )  # fmt: skip
         kind = (
             ReferenceRun
-            if self.stack.lets_go == "left"
+            if self.stack.send_completion == "left"
             else functools.partial(
                 StackRun,
                 shake=(np.sign(words) * (abs(shake) + shake * math.cos(words * n)) for n in itertools.count()),
@@ -730,7 +730,7 @@ def test_a_message_that_waits_for_its_hosts_own_link_pays_its_overhead():
     # The first leaves at 2 s, when its link is about to change, and has left at 2.75 s; the second could at 3.5 s.
     graph = topologies.star(2, 0.0, 1e6)
     weather = {next(iter(graph.out_edges(0))): Weather(steps([0.0, 2.5], [1e6, 2e6]), None)}
-    network = Network(graph, weather, send_overhead=2.0, stack={"lets_go": "taken", "own_link": "queue"})
+    network = Network(graph, weather, send_overhead=2.0, stack={"send_completion": "taken", "own_link": "queue"})
     schedule = Schedule(3, [Round([0, 1], [2, 2], [1e6, 1e6])])
     timing = network.time(schedule, start=[0.0, 1.5, 0.0], placement=[0, 0, 1], messages=True)
     assert near(timing.messages.finish, [3.0, 4.5])

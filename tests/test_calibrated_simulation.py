@@ -256,8 +256,8 @@ class TestStacks:
     def test_of_a_calibration_has_the_rules_of_its_library_and_no_software(self):
         for name, stack in STACKS.items():
             found = simulation(cluster(stack=name)).stack
-            assert (found.lets_go, found.rounds, found.pieces, found.eager_limit) == (
-                stack.lets_go, stack.rounds, stack.pieces, stack.eager_limit,
+            assert (found.send_completion, found.rounds, found.pieces, found.eager_limit) == (
+                stack.send_completion, stack.rounds, stack.pieces, stack.eager_limit,
             )  # fmt: skip
             assert found.before == found.after == found.segment == 0
 

@@ -448,7 +448,7 @@ def test_lists(kind: str) -> None:
         "measured": ["shaped_openmpi", "published_plateaus"],
         "platforms": ["dgx-h100", "polaris"],
         "readers": ["nccl-json", "Read what OSU micro-benchmarks printed."],
-        "stacks": ["gloo", "lets_go ready", "has no software"],
+        "stacks": ["gloo", "send_completion ready", "has no software"],
     }
     for name in expected.get(kind, [name for names in expected.values() for name in names]):
         assert name in result.stdout

@@ -627,8 +627,8 @@ def test_an_exchange_that_comes_again_is_not_handed_over_round_by_round(monkeypa
 def test_short_rounds_stay_laid_out_where_a_passage_gives_up(monkeypatch):
     graph = graph_of("star")
     network = Network(graph)
-    laid, lay_out = [], max_plus._Layout._lay_out
-    monkeypatch.setattr(max_plus._Layout, "_lay_out", lambda layout, one: laid.append(one) or lay_out(layout, one))
+    laid, lay_out = [], max_plus._Layout._prepare
+    monkeypatch.setattr(max_plus._Layout, "_prepare", lambda layout, one: laid.append(one) or lay_out(layout, one))
     apart, meets = (Schedule(3, [Round(src, dst, [100] * len(src))]) for src, dst in (([0], [1]), ([0, 1], [2, 2])))
     for _ in range(3):
         network.time(apart)

@@ -35,7 +35,7 @@ def looping(size, count, compute=0.0, shift=1, ranks=8, phase=""):
 
 @st.composite
 def stacks(draw):
-    lets_go = draw(st.sampled_from(["left", "taken", "acknowledged", "ready", "request"]))
+    send_completion = draw(st.sampled_from(["left", "taken", "acknowledged", "ready", "request"]))
     wire = {
         "segment": draw(st.sampled_from([0.0, 100.0, 1448.0])),
         "beside": draw(st.sampled_from([0.0, 90.0])),
@@ -43,10 +43,10 @@ def stacks(draw):
         "word": draw(st.sampled_from([0.0, 48.0, 3000.0])),
         "pieces": draw(st.integers(1, 3)),
     }
-    if lets_go == "left":
-        return Stack(lets_go, **wire)
+    if send_completion == "left":
+        return Stack(send_completion, **wire)
     return Stack(
-        lets_go,
+        send_completion,
         draw(st.sampled_from(["shared", "queue"])),
         eager_limit=draw(st.sampled_from([0.0, 700.0])),
         buffer=draw(st.sampled_from([math.inf, 100.0, 30_000.0])),
@@ -279,12 +279,12 @@ def is_in_step(stack, parts, latency=1e-3, **options):
 
 @pytest.mark.parametrize(
     ("lasting", "apart"),
-    [({}, True), ({"rounds": 2}, False), ({"by_turns": True, "lets_go": "ready", "before": 1e-4}, False)],
+    [({}, True), ({"rounds": 2}, False), ({"by_turns": True, "send_completion": "ready", "before": 1e-4}, False)],
     ids=["one round", "two rounds", "by turns"],
 )
 @pytest.mark.parametrize("ready", [0.0, 0.3])
 def test_ranks_are_done_with_one_schedule_before_the_next_but_where_rounds_differ(lasting, apart, ready):
-    stack = Stack(**{"lets_go": "taken", **lasting})
+    stack = Stack(**{"send_completion": "taken", **lasting})
     one = looping(1e4, 3)
     assert is_in_step(stack, [(one, ready)], start=0.25)
     assert is_in_step(stack, [(one, ready), (one, ready)], start=0.25) is apart

@@ -212,7 +212,7 @@ TWO_BUCKETS = """
 workers: 2
 network:
   topology: {star: {latency: 5 ms, bandwidth: 1 MB/s}}
-  stack: {lets_go: ready}
+  stack: {send_completion: ready}
 job:
   gradients: {train: {model: {mlp: {hidden: [64, 64]}}, data: classification}}
   iterations: 1
@@ -257,7 +257,7 @@ def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
     # Ok-Topk sums between its messages: the exchange is in two, and what lies between is none of it.
     with_sums, without = (
         two_buckets(
-            scenario, "exchanges.AG={scheme: oktopk}", "network.stack={lets_go: ready}", f"job.device={device}"
+            scenario, "exchanges.AG={scheme: oktopk}", "network.stack={send_completion: ready}", f"job.device={device}"
         )[0]
         for device in ("device.yaml", "ideal")
     )

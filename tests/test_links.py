@@ -55,12 +55,12 @@ def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
 
 @pytest.mark.parametrize("sends", ["taken", "acknowledged", "ready", "request"])
 def test_what_sends_wait_for_and_what_software_takes_are_found_again(tmp_path, sends):
-    stack = sending(STACKS["mpich"], 3e-4, lets_go=sends, before_byte=5e-10, after_byte=5e-10)
+    stack = sending(STACKS["mpich"], 3e-4, send_completion=sends, before_byte=5e-10, after_byte=5e-10)
     rows = read_measurements(made(tmp_path / "mine.csv", "mine", stack)).rows
     stacks, used = calibrated(predictable(rows), "mine")
     found = stacks["", ""]
     assert set(stacks) == {("", ""), *WORK}
-    assert found.lets_go == sends
+    assert found.send_completion == sends
     assert found.before == found.after == pytest.approx(1.5e-4, rel=0.05)
     assert found.before_byte == found.after_byte == pytest.approx(5e-10, rel=0.1)
     table = from_links(rows)
@@ -298,7 +298,7 @@ def test_an_interval_does_not_come_from_the_setting_that_it_is_for():
 def test_iterations_across_a_change_are_predicted_with_both_links():
     links = [Change(0, 1e-3, 1.25e7), Change(1.0, 1e-3, 1.25e6)]
     schedule = schedule_of("all_reduce", "ring", 4, 400_000)
-    stack = sending(STACKS["mpich"], 1e-4, lets_go="taken")
+    stack = sending(STACKS["mpich"], 1e-4, send_completion="taken")
     began = np.array([0.0, 0.5, 0.99, 2.0])
     seconds = predict(schedule, links, stack, began.tolist())
     late = began >= 1
@@ -323,7 +323,7 @@ def test_iterations_across_a_change_are_predicted_with_both_links():
 
 
 def test_a_raw_table_can_be_validated_as_it_is(tmp_path):
-    stack = sending(STACKS["mpich"], 2e-4, lets_go="taken")
+    stack = sending(STACKS["mpich"], 2e-4, send_completion="taken")
     path = made(tmp_path / "raw.csv", "mpich", stack)
     done = did("validate", path, "--split", "links")
     assert "from links alone" in done.output

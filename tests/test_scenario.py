@@ -708,7 +708,7 @@ def test_a_mistake_in_an_option_does_not_fit_the_json_schema() -> None:
         ("glo", False),
         (["gloo"], False),
         ({"like": "glo"}, False),
-        ({"lets_go": "sent"}, False),
+        ({"send_completion": "sent"}, False),
         ({"lets": "left"}, False),
         ({"pieces": 65}, False),
         ({"before": 5}, False),

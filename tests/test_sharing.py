@@ -63,7 +63,7 @@ def test_two_flows_share_a_link_by_their_round_trips(sharing, first):
 
 
 def test_an_exponent_of_0_is_max_min_with_a_stack_whose_messages_queue_too():
-    graph, queue = into_one([0.01, 0.04]), {"lets_go": "taken", "own_link": "queue"}
+    graph, queue = into_one([0.01, 0.04]), {"send_completion": "taken", "own_link": "queue"}
     # The first message has come 15 ms after it left, before the second one begins to.
     graph.edges[0, "switch"]["bandwidth"] = 3e6
     sends = Schedule(3, [Round([0, 1], [2, 2], [30e3, 90e3])])

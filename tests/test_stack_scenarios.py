@@ -103,8 +103,8 @@ def test_a_mapping_starts_from_a_stack(small: str) -> None:
 
 
 def test_a_mapping_without_a_name_starts_from_ideal(small: str) -> None:
-    expected = dataclasses.replace(STACKS["ideal"], lets_go="taken", segment=1448.0)
-    assert stacks_of(small, "network.stack={lets_go: taken, segment: 1448 B}") == [expected]
+    expected = dataclasses.replace(STACKS["ideal"], send_completion="taken", segment=1448.0)
+    assert stacks_of(small, "network.stack={send_completion: taken, segment: 1448 B}") == [expected]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,17 @@ def test_software_of_the_scenario_was_not_measured_where_that_of_the_name_was(
     [
         ("glo", "network.stack: there is no stack 'glo': did you mean 'gloo'? Allowed: gloo, "),
         ("{like: mpi}", "network.stack.like: there is no stack 'mpi'"),
-        ("3", "network.stack: must be a text, or a mapping with like, lets_go, own_link, "),
-        ("{lets_go: redy}", "network.stack.lets_go: there is no such choice, got 'redy'; did you mean 'ready'?"),
+        ("3", "network.stack: must be a text, or a mapping with like, send_completion, own_link, "),
+        (
+            "{send_completion: redy}",
+            "network.stack.send_completion: there is no such choice, got 'redy'; did you mean 'ready'?",
+        ),
         ("{befor: 1 us}", "network.stack.befor: there is no such field; did you mean 'before'?"),
         ("{before: 5}", "network.stack.before: 5 has no unit"),
         ("{after_byte: 2 s}", "network.stack.after_byte: must be <= 1, got '2 s'"),
         ("{rounds: 0}", "network.stack.rounds: must be >= 1, got 0"),
         ("{pieces: 65}", "network.stack.pieces: must be <= 64, got 65"),
-        ("{before: 1 us}", "network.stack: before counts with another lets_go than left only"),
+        ("{before: 1 us}", "network.stack: before counts with another send_completion than left only"),
     ],
 )
 def test_a_wrong_stack_is_refused_with_its_line(small: str, given: str, said: str) -> None:
@@ -151,7 +154,7 @@ def test_the_lock_gives_the_same_stack(small: str) -> None:
 def test_jobs_that_share_a_network_share_its_stack(small: str) -> None:
     alone = {}
     for after in ("0 s", "7 ms"):
-        stack = f"network.stack={{lets_go: taken, after: {after}}}"
+        stack = f"network.stack={{send_completion: taken, after: {after}}}"
         did("run", small, "--set", COMPANY, "--set", stack, "--out", "out", "--force", "--quiet")
         alone[after] = pd.read_csv("out/company.csv").set_index("job")["alone_s"]
     # A ring of 2 has 2 rounds, one of 4 has 6.
@@ -255,7 +258,7 @@ def test_a_run_names_its_stack(small: str) -> None:
 def test_a_run_tells_the_properties_of_a_stack_without_a_name(small: str) -> None:
     given = "network.stack={like: gloo, before: 50 us, measured: <b>here</b>}"
     shown = did("run", small, "--set", given, "--set", "output.report=true", "--out", "out").stdout
-    assert "Stack: custom, lets_go ready, own_link queue, " in shown
+    assert "Stack: custom, send_completion ready, own_link queue, " in shown
     assert "before 50 us, " in shown
     assert "(<b>here</b>)" in shown
     stack = json.loads(Path("out/summary.json").read_text())["stack"]
@@ -263,5 +266,5 @@ def test_a_run_tells_the_properties_of_a_stack_without_a_name(small: str) -> Non
     again = f"network.stack={json.dumps(stack['properties'] | {'measured': stack['measured']})}"
     assert stacks_of(small, again) == stacks_of(small, given)
     page = Path("out/report.html").read_text()
-    assert "custom (&lt;b&gt;here&lt;/b&gt;), lets_go ready, " in page
+    assert "custom (&lt;b&gt;here&lt;/b&gt;), send_completion ready, " in page
     assert "<b>here" not in page

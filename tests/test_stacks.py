@@ -21,9 +21,9 @@ from simnet.validate.shapednet import Change, predict
 TCP = STACKS["tcp"].with_software(0.0, 0.0)
 
 
-def tcp(lets_go="taken", overhead=0.0, **properties):
+def tcp(send_completion="taken", overhead=0.0, **properties):
     """Return TCP under a library whose sends wait for something, and take software."""
-    return dataclasses.replace(TCP, lets_go=lets_go, **properties).with_software(overhead)
+    return dataclasses.replace(TCP, send_completion=send_completion, **properties).with_software(overhead)
 
 
 @given(st.integers(1, 10**7))
@@ -255,7 +255,7 @@ def test_what_has_left_a_host_does_not_hold_up_what_follows():
 def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
     # Words from ranks 1 and 2 are at rank 0 long before it is through with its work, that of rank 2 first.
     links = [(0.0, 1e6), (0.02, 1e6), (0.0, 1e6)]
-    there = arrivals(links, [Round([0, 0], [1, 2], 10_000, compute=[0.1, 0.0, 0.0])], lets_go="ready")
+    there = arrivals(links, [Round([0, 0], [1, 2], 10_000, compute=[0.1, 0.0, 0.0])], send_completion="ready")
     assert there == pytest.approx([0.1 + 0.01 + 0.01, 0.1 + 0.01 + 0.01], rel=1e-12)
 
 
@@ -288,7 +288,7 @@ def test_messages_that_waited_for_a_link_that_went_down_are_forgotten_with_their
     np.testing.assert_array_equal(network.time(both).left, alone)
 
 
-QUEUE = {"lets_go": "taken", "own_link": "queue"}
+QUEUE = {"send_completion": "taken", "own_link": "queue"}
 """Messages leave a host one after another, without framing."""
 
 

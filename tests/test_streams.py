@@ -380,7 +380,7 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("lets_go", "sender", "receiver"),
+    ("send_completion", "sender", "receiver"),
     [
         # 1 s of latency, 1 s for 1000 bytes, nothing for words; 0.25 s before and 0.5 s after.
         ("taken", [(0, 0.25)], [(2.25, 2.75)]),
@@ -392,10 +392,10 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("many", [0, 10**9])
-def test_software_of_one_message_by_hand(lets_go, sender, receiver, many, monkeypatch):
+def test_software_of_one_message_by_hand(send_completion, sender, receiver, many, monkeypatch):
     monkeypatch.setattr(engine_selection, "_MANY", many)
     monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
-    network = pair(stack=Stack(lets_go, before=0.25, after=0.5))
+    network = pair(stack=Stack(send_completion, before=0.25, after=0.5))
     timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]), messages=True)
     host = timing.software.of_ranks(timing.messages)
     for rank, expected in enumerate((sender, receiver)):

@@ -46,21 +46,21 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
 
 # Fields that name a row of another table, or a place: -1 is none.
 ROWS = {
-    records.Due: "row",
+    records.Event: "row",
     records.Flow: "bottleneck new_bottleneck place port route owner behind next",
-    records.End: "flow",
-    records.Use: "before behind flow",
+    records.FlowEnd: "flow",
+    records.LinkMembership: "before behind flow",
     records.Link: "first_use crowd bandwidths latencies port_rank port_flow port_first port_last first_passing",
     records.Route: "own loss",
     records.Background: "route flow timeline",
     records.Run: "ranks rounds delays picks sent arrived software",
-    records.Rank: "run stream round_index early words",
+    records.Rank: "run stream round_index early controls",
     records.Round: "tasks gates worked opens unpacks",
     records.Task: "messages incoming",
     records.Stream: "portions",
     records.Message: "src dst route connection back",
     records.Connection: "last",
-    records.Early: "round_index next",
+    records.EarlyArrival: "round_index next",
     records.State: "free_flow free_early",
 }
 # Fields that others are multiplied with or shared by, and counts of at least one.
@@ -68,9 +68,9 @@ ONES = {
     records.Flow: "weight",
     records.Loss: "payload",
     records.Background: "weight",
-    records.Round: "words",
+    records.Round: "control_factor",
     records.Stream: "beside slower_slices slower_kernels",
-    records.Portion: "beside",
+    records.ComputeSlice: "beside",
     records.Message: "candidates",
     records.State: "most_sends",
 }
@@ -132,15 +132,15 @@ def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
         return f
 
     flows = [start(route) for route in routes[:3]]
-    store.loop.settle(store.state, 0.0)
+    store.loop.settle_rates(store.state, 0.0)
     store.make_room(flows=1, hops=4)
     flows.append(start(routes[3]))
     here = set(range(4))
     for leaving in order:
-        store.loop.settle(store.state, 0.0)
+        store.loop.settle_rates(store.state, 0.0)
         rates = [store.state.flows[flows[one]].rate for one in sorted(here)]
         assert rates == pytest.approx(max_min_shares([routes[one] for one in sorted(here)], capacity))
-        store.loop.detach(store.state, flows[leaving])
+        store.loop.detach_flow(store.state, flows[leaving])
         here.remove(leaving)
     assert store.links.read("users").tolist() == [0] * 5
     assert store.links.read("first_use").tolist() == [-1] * 5

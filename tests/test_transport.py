@@ -297,7 +297,7 @@ def test_without_loss_links_have_no_limits() -> None:
             [1, 1],
         ]
         assert links.path(0, 1) == (1e-3, 1e6)
-        assert links.crowding is None
+        assert links.incast_derating is None
 
 
 def test_the_bandwidth_of_a_path_is_what_loss_leaves() -> None:
@@ -313,8 +313,8 @@ def test_the_bandwidth_of_a_path_is_what_loss_leaves() -> None:
 
 def crowded(graph: object, **options: object) -> set[object]:
     links = links_of(graph, incast=MeasuredIncast([2], [0.5], **options))  # type: ignore[arg-type]
-    assert links.crowding is not None
-    return {links.routes.links[index] for index in np.flatnonzero(links.crowding.rows >= 0)}
+    assert links.incast_derating is not None
+    return {links.routes.links[index] for index in np.flatnonzero(links.incast_derating.rows >= 0)}
 
 
 def test_incast_befalls_the_links_from_switches_into_hosts() -> None:
@@ -333,13 +333,13 @@ def test_each_bandwidth_has_factors_of_its_own() -> None:
     graph = topologies.star(3, 1e-3, GIGABIT)
     graph.edges["switch", 2]["bandwidth"] = 10 * GIGABIT
     links = links_of(graph, incast=Incast())
-    assert links.crowding is not None
-    assert links.crowding.factors.shape[0] == 2
+    assert links.incast_derating is not None
+    assert links.incast_derating.factors.shape[0] == 2
     for host, bandwidth in ((0, GIGABIT), (1, GIGABIT), (2, 10 * GIGABIT)):
         down, up = (links.routes.index[link] for link in (("switch", host), (host, "switch")))
         shares = Incast().shares(40, bandwidth)
-        assert links.crowding.factors[links.crowding.rows[down], :41].tolist() == shares.tolist()
-        assert links.crowding.rows[up] == -1
+        assert links.incast_derating.factors[links.incast_derating.rows[down], :41].tolist() == shares.tolist()
+        assert links.incast_derating.rows[up] == -1
 
 
 @pytest.mark.parametrize(

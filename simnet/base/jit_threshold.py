@@ -1,15 +1,15 @@
-"""Work that is done in the interpreter, until loading compiled loops takes less time than it saves."""
+"""Interpreted work of a process, up to the point where loading compiled loops pays off."""
 
 from __future__ import annotations
 
 
 class JitThreshold:
-    """What a process has had done in the interpreter that compiled loops could have done.
+    """Interpreted work that compiled loops could have done.
 
     Parameters
     ----------
     enough : float
-        Work, in any unit, from which on loading the loops takes less time than it saves.
+        Work, in any unit, above which loading the loops takes less time than it saves.
 
     Examples
     --------
@@ -24,7 +24,7 @@ class JitThreshold:
         self.enough, self.done = enough, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Return whether there is enough with so much more to do now, or ahead; that of now counts as done."""
+        """Add `work` to what is done; return whether past work plus the larger of `work` and `ahead` is enough."""
         begun = self.done
         self.done += work
         return begun + max(work, ahead) >= self.enough

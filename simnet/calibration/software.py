@@ -331,7 +331,7 @@ class CalibratedSoftware:
             if setting.ranks < 2 or slots > each or places[-1] >= hosts or not costs:
                 continue
             latency = bare.path(0, int(places[-1]))[0]
-            steps = min(costs) * latency * _TRIPS.get(self.stack.lets_go, 1)
+            steps = min(costs) * latency * _TRIPS.get(self.stack.send_completion, 1)
             if steps > 0:
                 messages = None if self._jitter is None else messages_of(setting, one.smallest)
                 room = float(one.shape.at(np.array([one.smallest]))[0])

@@ -1,10 +1,7 @@
-"""Rounds one behind the other: the recurrence over all of a schedule in one call, and what ranks did meanwhile.
+"""A whole schedule timed in one compiled call: all rounds in one block, and how each rank spent its time.
 
-A schedule of few messages that comes again and again takes less time to carry than to be handed round by round from the
-interpreter to compiled loops. So its rounds lie in one block, and one call goes through all of them.
-
-The functions run interpreted and compiled by numba, on arrays, as those of `simnet.network.recurrence` do, which they
-call. Both give the same bits.
+For short schedules that recur, calling compiled loops round by round costs more than the loops. The functions run
+interpreted or compiled by numba, to the same bits, like those of `simnet.network.recurrence`, which they call.
 """
 
 from __future__ import annotations
@@ -22,21 +19,20 @@ MOST_SUMMED = 128
 
 
 class BatchedSchedule(NamedTuple):
-    """The rounds of a schedule on their routes, one behind the other; those that repeat in a row stand once.
+    """The rounds of a schedule on their routes, one after another; consecutive repeats are stored once.
 
     Parameters
     ----------
     src, dst, nbytes, links, own
-        As of `simnet.network.recurrence.Traffic`, of the messages of all rounds.
+        As in `simnet.network.recurrence.Traffic`, for the messages of all rounds.
     compute : ndarray of float64, shape (number of rounds with work * P,)
-        Seconds each rank works before it enters those rounds.
+        Seconds each rank works before those rounds.
     single, exclusive : ndarray of bool, shape (rounds,)
-        As of `Traffic`.
+        As in `Traffic`.
     repeats : ndarray of int64, shape (rounds,)
-        How often each comes in a row.
+        Number of consecutive occurrences.
     message, sent, work, worked : ndarray of int64, shape (rounds + 1,)
-        Where those of each round begin among the messages, among the messages with those of repeats, in `compute`, and
-        among the times of work with those of repeats.
+        Offset of each round in the messages, the messages with repeats, `compute`, and the work times with repeats.
     """
 
     src: Ranks
@@ -55,7 +51,7 @@ class BatchedSchedule(NamedTuple):
 
 
 class SegmentRange(NamedTuple):
-    """Where the segments of each link begin, and the entry behind them, as of `Timelines`, and a moment [s]."""
+    """First and past-the-end segment of each link, as in `Timelines`, and a moment [s]."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -63,14 +59,14 @@ class SegmentRange(NamedTuple):
 
 
 class RankIntervals(NamedTuple):
-    """Intervals of each rank, in which it communicates or works.
+    """Intervals in which each rank communicates or works.
 
     Parameters
     ----------
     interval : ndarray of int64, shape (n,)
-        Those of rank 0, of rank 1, ...: m messages as their sender, then m as their receiver, then times of work.
+        Of rank 0, of rank 1, ...: m messages as sender, then m as receiver, then times of work.
     first : ndarray of int64, shape (P + 1,)
-        Where those of each rank begin.
+        Offset of each rank.
     """
 
     interval: Ranks
@@ -87,24 +83,24 @@ def run_rounds(
     begin: int,
     steady: bool,
 ) -> tuple[int, int, float]:
-    """Carry all rounds from one on; return at which that ended, how, and a time [s], as `recurrence.cross` does.
+    """Run all rounds from `begin` on; return the last round, its outcome and a time [s], as `run_round` does.
 
     Parameters
     ----------
     batch : BatchedSchedule
         The rounds.
     routes : RouteState
-        Of the messages of all rounds.
+        Routes of the messages of all rounds.
     forecast : Forecast or None
-        As of `run_round`; its segments are looked up here.
-    extents : (Extent, Extent) or None
-        Of bandwidths and latencies; None where links never change.
+        As in `run_round`; its segments are looked up here.
+    extents : (SegmentRange, SegmentRange) or None
+        Of bandwidths and latencies; None if links never change.
     progress : Progress
-        Of all rounds: `begun` has the times of all work, `entered` shape (P,), and `place` is of the round under way.
+        Of all rounds; `place` is that of the current round.
     overheads, steady
-        As of `run_round`.
+        As in `run_round`.
     begin : int
-        The round to begin with, or to resume.
+        The round to start or resume.
     """
     P, place = len(progress.done), progress.place
     if forecast is not None and extents is not None:
@@ -157,7 +153,7 @@ def run_rounds(
 
 
 def _find(cursors: Cursors, extent: SegmentRange) -> None:
-    """Look up the segment that each link is in at a moment."""
+    """Find the segment of each link at a moment."""
     for link in range(len(cursors.segment)):
         low, high = extent.first[link], extent.last[link]
         while high - low > 1:
@@ -177,20 +173,20 @@ def split_time(
     scratch: tuple[Floats, Floats],
     split: tuple[Floats, Floats, Floats],
 ) -> None:
-    """Write for how long each rank communicates, works, and waits, from when its time is accounted to its end [s].
+    """Write the seconds that each rank communicates, computes and waits into `split`, from `accounted` to its end.
 
     Parameters
     ----------
-    everything, working : Shares
+    everything, working : RankIntervals
         All intervals, and those of work.
     progress : Progress
-        Of all rounds, at their end.
+        Of all rounds, at the end.
     accounted : ndarray, shape (P,)
-        From when on the time of each rank counts [s].
+        Start of accounting [s].
     scratch : (ndarray, ndarray), of shape (n,) each
-        Room for the intervals of a rank.
+        Buffers for the intervals of one rank.
     split : (ndarray, ndarray, ndarray), of shape (P,) each
-        Filled.
+        Output.
     """
     for rank in range(len(progress.done)):
         communicating, computing, waiting = split
@@ -234,7 +230,7 @@ def _covered(
 
 
 def _sum(values: Floats, count: int) -> float:
-    """Return the sum of the first `count` <= `MOST_SUMMED` numbers, added in the order in which numpy adds them."""
+    """Return the sum of the first `count` <= `MOST_SUMMED` numbers, added in numpy's order."""
     total = 0.0
     done = 0
     if count >= 8:

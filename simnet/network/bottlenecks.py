@@ -1,8 +1,7 @@
-"""Which links can be the bottleneck of a flow, given all routes that flows take.
+"""Find the links that can be the bottleneck of a flow, given the routes of all flows.
 
-Where all that crosses a link crosses the next one of its route as well, and that carries no more, the link never holds
-anybody back: it carries what the other lets through. So are most links: with a flow from each of 1,024 hosts to another
-at random, 5.9 links on a route of a fat-tree become 2.3, with 256 hosts 62 on a route of a ring 21.
+If every flow over a link also crosses a neighbour of no larger capacity, the link never limits anyone and is dropped.
+With one random flow per host, routes on a fat-tree of 1,024 hosts shrink from 5.9 to 2.3 links.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from simnet.base.arrays import Floats
 
 
 def find_bottlenecks(table: NDArray[np.int64], capacity: Floats) -> NDArray[np.int64]:
-    """Return routes with those links alone that decide how flows on them share all.
+    """Return routes reduced to the links that determine how all flows share bandwidth.
 
     Parameters
     ----------
     table : ndarray of int, shape (m, L)
-        The links of each route, one at least and none twice, and -1 after the last. Nobody flows anywhere else.
+        Links of each route, at least one and none twice, padded with -1. All flows are on these routes.
     capacity : ndarray, shape (number of links,)
-        What each link carries [byte/s] at all times, whoever uses it.
+        Constant capacity of each link [byte/s].
 
     Returns
     -------
     ndarray of int, shape (m, L)
-        What is left of each route, one link at least, in its order, and -1 after the last.
+        The remaining links of each route, at least one, in order, padded with -1.
 
     Examples
     --------
@@ -47,10 +46,7 @@ def find_bottlenecks(table: NDArray[np.int64], capacity: Floats) -> NDArray[np.i
 
 
 def _only_neighbour(table: NDArray[np.int64], step: int, capacity: Floats) -> NDArray[np.int64]:
-    """Return the link next to each on all routes over it, if it is the same and carries no more; -1 for none.
-
-    The next one is that a `step` of 1 after it, or of -1 before it.
-    """
+    """Return the link `step` places after each link if all its routes agree and it carries no more; else -1."""
     beside = np.full_like(table, -1)
     beside[:, max(-step, 0) : table.shape[1] - max(step, 0)] = table[:, max(step, 0) : table.shape[1] + min(step, 0)]
     links, beside = table[table >= 0], beside[table >= 0]

@@ -1,4 +1,4 @@
-"""The compiled event loop, at hand once somebody asked for it."""
+"""Access to the compiled event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 @cache
 def compiled_loop() -> ModuleType | None:
-    """Return the event loop compiled; None where numba is missing or switched off."""
+    """Return the compiled event loop; None if numba is missing or disabled."""
     try:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
@@ -20,7 +20,7 @@ def compiled_loop() -> ModuleType | None:
 
 
 def load_kept_loop() -> bool:
-    """Have the compiled event loop at hand if numba's cache has it; return whether it is, without compiling it."""
+    """Load the compiled event loop if numba has it cached; return whether it is loaded. Never compiles."""
     loop = compiled_loop()
     cache = getattr(getattr(loop, "advance", None), "_cache", None)
     index = getattr(getattr(cache, "_cache_file", None), "_index_path", None)
@@ -31,5 +31,5 @@ def load_kept_loop() -> bool:
 
 
 def loop_is_loaded() -> bool:
-    """Return whether this process has the compiled event loop at hand."""
+    """Return whether this process has loaded the compiled event loop."""
     return compiled_loop.cache_info().currsize > 0 and compiled_loop() is not None

@@ -1,11 +1,9 @@
-"""What ranks compute beside an exchange of several parts: the backward pass in slices, and kernels that queue behind.
+"""Compute streams of ranks: slices of the backward pass and the kernels that queue behind them.
 
-A worker has one compute stream, which does one thing after another and interrupts none. When the slice of the backward
-pass that makes a part's gradient is done, the kernels that select from it queue; then the part may be exchanged. Work
-before rounds of the exchange queues there, too. Kernels go in the order in which they came, and all that have come
-before the next slice. So a kernel waits for no more than one slice, and each kernel delays the slices to come.
-
-With a side stream, kernels run beside the backward pass in place of that, and both are slower meanwhile.
+A worker has one compute stream, first come first served, without preemption. When the slice that produces a part of
+the gradient is done, its selection kernels queue, then the part may be exchanged; work before rounds queues too. All
+queued kernels run before the next slice, so a kernel waits for at most one slice and delays all later ones. With a
+side stream, kernels run concurrently with the backward pass, and both slow down.
 """
 
 from __future__ import annotations
@@ -23,18 +21,16 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """What ranks compute beside the backward pass whose slices make the parts of an exchange ready.
+    """Kernels next to the backward pass whose slices make the parts of an exchange ready.
 
     Parameters
     ----------
     select : array_like, shape (n_parts, P)
-        Seconds of the kernels of each rank that come before the first message of each part, >= 0.
+        Seconds of the kernels of each rank before the first message of each part, >= 0.
     side_stream : (float, float), optional
-        By which factors slices and kernels are slower while both run, each on a stream of its own; without it they
-        share one.
+        Slowdown of slices and kernels while both run, each on its own stream; None: they share one.
     beside : array_like, shape (n_parts,) or scalar
-        By which factor slices are slower while messages of a part are under way, from when a rank may begin with it
-        until it is through with the last of them.
+        Slowdown of slices while messages of a part are in flight.
 
     Raises
     ------
@@ -57,18 +53,18 @@ class Computing:
 
 @dataclass(frozen=True)
 class Streams:
-    """What ranks compute on streams, with all that decides when.
+    """Work on the compute streams of all ranks.
 
     Parameters
     ----------
     slices, select : ndarray, shape (n_parts, P)
-        Seconds of the slice before each part, and of the kernels behind it.
+        Seconds of the slice before each part, and of its kernels.
     beside : ndarray, shape (n_parts,)
-        Factor on slices while messages of a part are under way.
+        Slowdown of slices while messages of a part are in flight.
     side_stream : (float, float) or None
-        Factors on slices and kernels while both run, each on a stream of its own.
+        Slowdown of slices and kernels while both run on separate streams.
     software : tuple of (float or ndarray of shape (P,))
-        Of what ranks compute before each round, the software of the library that communicates, which needs no stream.
+        Library software in the work before each round, which needs no stream.
     """
 
     slices: Floats
@@ -80,19 +76,18 @@ class Streams:
 
 @dataclass(frozen=True)
 class Computed:
-    """What ranks have computed beside an exchange.
+    """When ranks computed next to an exchange.
 
     Parameters
     ----------
     done : ndarray, shape (P,)
-        When each rank was through with all slices and the kernels behind them [s since the origin].
+        When each rank finished all slices and kernels [s since the origin].
     slices : ndarray, shape (P,)
         Seconds that its slices took.
     begun, ended : dict of str to ndarray, shape (n_parts, P)
-        When each ``slice`` and the ``select`` behind it began, and ended [s since the origin]; also ``unpack``, what a
-        rank works after the last message of a part, where it did not wait for that; NaN where there was nothing.
+        Start and end of each ``slice``, ``select`` and ``unpack`` [s since the origin]; NaN for none.
     aside : bool
-        Whether kernels had a stream of their own.
+        Whether kernels had a separate stream.
     """
 
     done: Floats
@@ -102,27 +97,18 @@ class Computed:
     aside: bool = False
 
     def later(self, seconds: float) -> Computed:
-        """Return the same with times that count from an origin so many seconds before [s]."""
+        """Return the same with times shifted by `seconds`."""
         begun, ended = ({what: one + seconds for what, one in times.items()} for times in (self.begun, self.ended))
         return Computed(self.done + seconds, self.slices, begun, ended, self.aside)
 
 
 def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
-    """Return when slices alone would be done, and seconds of the kernels behind each, shape (n_parts, P) both.
-
-    Parameters
-    ----------
-    start : ndarray, shape (P,)
-        When each rank begins to compute [s].
-    ready : sequence of ndarray of shape (P,)
-        When slices alone would be done [s].
-    computing : Computing
-        The kernels.
+    """Return ready times and kernel seconds, each of shape (n_parts, P), after checking them.
 
     Raises
     ------
     ValueError
-        If shapes differ, or slices would end before they begin.
+        If shapes differ, or ready times decrease or precede the start.
     """
     when, select = np.stack(ready), np.asarray(computing.select, dtype=np.float64)
     if select.shape != when.shape or (np.ndim(computing.beside) and np.shape(computing.beside) != when.shape[:1]):
@@ -136,16 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Return when parts may be exchanged if nothing but slices and the kernels behind them runs; shape (n_parts, P).
-
-    Parameters
-    ----------
-    start : ndarray, shape (P,)
-        When each rank begins to compute [s].
-    ready : ndarray, shape (n_parts, P)
-        When slices alone would be done [s].
-    select : ndarray, shape (n_parts, P)
-        Seconds of the kernels behind each.
+    """Return when parts may be exchanged, shape (n_parts, P), if only slices and their kernels run.
 
     Examples
     --------
@@ -166,15 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether nothing can come between slices and the kernels behind them, or slow them down.
-
-    Parameters
-    ----------
-    parts : sequence of Schedule
-        What is exchanged; work before rounds of the last comes after all slices.
-    computing : Computing
-        What is computed beside it.
-    """
+    """Return whether nothing can come between slices and their kernels, or slow them down."""
     if len(parts) == 1:
         return True
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)

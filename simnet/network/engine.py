@@ -1,4 +1,4 @@
-"""A network in motion: schedules under way in the event loop, and what comes of them."""
+"""The event loop's driver: lays schedules into its tables and reads results back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from simnet.base.arrays import Floats, Ranks, distinct
 from simnet.network.compute_stream import Computed, Streams
 from simnet.network.event_loop.records import (
     BACKGROUND,
+    BLOCKED,
     FAIL,
     FAILED,
     FLOWING,
-    HELD,
     ON_ITS_WAY,
     QUEUED,
     TRANSFER,
@@ -27,7 +27,7 @@ from simnet.network.link_tables import LinkTables
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import MAX_MIN, Sharing
-from simnet.network.stack import IDEAL, LetGo, Stack
+from simnet.network.stack import IDEAL, SendCompletion, Stack
 from simnet.network.tables import Table
 from simnet.schedule import Round
 
@@ -40,16 +40,16 @@ _OFTEN = 4
 
 
 class Handle(NamedTuple):
-    """Where a run stands in the tables.
+    """Location of a run in the tables.
 
     Parameters
     ----------
     run, ranks : int
-        Its row, and that of its first rank.
+        Row of the run, and of its first rank.
     n_ranks, slots, n_messages : int
-        Ranks, messages that can be under way at once, and all messages.
+        Ranks, messages that can be in flight at once, and all messages.
     taken : list of (Table, int, int)
-        All rows that it has: table, first, and how many.
+        All rows it holds: table, first row, count.
     """
 
     run: int
@@ -61,29 +61,28 @@ class Handle(NamedTuple):
 
 
 class Engine(LinkTables):
-    """A network in motion.
+    """The event loop with its tables: schedules and transfers in flight.
 
-    Its times are in seconds since its `origin`, so that they keep their digits however late that is; the weather is
-    counted from there when it is laid into tables.
+    Times are seconds since `origin`, so that they keep their precision late in a simulation.
 
     Parameters
     ----------
     links : Links
-        What messages use.
+        Links and routes.
     overheads : (float, float)
         Seconds per message before it leaves the sender and after its last byte arrived.
     stack : Stack
-        How messages are sent.
+        Transport stack.
     sharing : Sharing
         How flows share links.
     multipath : bool
-        Whether messages have all routes of equal cost to choose from, or one.
+        If true, a message may take any equal-cost route.
     adaptive : bool
-        Whether they choose by load.
+        If true, it takes the least loaded one.
     watching : bool
-        Whether `advance` of the event loop returns when a link goes down or comes up.
+        If true, `advance` returns when a link fails or recovers.
     compiled : bool
-        Whether to use the compiled event loop, if there is one.
+        If true, use the compiled event loop if available.
     """
 
     def __init__(
@@ -104,20 +103,20 @@ class Engine(LinkTables):
         self._n_transfers = 0
         s = self.state
         s.send_overhead, s.receive_overhead = overheads
-        s.lets_go, s.queues = get_args(LetGo).index(stack.lets_go), stack.own_link == "queue"
+        s.send_completion, s.queues = get_args(SendCompletion).index(stack.send_completion), stack.own_link == "queue"
         s.posts_ahead = stack.posts_ahead
         s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1 or stack.posts_ahead, stack.eager_limit, stack.buffer
-        s.frame, s.word = (stack.segment + stack.beside) * (stack.segment > 0), float(stack.framed(stack.word))
+        s.frame, s.control_bytes = (stack.segment + stack.beside) * (stack.segment > 0), float(stack.framed(stack.word))
         s.before, s.after = stack.before, stack.after
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
         s.weighted, s.exponent = sharing.law == "rtt", sharing.power
         s.counted, s.queueing = sharing.most, sharing.wait
         s.in_order = s.queues and not s.weighted
         s.adaptive = adaptive
-        self.lay_links()
+        self.write_links()
 
     def grow(self) -> None:
-        """Make room for more messages under way, and arrivals before their round; see `records.GROW`."""
+        """Make room for more messages in flight and early arrivals; see `records.GROW`."""
         if self.state.n_free < self.state.most_sends:
             self.make_room(flows=max(self.state.most_sends, self.flows.size // 2))
         if self.state.n_early < 4:
@@ -128,19 +127,19 @@ class Engine(LinkTables):
             self.state.free_early = first
             self.state.n_early += count
 
-    def begin(self, origin: float, now: float) -> None:
-        """Clear the network of everything, and set from when on time counts [s], and the time since then."""
+    def reset(self, origin: float, now: float) -> None:
+        """Remove everything from the network and set the origin [s] and the time since then."""
         s = self.state
-        s.n_due = s.n_asked = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
+        s.n_events = s.n_pushed = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
         # The last caller may have ended with an error.
         for handle in self._handles[:]:
-            self.over(handle)
+            self.release(handle)
         while self._n_transfers:
             self.arrived()
         s.free_flow, s.n_free = -1, 0
         self.loop.free_all(s, 0, self.flows.size)
-        self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
+        self.links.write(0, self.n_links, users=0, first_membership=-1, assigned=0, is_dirty=False)
         self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
         self.links.write(0, self.n_links, n_coming=0, first_passing=-1)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
@@ -151,33 +150,33 @@ class Engine(LinkTables):
             self.links.write(0, self.n_links, until=-math.inf)
             self.look_ahead(rewind=rewind)
         if s.watching:
-            # It is to be on the agenda when links change, whether they are in use or not.
-            self.loop.look_up_all(s, self.n_links, now)
+            # It is to be in the event queue when links change, whether they are in use or not.
+            self.loop.update_links(s, self.n_links, now)
             self.reroute()
 
     # What runs.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
-        """Let a message leave now, on candidate number `pick`; its arrival is noticed with the token."""
+        """Start a message now on candidate route `pick`; its arrival is reported with the token."""
         s = self.state
         self._n_transfers += 1
         self.make_room(flows=1)
-        if self.loop.changes(s):
+        if self.loop.change_links(s):
             self.reroute()
         first, candidates = (int(one[0]) for one in self.routes_between(np.array([src]), np.array([dst])))
         if not s.n_free:
             self.grow()
-        f = self.loop.address(s, TRANSFER, first, candidates, pick, float(self._stack.framed(nbytes)), delay)
+        f = self.loop.create_message(s, TRANSFER, first, candidates, pick, float(self._stack.framed(nbytes)), delay)
         s.flows[f].message = token
-        self.loop.hand_over(s, f)
+        self.loop.inject(s, f)
 
     def arrived(self) -> None:
-        """Take note that a transfer is over."""
+        """Record that a transfer has finished."""
         self._n_transfers -= 1
         self.give_room(flows=1)
 
     def run(self, program: Program, keep: bool, alone: bool = False) -> Handle:
-        """Let the ranks of schedules enter.
+        """Start the ranks of a program.
 
         Parameters
         ----------
@@ -186,7 +185,7 @@ class Engine(LinkTables):
         keep : bool
             Whether to keep start and finish of every message.
         alone : bool
-            Whether nothing else is under way before this is over.
+            Whether nothing else will be in flight meanwhile.
         """
         P, schedule = program.hosts.size, program.schedule
         taken: list[tuple[Table, int, int]] = []
@@ -211,9 +210,9 @@ class Engine(LinkTables):
         streams = program.streams
         software: dict[int, float | Floats] = {}
         if streams is not None:
-            self._lay_streams(streams, program.start, g, take)
+            self._write_streams(streams, program.start, g, take)
             software = {id(one): own for one, own in zip(schedule.rounds, streams.software, strict=True)}
-        tasks, routes = self._lay_tasks(each, sends, receives, g, program.hosts, software, take)
+        tasks, routes = self._write_tasks(each, sends, receives, g, program.hosts, software, take)
         n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
         if alone and self._stack == IDEAL and n_messages >= _OFTEN * routes.size:
             self.narrow(routes, take)
@@ -244,14 +243,14 @@ class Engine(LinkTables):
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, fails=fails, **places)
         # Asked for first, so that at one instant a failure comes before everything else.
         for rank, time in sorted(program.failures.items()):
-            self.loop.push(self.state, max(time - self.origin, self.state.now), FAIL, g + rank)
+            self.loop.push_event(self.state, max(time - self.origin, self.state.now), FAIL, g + rank)
         self.loop.start_run(self.state, e)
         handle = Handle(e, g, P, slots, n_messages, taken)
         self._handles.append(handle)
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return columns of the rounds of a program that hang on their places in calls; see `records.Round`."""
+        """Return the columns of rounds that depend on their place in a collective call; see `records.Round`."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -259,11 +258,11 @@ class Engine(LinkTables):
         ahead[begins], continues[begins] = 0, False
         numbers = np.arange(len(rounds))
         within = numbers - begins[np.searchsorted(begins, numbers, side="right") - 1] if len(rounds) else numbers
-        words = 1 + within % 2 * self._stack.by_turns
+        factor = 1 + within % 2 * self._stack.by_turns
         sends_first = np.array(self._stack.sends_first(program.schedule), dtype=np.bool_)
-        return {"ahead": ahead, "continues": continues, "words": words, "sends_first": sends_first}
+        return {"ahead": ahead, "continues": continues, "control_factor": factor, "sends_first": sends_first}
 
-    def _lay_tasks(
+    def _write_tasks(
         self,
         rounds: list[Round],
         sends: Ranks,
@@ -273,27 +272,10 @@ class Engine(LinkTables):
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> tuple[dict[int, int], Ranks]:
-        """Write what each rank has to do in each round, and the messages.
+        """Write the tasks of each rank in each distinct round, and the messages.
 
-        Return the first task of a round by its id, and the first candidates of the routes that messages take, each
-        once.
-
-        Parameters
-        ----------
-        rounds : list of Round
-            The rounds, each once.
-        sends : ndarray of int, shape (number of rounds, P)
-            How many messages each rank sends in each.
-        receives : ndarray of int, shape (number of rounds, P)
-            How many it receives.
-        ranks : int
-            The first rank.
-        hosts : ndarray, shape (P,)
-            Host of each rank.
-        software : dict of int to (float or ndarray of shape (P,))
-            Of what ranks compute before a round, by its id, what needs no stream [s]; empty where they have none.
-        take : callable
-            Returns the first of so many rows of a table.
+        `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
+        need no stream. Returns the first task of each round by its id, and the distinct first candidate routes.
         """
         P, messages, tasks = hosts.size, self.tables["messages"], self.tables["tasks"]
         # Messages are in the order of rounds, and in these of their senders.
@@ -316,7 +298,7 @@ class Engine(LinkTables):
         messages.write(m, count, connection=take(self.tables["connections"], pairs.size) + connection)
         route, candidates = self.routes_between(hosts[src], hosts[dst])
         messages.write(m, count, route=route, candidates=candidates)
-        if self._stack.lets_go not in ("left", "taken"):
+        if self._stack.send_completion not in ("left", "taken"):
             messages.write(m, count, back=self.routes_between(hosts[dst], hosts[src])[0])
         receivers = P * np.repeat(np.arange(len(rounds)), [len(one) for one in rounds]) + dst
         incoming = self.tables["incoming"].put(m + np.argsort(receivers, kind="stable"), take)
@@ -331,24 +313,12 @@ class Engine(LinkTables):
         tasks.write(first, sends.size, receives=receives.ravel())
         return {id(one): first + P * place for place, one in enumerate(rounds)}, np.flatnonzero(np.bincount(route))
 
-    def _lay_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Give each of the ranks from `g` on a stream of its own, which begins when it enters.
-
-        Parameters
-        ----------
-        given : Streams
-            What is computed there.
-        start : ndarray, shape (P,)
-            When each rank enters [s].
-        g : int
-            The first rank.
-        take : callable
-            Returns the first of so many rows of a table.
-        """
+    def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
+        """Give each rank from row `g` on a compute stream that starts when it enters."""
         n_parts, P = given.slices.shape
-        portions, streams = self.tables["portions"], self.tables["streams"]
-        first, x = take(portions, n_parts * P), take(streams, P)
-        portions.write(
+        compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
+        first, x = take(compute_slices, n_parts * P), take(streams, P)
+        compute_slices.write(
             first,
             n_parts * P,
             seconds=given.slices.T.ravel(),
@@ -361,7 +331,7 @@ class Engine(LinkTables):
             x,
             P,
             reached=start,
-            portions=first + n_parts * np.arange(P),
+            compute_slices=first + n_parts * np.arange(P),
             parts=n_parts,
             aside=aside,
             slower_slices=slower_slices,
@@ -370,29 +340,29 @@ class Engine(LinkTables):
         self.tables["ranks"].write(g, P, stream=x + np.arange(P))
 
     def computed(self, handle: Handle) -> Computed:
-        """Return what ranks of a run have computed beside it."""
+        """Return when the ranks of a run computed next to it."""
         s, x = self.state, int(self.state.ranks[handle.ranks].stream)
-        streams, portions = self.tables["streams"], self.tables["portions"]
-        n_parts, first = int(s.streams[x].parts), int(s.streams[x].portions)
+        streams, compute_slices = self.tables["streams"], self.tables["compute_slices"]
+        n_parts, first = int(s.streams[x].parts), int(s.streams[x].compute_slices)
 
         def times(end: str) -> dict[str, Floats]:
-            rows = (portions.read(f"{what}_{end}", first, n_parts * handle.n_ranks) for what in _BESIDE)
+            rows = (compute_slices.read(f"{what}_{end}", first, n_parts * handle.n_ranks) for what in _BESIDE)
             return {what: one.reshape(handle.n_ranks, n_parts).T for what, one in zip(_BESIDE, rows, strict=True)}
 
         done, sliced = (streams.read(field, x, handle.n_ranks) for field in ("computed", "sliced"))
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return until when ranks that have not failed compute beside a run that gets no further; at least now."""
+        """Return until when surviving ranks of a stalled run compute; at least `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != FAILED]
-        return max([now, *(float(self.loop.through_at(s, x)) for x in beside)])
+        return max([now, *(float(self.loop.stream_done_at(s, x)) for x in beside)])
 
-    def over(self, handle: Handle) -> None:
-        """Forget a run, whether it is done or not."""
+    def release(self, handle: Handle) -> None:
+        """Remove a run from the tables, finished or not."""
         self._handles.remove(handle)
-        self.loop.forget(self.state, handle.run)
+        self.loop.forget_run(self.state, handle.run)
         self.widen()
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
         for table, at, count in handle.taken:
@@ -403,7 +373,7 @@ class Engine(LinkTables):
         return self.tables["ranks"].read(field, handle.ranks, handle.n_ranks)
 
     def open_rounds(self, handle: Handle) -> list[dict[int, int]]:
-        """Return for each rank, by round, how many messages it waits for: in its own, and in those open before it."""
+        """Return for each rank how many messages it waits for, by round."""
         found = []
         for row in range(handle.ranks, handle.ranks + handle.n_ranks):
             rank = self.state.ranks[row]
@@ -422,9 +392,9 @@ class Engine(LinkTables):
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return from when to when ranks did software for each message [s]; NaN for none, shape (4, 2, messages).
+        """Return start and end of the software work for each message [s], shape (4, 2, messages); NaN for none.
 
-        It is that of asking, speaking, sending, and taking in, as `records` has them.
+        The four kinds are those of `records`: asking, speaking, sending, taking in.
         """
         at, count = self.state.runs[handle.run].software, handle.n_messages
         if at < 0:
@@ -432,18 +402,9 @@ class Engine(LinkTables):
         return self.tables["software"].numbers(at, 8 * count).reshape(count, 4, 2).transpose(1, 2, 0)
 
     def worked(self, handle: Handle, number: int, seconds: float | Floats) -> tuple[Floats, Floats]:
-        """Return from when to when each rank computed before a round [s], shape (P,) both; NaN if that was not kept.
+        """Return start and end of each rank's work before round `number` [s], shape (P,) each; NaN if not kept.
 
-        Of a rank with a stream, that ends with what has queued there, NaN if nothing has.
-
-        Parameters
-        ----------
-        handle : Handle
-            The run.
-        number : int
-            Which of its rounds.
-        seconds : float or ndarray, shape (P,)
-            What ranks without a stream compute there [s].
+        With a stream, the end is that of the queued kernels. `seconds` is the work of ranks without a stream.
         """
         s, P = self.state, handle.n_ranks
         worked = s.rounds[s.runs[handle.run].rounds + number].worked
@@ -456,14 +417,16 @@ class Engine(LinkTables):
     # What is under way.
 
     def notices(self) -> list[tuple[int, int]]:
-        """Return what `advance` has left notice of, kind and item, and forget it."""
+        """Return and clear the notices that `advance` has left: kind and item."""
         count = self.state.n_notices
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]
 
     def under_way(self) -> list[int]:
-        """Return all messages under way."""
-        return [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, QUEUED) if self.state.flows[f].owner != BACKGROUND]
+        """Return all messages in flight."""
+        return [
+            f for f in self.in_state(ON_ITS_WAY, BLOCKED, FLOWING, QUEUED) if self.state.flows[f].owner != BACKGROUND
+        ]
 
     def is_blocked(self, f: int) -> bool:
         """Return whether a message makes no progress."""
@@ -471,7 +434,7 @@ class Engine(LinkTables):
         return bool(flow.state == QUEUED or (flow.state == FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return whose a message is: its run and 0, or `records.TRANSFER` and the token."""
+        """Return the owner of a message: its run and 0, or `records.TRANSFER` and the token."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message) if flow.owner == TRANSFER else 0
 
@@ -481,13 +444,13 @@ class Engine(LinkTables):
         return int(flow.round_index), int(self.state.messages[flow.message].number)
 
     def clear(self) -> None:
-        """Take all messages off the network, of which none is before or behind its flow."""
+        """Remove all messages from the network."""
         s = self.state
         for f in self.under_way():
             if s.flows[f].state == FLOWING:
-                self.loop.stop(s, f)
+                self.loop.stop_message(s, f)
             if s.adaptive:
-                self.loop.assign(s, s.flows[f].route, -1)
+                self.loop.count_assigned(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)
         # What vanished is in queues only.
         for f in self.in_state(VANISHED):

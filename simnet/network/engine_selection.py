@@ -1,8 +1,7 @@
-"""Which event loop a network goes through: the interpreted one at first, the compiled one once there is much to do.
+"""Choice between the interpreted and the compiled event loop, by the amount of work.
 
-What there is to do is estimated beforehand, and counted afterwards. The unit is a message that meets no other, for
-which the interpreter takes some 15 us; each other one of its round on each link of its route adds some 5 us, and each
-change of a link that it uses about as much.
+Work is estimated beforehand and counted afterwards, in messages that meet no other: about 15 us each when interpreted.
+Each other message of a round on each link of the route, and each change of a used link, adds about 5 us.
 """
 
 from __future__ import annotations
@@ -29,15 +28,7 @@ _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
 
 def estimated_work(program: Program, links: Links) -> float:
-    """Return about how much there is to do for a program: messages, the others that they meet, and changes of links.
-
-    Parameters
-    ----------
-    program : Program
-        What is to run.
-    links : Links
-        What its messages use.
-    """
+    """Return the estimated work of a program: messages, encounters on links, and changes of links."""
     n_messages = program.schedule.n_messages
     if n_messages >= _MANY:
         return n_messages
@@ -57,12 +48,12 @@ _interpreted = JitThreshold(_MANY)
 
 
 class EngineSelector:
-    """The engine of a network: on lists at first, compiled once there is much work.
+    """The engine of a network: interpreted at first, compiled once there is enough work.
 
     Parameters
     ----------
     links : Links
-        What messages use.
+        Links and routes.
     overheads, stack, sharing, options
         As for `Engine`.
     """
@@ -77,7 +68,7 @@ class EngineSelector:
         self._compiled = False
 
     def take(self, what: Program | int) -> Engine:
-        """Return the engine to use for a program, or so many messages, more."""
+        """Return the engine for one more program, or so many more messages."""
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp

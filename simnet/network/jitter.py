@@ -1,4 +1,4 @@
-"""The extra latency of messages, drawn in blocks as they are needed."""
+"""Jitter: extra latency of messages, drawn in blocks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,12 @@ Jitter: TypeAlias = Callable[["np.random.Generator", int], Floats]
 
 
 def exponential(mean: Seconds) -> Jitter:
-    """Return exponential jitter.
-
-    Parameters
-    ----------
-    mean : float
-        Its mean [s], >= 0.
-    """
+    """Return exponential jitter with this mean [s], >= 0."""
     return lambda draws, n: draws.exponential(mean, n)
 
 
 def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
-    """Return jitter that is uniform between two times.
-
-    Parameters
-    ----------
-    low, high : float
-        From when to when [s], >= 0.
+    """Return uniform jitter between two times [s], >= 0.
 
     Raises
     ------
@@ -44,15 +33,7 @@ def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
 
 
 def lognormal(median: Seconds, sigma: Spread) -> Jitter:
-    """Return log-normal jitter: heavy-tailed, as on the open Internet.
-
-    Parameters
-    ----------
-    median : float
-        Its median [s], >= 0.
-    sigma : float
-        Standard deviation of its logarithm.
-    """
+    """Return log-normal jitter, heavy-tailed as on the Internet: its median [s], and the deviation of its logarithm."""
     return lambda draws, n: np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
 
 
@@ -63,19 +44,10 @@ _BLOCK = 1 << 16
 def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
     """Return the extra latency [s] of each of `count` messages.
 
-    Parameters
-    ----------
-    jitter : callable
-        Draws them.
-    draws : numpy.random.Generator
-        From which it draws.
-    count : int
-        Number of messages.
-
     Raises
     ------
     ValueError
-        If they are not so many finite numbers >= 0.
+        If the draws are not `count` finite numbers >= 0.
     """
     delays = np.asarray(jitter(draws, count), dtype=np.float64)
     if delays.shape != (count,) or not (np.isfinite(delays) & (delays >= 0)).all():
@@ -84,14 +56,14 @@ def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Float
 
 
 class Delays:
-    """The extra latency of each message of a schedule, the same however often it is gone through.
+    """Extra latency of each message of a schedule, the same on every pass.
 
     Parameters
     ----------
     jitter : callable or None
         Draws them; None for no extra latency.
     draws : callable
-        Returns a generator at its start.
+        Returns a fresh generator.
     count : int
         Number of messages.
     """
@@ -107,7 +79,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return what returns the extra latencies of the next so many messages [s]; empty without jitter."""
+        """Return a function that reads the latencies of the next messages [s]; empty without jitter."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

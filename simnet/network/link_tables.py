@@ -1,4 +1,4 @@
-"""What messages use, as tables of the event loop: links with their weather, background traffic, and routes."""
+"""Link and route tables of the event loop, with weather and background traffic."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from simnet.base.arrays import Ranks, distinct
 from simnet.network.bottlenecks import find_bottlenecks
 from simnet.network.event_loop.records import (
     BACKGROUND,
+    BLOCKED,
+    DEQUEUE,
+    DRAINED,
     FLOWING,
-    GONE,
-    HELD,
     LEFT,
     NOTHING,
     ON_ITS_WAY,
     QUEUED,
-    SERVE,
     VANISHED,
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
@@ -35,18 +35,18 @@ _AT_ONCE = 1 << 17
 
 
 class LinkTables(Store):
-    """Links and routes, with times that count from an `origin` [s].
+    """Links and routes in the event loop's tables; times count from an `origin` [s].
 
     Parameters
     ----------
     links : Links
-        What messages use.
+        Links and routes.
     multipath : bool
-        Whether messages have all routes of equal cost to choose from, or one.
+        If true, a message may take any equal-cost route.
     watching : bool
-        Whether they go around links that are down.
+        If true, messages are rerouted around failed links.
     compiled : bool
-        Whether to use the compiled event loop, if there is one.
+        If true, use the compiled event loop if available.
     """
 
     def __init__(self, links: Links, multipath: bool, watching: bool, compiled: bool) -> None:
@@ -64,13 +64,13 @@ class LinkTables(Store):
         self.state.segment = links.segment
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
-    def lay_links(self) -> None:
-        """Lay links and background traffic into the tables, once the state says how flows share."""
-        self._lay_links()
-        self._lay_background()
-        self._lay_queues()
+    def write_links(self) -> None:
+        """Write links and background traffic into the tables, once the state has its sharing options."""
+        self._write_links()
+        self._write_background()
+        self._write_queues()
 
-    def _lay_links(self) -> None:
+    def _write_links(self) -> None:
         links, count = self._links, self.n_links
         if links.constant:
             self.links.write(0, count, capacity=links.constant_capacity)
@@ -78,13 +78,13 @@ class LinkTables(Store):
             # Timelines of the bandwidths of all links, of their latencies, and of whether background traffic is on.
             self.tables["timelines"].take(2 * count + len(links.flows))
             self.links.write(0, count, bandwidths=np.arange(count), latencies=np.arange(count, 2 * count))
-        if links.crowding is not None:
-            factors, rows = links.crowding
-            at = self.tables["crowd_factors"].put(factors.ravel())
-            self.links.write(0, count, crowd=np.where(rows < 0, -1, at + rows * factors.shape[1]))
-            self.state.n_crowd = factors.shape[1]
+        if links.incast_derating is not None:
+            factors, rows = links.incast_derating
+            at = self.tables["derating_factors"].put(factors.ravel())
+            self.links.write(0, count, incast_derating=np.where(rows < 0, -1, at + rows * factors.shape[1]))
+            self.state.n_derating = factors.shape[1]
 
-    def _lay_background(self) -> None:
+    def _write_background(self) -> None:
         flows, background = self._links.flows, self.tables["background"]
         count = self.state.n_background = len(flows)
         background.take(count)
@@ -102,18 +102,15 @@ class LinkTables(Store):
             background.write(0, count, weight=[self.loop.weight_of(self.state, latency) for latency in latencies])
         self.make_room(flows=count + 1)
 
-    def _lay_queues(self) -> None:
-        """Say which links messages pass in the order in which they come: see `event_loop.arrivals`."""
+    def _write_queues(self) -> None:
+        """Mark the links with a receive queue: see `event_loop.receive_queue`."""
         queues = self._links.into_one.copy()
         for r in self.tables["background"].read("route", 0, self.state.n_background).tolist():
             queues[self.route_of(r)] = False
         self.links.write(0, self.n_links, queues=queues)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
-        """Have the weather, and when background traffic comes and goes, until later than a time [s].
-
-        See `records.EXTEND`. With `rewind`, time may have gone back.
-        """
+        """Load the weather and background traffic until after a time [s]; `rewind` if time may have gone back."""
         links, s = self._links, self.state
         if links.constant:
             return
@@ -142,11 +139,11 @@ class LinkTables(Store):
             self.tables["timelines"].write(0, here.size, here=here, last=last)
 
     def moment(self, t: float) -> float:
-        """Return the first moment [s] that a double can tell to be after `t` [s since the origin]."""
+        """Return the first representable moment [s] after `t` [s since the origin]."""
         return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:
-        """Ask everything for its value at a time; what has none raises the error that says why."""
+        """Query everything at a time; a signal without a value raises its error."""
         for link in range(self.n_links):
             self._links.capacity(link, t)
             self._links.latency(link, t)
@@ -154,7 +151,7 @@ class LinkTables(Store):
             traffic.on.at(t)
 
     def routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
-        """Return the first of the candidate routes from each of hosts `src` to each of `dst`, and how many; (m,)."""
+        """Return the first candidate route between each pair of hosts, and the number of candidates; (m,)."""
         n_hosts = self._links.routes.n_hosts
         numbers, places = distinct(src * n_hosts + dst, n_hosts * n_hosts)
         at, known = self._known_pairs(numbers)
@@ -164,14 +161,14 @@ class LinkTables(Store):
         return self._first[at][places].astype(np.int64), self._counts[at][places].astype(np.int64)
 
     def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
-        """Return where pairs of these numbers, ascending, stand among those whose routes are laid, and whether."""
+        """Return the places of pairs, ascending, among the known ones, and whether they are known."""
         at = np.searchsorted(self._pairs, numbers)
         known = at < self._pairs.size
         known[known] = self._pairs[at[known]] == numbers[known]
         return at, known
 
     def _add_pairs(self, numbers: Ranks) -> None:
-        """Lay the routes between pairs of hosts into the tables, given their numbers, each once and ascending."""
+        """Add the routes of new pairs of hosts, ascending."""
         n_routes = self.routes.size
         first, counts = [self._first], [self._counts]
         for begin in range(0, numbers.size, _AT_ONCE):
@@ -193,7 +190,7 @@ class LinkTables(Store):
             self.reroute()
 
     def _candidates(self, src: Ranks, dst: Ranks) -> tuple[NDArray[np.int64], Ranks]:
-        """Return the candidate routes between pairs of hosts, as `Routes.table` does, and how many each pair has."""
+        """Return the candidate routes between pairs of hosts as a table, and how many each pair has."""
         routes = self._links.routes
         if not self._multipath:
             return routes.table(src, dst), np.ones(src.size, dtype=np.int64)
@@ -201,7 +198,7 @@ class LinkTables(Store):
         return as_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write the own link and the latency of routes, and what loss does, given the links of each."""
+        """Write own link, latency and loss of routes, given their links."""
         self.routes.write(first, len(table), own=self._links.own_of(table))
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
@@ -215,26 +212,18 @@ class LinkTables(Store):
             losses.write(row, len(table), slope=slope, fixed=fixed, payload=payload)
 
     def route(self, f: int) -> list[int]:
-        """Return the links that a message under way needs yet, as indices into the links of the routes."""
+        """Return the links that a message in flight still needs."""
         return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
 
     def narrow(self, routes: Ranks, take: Callable[[Table, int], int]) -> None:
-        """Let flows on these routes share only those links that decide how they share all, up to `widen`.
+        """Reduce routes to the links that determine how flows share, until `widen`; see `find_bottlenecks`.
 
-        Until then nobody flows on other routes. Where links may change, or who uses them matters for what they carry,
-        all of them stay.
-
-        Parameters
-        ----------
-        routes : ndarray of int, shape (m,)
-            Rows of routes.
-        take : callable
-            Returns the first of so many rows of a table.
+        Only if all flows are on these routes, and links are constant and without incast. `take` allocates rows.
         """
         links = self._links
         begin, end = (self.routes.read(field) for field in ("begin", "end"))
         steps = np.arange((end - begin)[routes].max(initial=0))
-        if not steps.size or not links.constant or links.flows or links.crowding is not None or self._multipath:
+        if not steps.size or not links.constant or links.flows or links.incast_derating is not None or self._multipath:
             return
         self._whole = begin.copy(), end.copy()
         at = begin[routes, np.newaxis] + steps
@@ -246,20 +235,20 @@ class LinkTables(Store):
         self.routes.write(0, self.routes.size, begin=begin, end=end)
 
     def widen(self) -> None:
-        """Let flows share all links of their routes, those that begin to flow from now on."""
+        """Restore all links of the routes for flows that start from now on."""
         if self._whole:
             begin, end = self._whole
             self.routes.write(0, begin.size, begin=begin, end=end)
             self._whole = ()
 
     def _down(self) -> list[int]:
-        """Return the links that are down."""
+        """Return the failed links."""
         return [int(link) for link in np.flatnonzero(self.links.read("capacity") <= 0)]
 
     def reroute(self) -> None:
-        """Let every route go around the links that are down; what is under way on it follows at once.
+        """Route around failed links, messages in flight included; restore routes when links recover.
 
-        A pair of hosts without another route keeps its own, and waits. When a link is up again, so is the old route.
+        A pair of hosts without a detour keeps its route and waits.
         """
         s = self.state
         down = frozenset(self._down())
@@ -272,27 +261,29 @@ class LinkTables(Store):
                 wanted[r] = around
         sending = self._stop_sending(wanted)
         under_way = [
-            f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED, GONE) if s.flows[f].route in wanted
+            f
+            for f in self.in_state(ON_ITS_WAY, BLOCKED, FLOWING, VANISHED, QUEUED, DRAINED)
+            if s.flows[f].route in wanted
         ]
         moved = [f for f in under_way if not self._passes(f)]
         loads = [
             f
             for f in under_way
-            if s.adaptive and s.flows[f].owner != BACKGROUND and s.flows[f].state not in (VANISHED, GONE)
+            if s.adaptive and s.flows[f].owner != BACKGROUND and s.flows[f].state not in (VANISHED, DRAINED)
         ]
         for f in loads:
-            self.loop.assign(s, s.flows[f].route, -1)
+            self.loop.count_assigned(s, s.flows[f].route, -1)
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
                 self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
-                self.loop.detach(s, f)
+                self.loop.detach_flow(s, f)
             self._scale(f, self._payload(flow.route))
         for r, around in wanted.items():
             self.change_route(r, around)
             self._describe(r, as_table([around]))
         for f in loads:
-            self.loop.assign(s, s.flows[f].route, 1)
+            self.loop.count_assigned(s, s.flows[f].route, 1)
         for f in moved:
             flow = s.flows[f]
             self._scale(f, 1 / self._payload(flow.route))
@@ -309,13 +300,10 @@ class LinkTables(Store):
         self._queue_anew()
 
     def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
-        """Have ranks stop sending of which a message on one of these routes has not left its host.
-
-        Return who sends over which own link what, in its order there.
-        """
+        """Stop ranks that are sending on changed routes; return rank, own link and unsent messages in order."""
         s = self.state
         found = []
-        for first in [int(one.row) for one in s.agenda[: s.n_due] if one.kind == LEFT]:
+        for first in [int(one.row) for one in s.event_queue[: s.n_events] if one.kind == LEFT]:
             messages = [first]
             while (f := int(s.flows[messages[-1]].next)) >= 0:
                 messages.append(f)
@@ -329,20 +317,20 @@ class LinkTables(Store):
             own = int(s.routes[s.flows[first].route].own)
             if s.links[own].port_flow == first:
                 s.links[own].port_flow = -1
-            if self.loop.end_of(s, first) <= s.now:
-                # It has left at this instant, which is on the agenda.
+            if self.loop.transmission_end(s, first) <= s.now:
+                # It has left at this instant, which is in the event queue.
                 s.flows[first].next, s.flows[first].counted, s.flows[first].pace = -1, s.now, math.inf
                 stopped.append((g, own, behind))
                 continue
             self.loop.count_sent(s, first)
-            if self.loop.take_off(s, LEFT, first) < math.inf:
+            if self.loop.remove_event(s, LEFT, first) < math.inf:
                 s.ranks[g].leaving -= 1
             s.ranks[g].missing -= 1
             stopped.append((g, own, messages))
         return stopped
 
     def _send_anew(self, stopped: list[tuple[int, int, list[int]]]) -> None:
-        """Have ranks send over the own links that routes have now: what was there before comes first."""
+        """Continue sending over the new own links, what was queued there first."""
         s = self.state
         queues: dict[tuple[int, int], list[int]] = {}
         turning = []
@@ -358,16 +346,16 @@ class LinkTables(Store):
             for f, behind in itertools.pairwise([*messages, -1]):
                 s.flows[f].next = behind
             s.ranks[g].missing += 1
-            end = self.loop.carry(s, messages[0], max(s.now, s.flows[messages[0]].counted))
-            self.loop.leaves_at(s, messages[0], end)
+            end = self.loop.transmit_at(s, messages[0], max(s.now, s.flows[messages[0]].counted))
+            self.loop.schedule_departure(s, messages[0], end)
 
     def _payload(self, r: int) -> float:
-        """Return the share of payload in what goes over a route."""
+        """Return the share of payload in the bytes of a route."""
         loss = self.state.routes[r].loss
         return 1.0 if loss < 0 else float(self.state.losses[loss].payload)
 
     def _scale(self, f: int, factor: float) -> None:
-        """Count the bytes of a message as payload, without what has to be sent again, or the other way round."""
+        """Scale the byte counts of a message, between payload and bytes with retransmissions."""
         flow = self.state.flows[f]
         flow.unsent *= factor
         flow.remaining *= factor
@@ -375,24 +363,24 @@ class LinkTables(Store):
         flow.whole *= factor
 
     def _passes(self, f: int) -> bool:
-        """Return whether all of a message has come to the queue of its receiver's link, or is there."""
+        """Return whether all of a message has come to its receive queue."""
         flow = self.state.flows[f]
         return bool(flow.port >= 0 and not flow.comes)
 
     def _queue_anew(self) -> None:
-        """Let messages wait where their routes begin now, behind those that wait there already."""
+        """Move queued messages to the egress queues of their new routes."""
         s = self.state
         for link in np.flatnonzero(self.links.read("port_first") >= 0).tolist():
             for f in self._no_more_at(link):
                 own = int(s.routes[s.flows[f].route].own)
                 port = s.links[own]
                 if port.port_first < 0 and port.port_rest <= 0 and port.port_free < math.inf:
-                    self.loop.push(s, max(s.now, port.port_free), SERVE, own)
+                    self.loop.push_event(s, max(s.now, port.port_free), DEQUEUE, own)
                 s.n_queued -= 1
-                self.loop.queue_up(s, f, own)
+                self.loop.join_egress_queue(s, f, own)
 
     def _no_more_at(self, link: int) -> list[int]:
-        """Take those that have another own link now out of the queue at one, and return them."""
+        """Remove messages with another own link from an egress queue, and return them."""
         s = self.state
         waiting, f = [], int(s.links[link].port_first)
         while f >= 0:
@@ -410,11 +398,11 @@ class LinkTables(Store):
         return [int(f) for f in np.flatnonzero(np.isin(self.flows.read("state"), states))]
 
     def next_link_up(self) -> float:
-        """Return when the first of the links that are down is up again; infinity if none ever is."""
+        """Return when the first failed link recovers; infinity if none does."""
         return self.next_up([(link,) for link in self._down()])
 
     def next_up(self, routes: Iterable[Sequence[int]]) -> float:
-        """Return the first time after now at which all links of one of some routes have capacity; infinity if none."""
+        """Return the first later time at which all links of one of the routes have capacity; infinity if none."""
         now = self.state.now
         up = min((self._links.next_up(route, self.moment(now)) for route in routes), default=math.inf)
         return max(up - self.origin, math.nextafter(now, math.inf))

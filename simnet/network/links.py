@@ -1,4 +1,4 @@
-"""What the links are like at a moment: routes, weather, and what background traffic leaves of them."""
+"""Links at a moment: routes, weather, and what background traffic leaves of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PATIENCE = 200_000
 
 # Transfers at once into one host that tables of factors tell apart.
-_CROWD = 1024
+_MOST_TRANSFERS = 1024
 
 _NO_LOSS = Limits(0.0, 0.0, 1.0)
 
@@ -39,14 +39,14 @@ _FIRST, _HELD = 64, 1 << 25
 
 @dataclass(frozen=True)
 class ConstantLoad:
-    """Background traffic that takes a constant rate from a link and does not give way.
+    """Background traffic at a constant rate that does not yield.
 
     Parameters
     ----------
     link : (u, v)
         The directed link.
     rate : float
-        What it takes [byte/s], >= 0. What exceeds the link's bandwidth is lost, not carried over.
+        Its rate [byte/s], >= 0. What exceeds the link's bandwidth is lost.
     """
 
     link: Link
@@ -55,16 +55,16 @@ class ConstantLoad:
 
 @dataclass(frozen=True)
 class OnOffFlow:
-    """Background traffic that shares fairly, as a long TCP transfer would, while it is on.
+    """Background traffic that shares fairly while it is on, like a long TCP transfer.
 
     Parameters
     ----------
     src, dst : int
-        The host from which, and the one to which it flows.
+        Hosts.
     on : Signal
         Greater than 0 while it is on.
     limit : float
-        What it takes at most [byte/s].
+        Maximum rate [byte/s].
     """
 
     src: Host
@@ -73,16 +73,15 @@ class OnOffFlow:
     limit: Bandwidth = math.inf
 
 
-class Crowding(NamedTuple):
-    """What is left of links that many transfers share at once.
+class IncastDerating(NamedTuple):
+    """Capacity factors of links by the number of concurrent transfers.
 
     Parameters
     ----------
     factors : ndarray, shape (k, m + 1), float64
-        The factor on a link's capacity while 0, 1, ... m transfers are on it; for more than m, the last one holds.
-        Those for 0 and 1 are exactly 1.
+        Factor for 0, 1, ... m transfers; the last one holds for more. Those for 0 and 1 are exactly 1.
     rows : ndarray, shape (L,), int64
-        The row of each link in `factors`, -1 for links whose capacity is left alone.
+        Row of each link in `factors`; -1 for links without incast.
     """
 
     factors: NDArray[np.float64]
@@ -90,21 +89,20 @@ class Crowding(NamedTuple):
 
 
 class Timelines(NamedTuple):
-    """The bandwidths, or the latencies, of all links as piecewise-constant functions of time, in flat arrays.
+    """Bandwidths or latencies of all links as piecewise-constant functions of time, in flat arrays.
 
-    The segments of link i are ``first[i] .. last[i] - 1``: from ``times[j]`` until ``times[j + 1]`` the link has
-    ``values[j]``. The last of them, of the value -1, begins where the timeline is not known any further, at infinity
-    for one that is known for ever. ``times[last[i]]`` is infinity, so a search forward for the segment of a moment
-    ends by itself; one backward does for every moment from `since` on. Links with the same timeline share segments.
+    Link i has segments ``first[i] .. last[i] - 1``: ``values[j]`` from ``times[j]`` until ``times[j + 1]``. The last
+    one, of value -1, starts where the timeline is unknown, at infinity if it is known for ever. ``times[last[i]]`` is
+    infinity, so that searches end by themselves. Links with equal timelines share segments.
 
     Parameters
     ----------
     first, last : ndarray of int64, shape (L,)
-        Where the segments of each link begin, and the entry behind them.
+        First and past-the-end segment of each link.
     times : ndarray of float64, shape (n,)
         Seconds.
     values : ndarray of float64, shape (n,)
-        Bytes per second that constant background load leaves, or seconds of latency; >= 0, or -1 where not known.
+        Bandwidth after constant load [byte/s], or latency [s]; -1 if unknown.
     since, until : float
         All links are known in [since, until) [s].
     """
@@ -117,11 +115,11 @@ class Timelines(NamedTuple):
     until: float
 
     def counted_from(self, origin: float) -> NDArray[np.float64]:
-        """Return `times` in seconds since an origin [s]: exact near it, as near to exact as can be far from it."""
+        """Return `times` in seconds since an origin [s]."""
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the segment that each link is in at `t` (scalar or shape (L,), seconds from `since` on)."""
+        """Return the segment of each link at `t` (scalar or shape (L,), seconds from `since` on)."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -131,25 +129,19 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return moments [s], one not after `origin` + `start` and one not before `origin` + `until`, as doubles allow.
-
-    Parameters
-    ----------
-    origin, start, until : float
-        A moment, and seconds since then.
-    """
+    """Return moments [s] not after `origin` + `start` and not before `origin` + `until`, despite rounding."""
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
 class TimelineCache:
-    """The `Timelines` of one quantity of all links, taken from their signals as far as they are asked for, and kept.
+    """`Timelines` of one quantity of all links, generated from signals as far as needed and kept.
 
     Parameters
     ----------
     values : sequence of Signal or float, length L
         The quantity of each link.
     load : mapping of int to float
-        What background load takes off the value of a link.
+        Background load to subtract, by link.
     """
 
     def __init__(self, values: Sequence[Signal | float], load: Mapping[int, float]) -> None:
@@ -169,18 +161,10 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return the timelines from `start` or earlier until later than `until`, or as far as they can be generated.
+        """Return the timelines from `start` or earlier until after `until`, or as far as they can be generated.
 
-        They are taken again where those at hand do not begin early enough or do not reach far enough. A caller that
-        resumes where they end gets several times as much; if that is too much to hold, as much as before, and what
-        lies before `start` goes.
-
-        Parameters
-        ----------
-        start, until : float
-            From when until when they are asked for [s].
-        likely : float
-            About when all will be done [s]: a caller that resumes gets no more; 0 where that is not known.
+        A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
+        the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.
         """
         known = self._known
         if known is None or not known.since <= start or not until < known.until:
@@ -230,29 +214,29 @@ class Links:
     graph, weather, background, seed
         As for `simnet.network.Network`.
     routing : {"hash", "single"}
-        How `Routes` chooses.
+        Route choice of `Routes`.
     loss : Loss, optional
-        Packet loss by link, and the transport that answers it; none when omitted.
+        Packet loss by link, and the transport's response.
     incast : Incast or MeasuredIncast, optional
-        Goodput collapse where many send to one host; none when omitted.
+        Goodput collapse when many senders target one host.
 
     Attributes
     ----------
     routes : Routes
-        Routes as tuples of links; a link is its index in ``routes.links``.
+        Routes as tuples of indices into ``routes.links``.
     flows : list of OnOffFlow
-        The background traffic that shares fairly.
-    crowding : Crowding or None
-        What incast leaves of links; None without incast.
+        Background traffic that shares fairly.
+    incast_derating : IncastDerating or None
+        Capacity factors under incast.
     into_one : ndarray, shape (L,), bool
-        Whether a link is the only one into a host, and does not collapse where many send.
+        Whether a link is the only one into a host and has no incast.
     segment : float
-        Bytes of payload in a packet, to which `limits` refer.
+        Payload of a packet [byte], for `limits`.
 
     Raises
     ------
     ValueError
-        If weather, background traffic, loss or incast names a link or host that the graph has not, or is no such thing.
+        If a link or host is not in the graph, or an argument has the wrong type.
     """
 
     def __init__(
@@ -299,12 +283,12 @@ class Links:
                     raise ValueError(f"a background flow needs two hosts, got {traffic.src} and {traffic.dst}")
                 self.flows.append(traffic)
         self._set_loss(loss)
-        self.crowding = None if incast is None else self._crowded(graph, incast)
+        self.incast_derating = None if incast is None else self._incast_derating(graph, incast)
         # Links into hosts that have one, on which few of them do not collapse.
         leads_to = Counter(v for _, v in self.routes.links)
         self.into_one = np.array([isinstance(v, int) and leads_to[v] == 1 for _, v in self.routes.links])
-        if self.crowding is not None:
-            self.into_one &= self.crowding.rows < 0
+        if self.incast_derating is not None:
+            self.into_one &= self.incast_derating.rows < 0
 
     def _set_loss(self, loss: Loss | None) -> None:
         if loss is not None and not isinstance(loss, Loss):
@@ -319,7 +303,7 @@ class Links:
         # The entry at the end is that of -1, which tables of routes have after the last link.
         self._kept_of = np.array([*self._kept, 0.0])
 
-    def _crowded(self, graph: nx.DiGraph[Any], incast: Incast | MeasuredIncast) -> Crowding:
+    def _incast_derating(self, graph: nx.DiGraph[Any], incast: Incast | MeasuredIncast) -> IncastDerating:
         if not isinstance(incast, Incast | MeasuredIncast):
             raise ValueError(f"incast must be an Incast or a MeasuredIncast, got {incast!r}")
         crowded = _last_hops(graph) if incast.links is None else incast.links
@@ -328,10 +312,10 @@ class Links:
         bandwidths, rows = np.unique(self.routes.bandwidth[where], return_inverse=True)
         of_link = np.full(len(self.routes.links), -1, dtype=np.int64)
         of_link[where] = rows
-        factors = np.ones((bandwidths.size, _CROWD + 1))
+        factors = np.ones((bandwidths.size, _MOST_TRANSFERS + 1))
         for row, bandwidth in enumerate(bandwidths.tolist()):
-            factors[row] = incast.shares(_CROWD, bandwidth)
-        return Crowding(factors, of_link)
+            factors[row] = incast.shares(_MOST_TRANSFERS, bandwidth)
+        return IncastDerating(factors, of_link)
 
     def _index(self, link: Link, what: str) -> int:
         try:
@@ -353,21 +337,21 @@ class Links:
 
     @cached_property
     def constant_latency(self) -> NDArray[np.float64]:
-        """Seconds of latency of each link, if that never changes."""
+        """Latency of each link [s], if constant."""
         return np.array(self._latency, dtype=np.float64)
 
     @cached_property
     def constant_capacity(self) -> NDArray[np.float64]:
-        """Bytes per second that each link leaves to flows, if they are `constant`."""
+        """Capacity of each link for flows [byte/s], if `constant`."""
         return np.array([self.capacity(link, 0.0)[0] for link in range(len(self._bandwidth))])
 
     def latency(self, link: int, t: float) -> float:
-        """Seconds of latency of a link, by its index in `routes.links`, at time `t`."""
+        """Return the latency of a link [s], by its index in `routes.links`, at time `t`."""
         value = self._latency[link]
         return value if isinstance(value, float) else value.at(t)
 
     def capacity(self, link: int, t: float) -> tuple[float, float]:
-        """Bytes per second that a link leaves to flows at time `t`, and until when (infinity when for ever)."""
+        """Return the capacity of a link for flows at time `t` [byte/s], and until when it holds."""
         value = self._bandwidth[link]
         load = self._load.get(link, 0.0)
         if isinstance(value, float):
@@ -375,9 +359,9 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
-        """Return about how often links, by their indices, change in all while so many bytes leave a host from `t` on.
+        """Return about how many changes links see in all while so many bytes leave a host from `t` on.
 
-        What the fastest of them has at that time, and how often they change then, is taken for what they have later.
+        It assumes the capacity of the fastest link and the rate of changes at `t`.
         """
         some = list(links)
         values = (one for link in some for one in (self._bandwidth[link], self._latency[link]))
@@ -386,23 +370,15 @@ class Links:
         return sum(value.change_rate(t) for value in changing) * nbytes / fastest if fastest else 0.0
 
     def capacities(self, link: int, start: float, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return from when on [s] a link leaves how many bytes per second to flows, as two arrays.
-
-        Parameters
-        ----------
-        link : int
-            Its index in `routes.links`.
-        start, end : float
-            The window [s], without its end.
-        """
+        """Return times [s] and capacities [byte/s] of a link in the window [`start`, `end`)."""
         value = self._bandwidth[link]
         times, levels = (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
         return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
 
     def constant_latency_of(self, routes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Seconds of latency of each row of a table of routes, -1 after the last link, if no latency ever changes.
+        """Return the latency of each row of a table of routes, padded with -1, if latencies are constant.
 
-        Added up link by link, in the order of the route, as they are where latencies change.
+        Summed link by link in route order, as where latencies change.
         """
         total = np.zeros(len(routes))
         for column in routes.T:
@@ -410,9 +386,9 @@ class Links:
         return total
 
     def own_of(self, routes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the link of each row of a table of routes that is its sender's own; -1 for a route without links.
+        """Return the sender's own link of each row of a table of routes; -1 for an empty route.
 
-        That is the first link that is no mere junction (``kind`` "free"), as graphs from other tools have them.
+        That is the first link that is not a junction (``kind`` "free") of graphs from other tools.
         """
         wide = np.append(routes, np.full((len(routes), 1), -1), axis=1)
         first = np.argmin(self._is_free[wide], axis=1)
@@ -421,11 +397,11 @@ class Links:
 
     @property
     def lossless(self) -> bool:
-        """Whether no link loses packets, so that all `limits` are none."""
+        """Whether no link loses packets."""
         return not any(self._kept)
 
     def limits(self, route: Sequence[int]) -> Limits:
-        """Return what packet loss does to a transfer over a route: numbers a, b and share; 0, 0 and 1 without loss."""
+        """Return the rate limits by packet loss of a route: a, b and share; 0, 0 and 1 without loss."""
         if self._loss is None:
             return _NO_LOSS
         kept = 0.0
@@ -438,7 +414,7 @@ class Links:
         return found
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return what `limits` does for each row of a table of routes, shape (m, L), -1 after the last link."""
+        """Return `limits` for each row of a table of routes, shape (m, L), padded with -1."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
@@ -448,18 +424,18 @@ class Links:
 
     @cached_property
     def bandwidths(self) -> TimelineCache:
-        """Bytes per second that each link leaves to flows, as timelines in flat arrays."""
+        """Timelines of the capacity of each link for flows [byte/s]."""
         return TimelineCache(self._bandwidth, self._load)
 
     @cached_property
     def latencies(self) -> TimelineCache:
-        """Seconds of latency of each link, as timelines in flat arrays."""
+        """Timelines of the latency of each link [s]."""
         return TimelineCache(self._latency, {})
 
     def next_up(self, route: Sequence[int], t: float) -> float:
-        """Return the first time from `t` on at which every link of a route has capacity; infinity if there is none.
+        """Return the first time from `t` on at which all links of a route have capacity; infinity if there is none.
 
-        It counts as none, too, if it lies further than 200,000 changes of the links away.
+        Gives up after 200,000 changes of the links.
         """
         for _ in range(_PATIENCE):
             for link in route:
@@ -474,7 +450,7 @@ class Links:
         return math.inf
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
-        """Return latency [s] and bottleneck bandwidth [byte/s] of a route at time `t`, as `Network.path` does."""
+        """Return latency [s] and bottleneck bandwidth [byte/s] of a route at time `t`; see `Network.path`."""
         route = self.routes.route(src, dst)
         latency = sum((self.latency(link, t) for link in route), 0.0)
         bandwidth = min((self.capacity(link, t)[0] for link in route), default=math.inf)
@@ -485,7 +461,7 @@ class Links:
 
 
 def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
-    """Return the links from a switch into a host, or into a node of several GPUs as a whole."""
+    """Return the links from a switch into a host, or into a node of several GPUs."""
 
     def ends(u: object, v: object, kind: object) -> bool:
         if not isinstance(u, str) or kind == "intra":
@@ -496,5 +472,5 @@ def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
 
 
 def _lost(kept: ArrayLike) -> NDArray[np.float64]:
-    """Return the probability that a packet is lost, from the logarithm of that of its arrival; always below 1."""
+    """Return the packet loss probability from the logarithm of the arrival probability; below 1."""
     return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

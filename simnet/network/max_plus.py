@@ -1,13 +1,10 @@
-"""The max-plus clock: rounds of messages that meet on no link.
+"""The max-plus clock: rounds of messages that share no link at a time.
 
-Where no two messages are on a link at the same time, each has its route to itself. When a rank is done with a round is
-then a maximum over sums (max-plus algebra): when it entered the round, when the messages that it receives arrived, and
-when those that it sends left its host. No other event matters, so the clock goes round by round and has no agenda.
-
-Whether messages meet is found out on the way. Every link remembers until when it has been in use, and a message that
-finds one in use ends the attempt. Up to there all times are exact, because nothing later can change them. So a schedule
-that gets through has been timed exactly; for any other, sharing has to be solved (`simnet.network.simpy_clock`). If all
-ranks enter a round at once, with nothing under way, sharing has to be solved for that round alone.
+If no two messages are on a link at once, the time at which a rank finishes a round is a maximum over sums (max-plus
+algebra): when it entered, when its messages arrived, and when its sends left its host. The clock goes round by round
+without an event queue. Each link remembers until when it is busy; a message that finds a busy link ends the attempt, so
+a completed schedule is exact. Otherwise sharing is solved by the event loop (`simnet.network.simpy_clock`), for a
+single round if all ranks enter it at once with nothing in flight.
 """
 
 from __future__ import annotations
@@ -60,20 +57,18 @@ _Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 
 
 class MaxPlusResult(NamedTuple):
-    """How a schedule went.
-
-    Times count from the origin of the program.
+    """Result of timing a schedule; times count from the program's origin.
 
     Parameters
     ----------
     finish : ndarray, shape (P,)
-        When each rank was done [s].
+        Completion time of each rank [s].
     start, arrive : ndarray, shape (number of messages,)
-        When each message was sent and when it had arrived [s]; empty unless they were to be kept.
+        When each message was sent and arrived [s]; empty unless kept.
     computing : list of (ndarray, ndarray)
-        From when to when each rank computed, shape (n * P,) both; empty likewise.
+        Start and end of work, shape (n * P,) each; empty unless kept.
     split : callable, optional
-        Returns what each rank did, where that takes no second look at the messages.
+        Returns how ranks spent their time, where that is already known.
     """
 
     finish: Floats
@@ -90,19 +85,19 @@ def time_max_plus(
     alone: _Alone,
     keep: bool = False,
 ) -> MaxPlusResult | None:
-    """Time schedules on links without background flows; None if messages meet that this cannot solve, or wait long.
+    """Time schedules without background flows; None if messages share links unsolvably, or wait too long.
 
     Parameters
     ----------
     program : Program
         Without failures.
     links : Links
-        Without packet loss, if they change. What is known of their weather stays with them, from call to call.
+        Without packet loss if they change. Known weather is cached with them.
     overheads : (float, float)
         Seconds per message before it leaves and after its last byte arrived.
     alone : callable
-        Times a round that all ranks enter at time 0 on constant links, sharing included: when each rank is done, and
-        when each message was sent and had arrived.
+        Times one round that all ranks enter at 0 on constant links, with sharing: completion of ranks, and when each
+        message was sent and arrived.
     keep : bool
         Whether to keep start and arrival of every message.
     """
@@ -114,11 +109,11 @@ def time_max_plus(
     try:
         return _pass_on(program, links, overheads, alone, keep, layout)
     finally:
-        layout.over()
+        layout.release()
 
 
 def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> MaxPlusResult | None:
-    """Time a schedule that has come before by one call; None if it has not, or is to be timed round by round."""
+    """Time a schedule that recurs in one call; None if it is new or needs to go round by round."""
     n_messages, schedules = program.schedule.n_messages, _known(links).schedules
     if n_messages > MOST_MESSAGES or not schedules.comes_again(program):
         return None
@@ -137,17 +132,17 @@ def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> 
 
 
 def _recurring(program: Program, links: Links) -> CachedSchedule | None:
-    """Lay a schedule out; None if a message can never arrive."""
+    """Prepare a recurring schedule; None if a message can never arrive."""
     layout, rounds = _Layout(program.hosts, links), []
     try:
         for one, repeats in _in_a_row(program.schedule.rounds, program.schedule.n_messages):
             laid = layout.of(one)
             if laid is None:
                 return None
-            rounds.append(RepeatedRound(one, repeats, laid.traffic, laid.begun().routes))
+            rounds.append(RepeatedRound(one, repeats, laid.traffic, laid.reset().routes))
         return CachedSchedule(rounds, program.hosts.size, links)
     finally:
-        layout.over()
+        layout.release()
 
 
 def _pass_on(
@@ -226,10 +221,7 @@ def _pass_on(
 
 
 class _PreparedRound:
-    """A round on its routes: its messages, and what is known of the routes before anything is looked up.
-
-    While it is kept, nothing else has the identity of the round.
-    """
+    """A round on its routes, with their state before any look-up. It keeps the round alive, so its id stays unique."""
 
     def __init__(self, one: Round, traffic: Traffic, routes: RouteState) -> None:
         self.one, self.traffic, self.routes = one, traffic, routes
@@ -245,24 +237,22 @@ class _PreparedRound:
         """Messages and routes as memory views."""
         return memory_views(self.traffic), memory_views(self.routes)
 
-    def begun(self) -> _PreparedRound:
-        """Return it as it was before anything was looked up."""
+    def reset(self) -> _PreparedRound:
+        """Restore the state before any look-up."""
         if self._changes:
             self._state[:] = self._before
         return self
 
 
 class _Layout:
-    """Lays the rounds of a passage out on their routes.
-
-    Patterns, and short rounds, stay known as long as the links exist.
+    """Prepares the rounds of one timing on their routes; patterns and short rounds are cached with the links.
 
     Parameters
     ----------
     hosts : ndarray, shape (P,)
         Host of each rank.
     links : Links
-        What messages use.
+        Links and routes.
     """
 
     def __init__(self, hosts: Ranks, links: Links) -> None:
@@ -275,12 +265,12 @@ class _Layout:
         self._rounds: dict[int, _PreparedRound] = {}
 
     def of(self, one: Round) -> _PreparedRound | None:
-        """Return a round on its routes; None if a message can never arrive."""
+        """Return a prepared round; None if a message can never arrive."""
         laid = self._rounds.get(id(one))
         if laid is not None:
             return laid
         short = self._short.get(id(one))
-        laid = self._lay_out(one) if short is None else short.begun()
+        laid = self._prepare(one) if short is None else short.reset()
         if laid is None:
             return None
         if len(self._rounds) == _ROUNDS:
@@ -292,13 +282,13 @@ class _Layout:
             self._short[id(one)] = laid
         return laid
 
-    def over(self) -> None:
-        """Leave what is known to later passages."""
+    def release(self) -> None:
+        """Return short rounds to the cache."""
         if len(self._known.short) == _PLACEMENTS:
             self._known.short.clear()
         self._known.short[self._key] = self._short
 
-    def _lay_out(self, one: Round) -> _PreparedRound | None:
+    def _prepare(self, one: Round) -> _PreparedRound | None:
         links, m = self._links, len(one)
         table, port, single, exclusive, latency, rate, own, down = self._pattern(one)
         if down.size:
@@ -337,9 +327,9 @@ class _Layout:
 
 
 class _Pattern(NamedTuple):
-    """What rounds of one pattern share: as of `Traffic`, with latency [s] and bytes per second of route and own link.
+    """Data shared by rounds of one pattern: as in `Traffic`, with latency [s], route and own-link rate [byte/s].
 
-    Messages that are `down` have a link of no capacity on their route.
+    `down` lists messages with a link of no capacity on their route.
     """
 
     links: NDArray[np.int64]
@@ -353,7 +343,7 @@ class _Pattern(NamedTuple):
 
 
 class _Known:
-    """What is known of some links: patterns, by the hosts of both ends, and short rounds, by where ranks are."""
+    """Cache of one set of links: patterns by hosts, short rounds by placement, and schedules."""
 
     def __init__(self) -> None:
         self.patterns: dict[tuple[bytes, bytes], _Pattern] = {}
@@ -372,10 +362,7 @@ def _known(links: Links) -> _Known:
 
 
 def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Return latency [s] and bytes per second of routes over constant links, and of the sender's own link of each.
-
-    The routes have shape (m, L), -1 after the last link; the own links shape (m,).
-    """
+    """Return latency [s], rate and own-link rate [byte/s] of routes over constant links."""
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
@@ -389,12 +376,12 @@ def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floa
 
 
 def _no_two(numbers: Ranks) -> bool:
-    """Return whether no two of some numbers >= 0 are equal."""
+    """Return whether numbers >= 0 are all different."""
     return int(np.bincount(numbers).max(initial=0)) < 2
 
 
 def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:
-    """Yield each round, and how often it comes in a row, about `most` messages at a time."""
+    """Yield each round and its consecutive occurrences, about `most` messages at a time."""
     for _, group in groupby(rounds, key=id):
         same = list(group)
         at_once = max(1, -(-most // max(1, len(same[0]))))
@@ -404,7 +391,7 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
 
 @cache
 def _compiled() -> ModuleType | None:
-    """Return the recurrence compiled; None where numba is missing or switched off."""
+    """Return the compiled recurrence; None if numba is missing or disabled."""
     try:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
@@ -420,15 +407,12 @@ _interpreted = JitThreshold(_MANY)
 
 
 def _loaded() -> ModuleType | None:
-    """Return the compiled loops where they are at hand."""
+    """Return the compiled loops if already loaded."""
     return _compiled() if _compiled.cache_info().currsize or loop_is_loaded() else None
 
 
 def _loops_for(effort: int, ahead: int) -> ModuleType:
-    """Return the loops for what takes as long as so many messages one by one, of so many that are ahead.
-
-    They are compiled if loading them takes less time than what was, and is ahead, or if the most of that is done.
-    """
+    """Return the compiled loops if work done and ahead, in messages, justifies loading; else interpreted ones."""
     loops = _loaded()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled()
@@ -436,7 +420,7 @@ def _loops_for(effort: int, ahead: int) -> ModuleType:
 
 
 def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
-    """Return what each rank did from when its time is accounted to its finish; of a passage with times of messages."""
+    """Return how each rank spent its accounted time, from a result with message times."""
     if went.split is not None:
         return went.split()
     P, accounted = program.hosts.size, program.accounted
@@ -453,14 +437,14 @@ def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
 def covered_seconds(
     who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
 ) -> Floats:
-    """Return for how long at least one of a rank's intervals lasts; shape (P,).
+    """Return the length of the union of each rank's intervals [s]; shape (P,).
 
     Parameters
     ----------
     who, first, last : sequence of ndarray
-        The rank of each interval, and from when until when it lasts [s].
+        Rank, start and end of each interval [s].
     accounted, finish : ndarray, shape (P,)
-        From when until when it counts [s].
+        Bounds of the time that counts [s].
     """
     rank, n_ranks = np.concatenate(who), finish.size
     begin = np.maximum(np.concatenate(first), accounted[rank])

@@ -1,11 +1,10 @@
-"""The network as a SimPy component: messages over routes of shared links whose weather changes.
+"""The network as a SimPy component: messages over routes of shared links with time-varying bandwidth and latency.
 
-A message of B bytes from s to d costs the sender's overhead, then the latency of its route as it is at that moment
-(plus jitter), then its bytes at the max-min fair share of every link on the route, weighted by round trips if so asked
-(`simnet.network.sharing`), then the receiver's overhead. On an idle constant route that is alpha + B * beta exactly. A
-transfer in flight is re-rated whenever a link on its route changes or a flow that it shares links with comes or goes; a
-link that is down makes transfers wait. A transport stack frames messages, and says when a send lets its rank go on:
-`simnet.network.stack`. The module is long because its one class documents what a network is asked with.
+A message of B bytes pays the sender's overhead, the latency of its route when it departs (plus jitter), its bytes at
+the max-min fair share of every link on the route, and the receiver's overhead: alpha + B * beta on an idle constant
+route. Rates change whenever a link on the route changes or a flow that shares a link starts or ends. A link without
+capacity makes transfers wait. A transport stack frames messages and decides when a send completes
+(`simnet.network.stack`).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Routing: TypeAlias = Literal["hash", "single", "flow", "adaptive"]
 OnOutage: TypeAlias = Literal["wait", "reroute"]
 
 Software: TypeAlias = Callable[[Schedule, Ranks], Schedule]
-"""Returns a schedule with what the library's software takes as `compute` of its rounds, given the host of each rank."""
+"""Adds the library's software time to `compute` of each round, given the host of each rank."""
 
 # A message of routing by flow draws one of so many numbers.
 _PICKS = 1 << 40
@@ -72,48 +71,41 @@ class Network:
     graph : networkx.DiGraph
         Hosts 0 .. P-1 and links with `latency` [s] and `bandwidth` [byte/s]; see `simnet.topologies`.
     weather : mapping of link (u, v) to Weather, optional
-        How latency and bandwidth of a link move in time, in absolute terms; where a Weather leaves one of them open,
-        and on links not named, the graph's values hold.
+        Absolute latency and bandwidth of links over time. Links and quantities not given keep the graph's values.
     env : simpy.Environment, optional
-        The clock of `transfer` and `run`; a new one when omitted.
+        Clock of `transfer` and `run`; a new one by default.
     send_overhead, receive_overhead : float
         Time per message before it leaves the sender and after its last byte arrived [s].
     jitter : callable, optional
         Draws the extra latency of each message; see `Jitter`.
     background : sequence of ConstantLoad or OnOffFlow
-        Traffic of others.
+        Background traffic.
     seed : int
-        Seed of the jitter and of the choice between equal routes.
+        Seed of the jitter and of the choice between equal-cost routes.
     engine : {"auto", "vectorised", "fluid"}
-        How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, and on another stack than
-        ``ideal`` all ranks are in step; else by solving how they share (``fluid``); or by one of them alone. Where both
-        can, they agree to rounding.
+        ``vectorised`` is the max-plus clock, for messages that share no link at a time; ``fluid`` the event loop.
+        ``auto`` takes the first where it is exact. Where both apply they agree to rounding.
     stack : str, Stack or mapping
-        How messages are sent, and when a send lets its rank go: a name of `simnet.network.stack.STACKS`, or properties.
+        Transport stack: a name in `simnet.network.stack.STACKS`, or properties.
     software : callable, optional
-        Adds to schedules what the software of collectives takes, as a calibrated cost model knows it
-        (`simnet.calibration.CalibratedSoftware`); a rank that is at it counts as communicating. None when omitted. A
-        `transfer` has none.
+        Adds software time of the collective library to schedules (`simnet.calibration.CalibratedSoftware`); it counts
+        as communication. Does not apply to `transfer`.
     sharing : str, Sharing or mapping
-        How messages share links: ``max_min``, or ``rtt``, weighted by their round trips, or properties.
+        How flows share links: ``max_min``, ``rtt`` (weighted by round-trip time), or properties.
     loss : Loss, optional
-        Packet loss by link, and how a transport answers it; none when omitted.
+        Packet loss by link and the transport's response.
     incast : Incast or MeasuredIncast, optional
-        Goodput collapse where many send to one host; none when omitted.
+        Goodput collapse when many senders target one host.
     routing : {"hash", "single", "flow", "adaptive"}
-        How messages choose between routes of equal cost: by a hash of the pair of hosts, as ECMP does (all messages of
-        a pair go one way); always the first; at random for each message; or, when it leaves, the route whose most
-        loaded link is the least loaded, counting the messages under way, itself included, over the bandwidth.
+        Choice between equal-cost routes: by a hash of the host pair (ECMP); always the first; at random per message; or
+        the route whose most loaded link has the fewest messages per bandwidth when the message leaves.
     on_outage : {"wait", "reroute"}
-        What messages do on a link that is down: wait until it is up; or go around it, those under way included, from
-        the moment it is down until it is up again. Where there is no other route, or only one of more than 256 links,
-        they wait.
+        Messages on a failed link wait, or take a detour of at most 256 links until the link is up again.
 
     Raises
     ------
     ValueError
-        If weather, background traffic or loss names a link or host that the graph has not, an overhead is negative, or
-        there is no such engine, routing or answer to an outage.
+        If a link or host is not in the graph, an overhead is negative, or a name is unknown.
 
     Examples
     --------
@@ -187,13 +179,13 @@ class Network:
         )
 
     def on(self, env: simpy.Environment) -> Network:
-        """Return the same network on another clock, with nothing under way: links and routes are shared."""
+        """Return the same network on another clock, with nothing in flight; links and routes are shared."""
         other = copy.copy(self)
         other._begin_on(env)
         return other
 
     def _begin_on(self, env: simpy.Environment | None) -> None:
-        """Have nothing under way, on the clock of an environment; a new one, when it is needed, where there is none."""
+        """Clear everything in flight and use this clock; None creates one when needed."""
         self._env = env
         self._clock: Clock | None = None
         self._draws: dict[str, np.random.Generator] = {}
@@ -208,30 +200,22 @@ class Network:
         return self._env
 
     def _drawing(self, what: str) -> np.random.Generator:
-        """Return the random stream that transfers draw from, for their jitter or routes."""
+        """Return the random stream of transfers for jitter or routes."""
         if what not in self._draws:
             self._draws[what] = stream(self.seed, what, "transfer")
         return self._draws[what]
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
-        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
+        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` at time `t`.
 
-        Constant background load is taken off the bandwidth; flows are not. Where packets get lost, it is what loss
-        leaves of the bandwidth to a transfer alone.
+        Constant background load is subtracted, flows are not. With packet loss it is the goodput of a single transfer.
         """
         return self.links.path(src, dst, t)
 
     def transfer(self, src: int, dst: int, nbytes: float) -> simpy.Event:
-        """Send `nbytes` from host `src` to host `dst` now, and return the SimPy event of their arrival.
+        """Send `nbytes` from host `src` to host `dst` now; return the SimPy event of the arrival.
 
-        The event's value is the time of arrival [s]. A transfer that can never end fails with `StalledError`.
-
-        Parameters
-        ----------
-        src, dst : int
-            Hosts.
-        nbytes : float
-            Bytes.
+        The event's value is the arrival time [s]. A transfer that can never finish fails with `StalledError`.
 
         Raises
         ------
@@ -245,12 +229,9 @@ class Network:
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
     def expect(self, messages: int) -> None:
-        """Say how many messages `transfer` and `run` will carry: for many, the event loop is compiled beforehand.
+        """Announce about how many messages `transfer` and `run` will carry; for many, the event loop is compiled.
 
-        Parameters
-        ----------
-        messages : int
-            About how many. Times do not depend on it.
+        Times do not depend on it.
         """
         self._own_clock().expect(messages)
 
@@ -267,20 +248,15 @@ class Network:
         origin: float | None = None,
         computing: Computing | None = None,
     ) -> simpy.Event:
-        """Start a schedule beside whatever else is under way, and return the event of its end.
+        """Start a schedule next to everything else in flight; return the event of its completion.
 
-        The event's value is a `Timing`; where the schedule can never end, the event fails with `StalledError`.
-
-        Parameters
-        ----------
-        schedule, start, placement, messages, stream, accounted_from, deaths, origin, computing
-            As for `time`; a start not given is now, and one given must not lie in the past.
+        The event's value is a `Timing`; a schedule that can never finish fails with `StalledError`. Parameters are
+        those of `time`; `start` defaults to now and must not lie in the past.
 
         Notes
         -----
-        The origin of the timing is when the network was last found idle more than a second after the origin before.
-        `env.now` is absolute, and late in a long simulation it moves in steps that are longer than a short exchange,
-        of 0.1 us at 1e9 s; the timing is as fine as its origin allows.
+        The timing counts from an origin: the last time the network was idle, more than a second after the previous
+        origin. `env.now` itself is absolute and has a resolution of only 0.1 us at 1e9 s.
         """
         clock = self._own_clock()
         now = clock.origin + clock.now()
@@ -308,53 +284,45 @@ class Network:
         origin: float | None = None,
         computing: Computing | None = None,
     ) -> Timing:
-        """Time a schedule on this network, alone but for the background traffic, on a clock of its own.
+        """Return the timing of a schedule on this network, alone except for background traffic.
 
-        The network's `env` neither moves nor matters: asked twice, the answer is the same.
+        It runs on a clock of its own: `env` does not move, and repeated calls give the same answer.
 
         Parameters
         ----------
         schedule : Schedule or sequence of (Schedule, ready)
-            With a sequence, each rank goes through the schedules in order, one after another, and enters each not
-            before its time `ready` (scalar or shape (P,), seconds): buckets of a gradient that become ready one by one.
+            With a sequence, each rank goes through the schedules in order and enters each no earlier than its time
+            `ready` [s] (scalar or shape (P,)), as buckets of a gradient that become ready one by one.
         start : float or array_like, shape (P,)
             When each rank enters [s].
         placement : array_like of int, shape (P,), optional
-            The host of each rank; rank r is on host r when omitted.
+            The host of each rank; rank r on host r by default.
         messages : bool
             Whether to keep start and finish of every message.
         stream : tuple of str or int
-            Name of the random stream of the jitter; equal names give equal draws, message by message.
+            Name of the random stream; equal names give equal jitter, message by message.
         accounted_from : float or array_like, shape (P,), optional
-            What a rank does before this time is not accounted (it is busy with something else); default `start`.
+            Time of a rank before this is not accounted; default `start`.
         deaths : mapping of int to float, optional
-            Ranks that fail (stop for good), and when [s], on the network's clock. A failed rank sends nothing more;
-            its messages under way, sent by it or to it, vanish at once and leave their links to others; so do messages
-            to it that would start later, whose senders never get done with their round. At one instant, a failure
-            comes before all else. That of a rank that is done is no matter; if any other rank fails, the schedule does
-            as soon as no message of it is in flight, or leaves its host over a link that changes, and none of its ranks
-            computes. The max-plus clock knows no
-            failures.
+            Ranks that fail for good, and when [s, absolute]. Messages from and to a failed rank vanish and free their
+            links; sends to it never complete. At one instant failures come first. If another rank depends on the failed
+            one, the schedule stalls once no message is in flight. Only the event loop supports failures.
         origin : float, optional
-            The moment [s] from which all other times given but deaths count, and those of the timing. So exchanges keep
-            their digits however late they are. Without it times given are absolute, and the timing counts from when the
-            first rank enters.
+            The moment [s] from which all times count except `deaths`, so that late exchanges keep their precision. By
+            default given times are absolute, and the timing counts from the first entry.
         computing : Computing, optional
-            What ranks compute beside the schedules, from their start on: `ready` is then when slices of the backward
-            pass alone would be done, and kernels behind slices, and work before rounds, queue on the rank's stream
-            (`simnet.network.compute_stream`). Work after the last message of a schedule does not hold up the next one.
-            What a rank does is accounted from when it is through with slices and the kernels behind them.
+            Computation next to the schedules: `ready` is then when slices of the backward pass alone would end, and
+            kernels queue on the rank's stream (`simnet.network.compute_stream`). Accounting starts after all slices and
+            kernels.
 
         Raises
         ------
         SimnetError
-            If the engine is ``vectorised``, and cannot time the schedule.
+            If the engine is ``vectorised`` and cannot time the schedule.
         StalledError
-            If the schedule can never end; names the waiting ranks and what each waits for, and who failed.
+            If the schedule can never finish; names the waiting ranks, what each waits for, and who failed.
         ValueError
-            If the placement names a host that the graph has not, or has not one entry per rank; a failure is that of
-            no rank, or its time negative or not finite; or what is computed has another shape than the schedules, or
-            one is ready before that before it, or before ranks start.
+            If the placement, a failure, or the shape of `computing` is invalid, or ready times decrease.
 
         Examples
         --------
@@ -401,7 +369,7 @@ class Network:
         return timing
 
     def _without_sharing(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules whose messages do not meet; None if they do, or it is not known what they do."""
+        """Time schedules whose messages share no link; None if they do or it is not known."""
         links = self.links
         changing = not links.constant
         if links.flows or self.routing in ("flow", "adaptive"):
@@ -411,7 +379,7 @@ class Network:
         return self._through(program, messages) if self.stack == IDEAL else self._in_step(program, messages)
 
     def _through(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules by the max-plus clock; None if messages meet."""
+        """Time schedules by the max-plus clock; None if messages share a link."""
         links, overheads = self.links, (self.send_overhead, self.receive_overhead)
 
         def passage(keep: bool) -> MaxPlusResult | None:
@@ -451,7 +419,7 @@ class Network:
         return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
 
     def _in_step(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules, of which no ring is cut, whose ranks are in step; None if they are not."""
+        """Time schedules, with uncut rings, by a few representative ranks; None if ranks are not symmetric."""
 
         def timed(graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
             few = Network(
@@ -575,7 +543,7 @@ class Network:
     def _software_of(
         self, parts: Sequence[tuple[Schedule, ArrayLike]], hosts: Ranks, *, cut: bool
     ) -> list[float | Floats]:
-        """Return what of the work before each round is software of the library that communicates."""
+        """Return the part of the work before each round that is software of the collective library."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()

@@ -1,4 +1,4 @@
-"""What is to run: schedules in a row, where and when ranks enter them, and what is drawn for messages."""
+"""Input of a clock: schedules in a row, placement and start of ranks, and random draws of messages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Program:
-    """Schedules in a row that are to run.
-
-    Times count from the origin, so that a short exchange late in a long job keeps its digits, but for the origin itself
-    and failures.
+    """Schedules in a row to be timed. Times count from `origin`, except the origin itself and failures.
 
     Parameters
     ----------
@@ -32,21 +29,21 @@ class Program:
     parts : sequence of (Schedule, ndarray of shape (P,))
         Schedules in order, and when each rank may enter each [s].
     hosts, start, accounted : ndarray, shape (P,)
-        Host of each rank, when it enters, and from when on its time is accounted [s].
+        Host of each rank, when it enters, and the start of its accounting [s].
     delays : Delays
         Extra latency of each message.
     picks : ndarray of int, shape (number of messages,)
-        Number by which a message chooses between its candidate routes; empty for the first.
+        Candidate route of each message; empty for the first.
     failures : mapping of int to float
-        Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
+        Ranks that fail for good, and when [s].
     software : ndarray, shape (P,), optional
-        Seconds of each rank that are among those it computes, and are software of the library that communicates.
+        Seconds of library software in each rank's work.
     software_of_rounds : callable, optional
-        Returns what of that comes before each round, where there is any; with ``cut=True`` when rings are cut.
+        Returns its part before each round; with ``cut=True`` for cut rings.
     streams : Streams, optional
-        What ranks compute beside the parts, and which of their kernels queue; then parts are not gated otherwise.
+        Work on compute streams, which then opens the parts.
     computed : Computed, optional
-        What they have computed beside the parts where that is known beforehand, and gates stand for it.
+        Computation known beforehand, which the gates represent.
     """
 
     origin: float
@@ -70,11 +67,11 @@ class Program:
 
     @cached_property
     def compute(self) -> Floats:
-        """Seconds that each rank computes in all rounds; shape (P,)."""
+        """Seconds each rank computes in all rounds; shape (P,)."""
         return self.schedule.compute()
 
     def counted_from(self, origin: float, now: float) -> Program:
-        """Return the same with times that count from another origin [s], of which none enters before `now`."""
+        """Return the same with times from another origin [s] and no entry before `now`."""
         later = self.origin - origin
         start = np.maximum(self.start + later, now)
         return replace(
@@ -87,12 +84,12 @@ class Program:
         )
 
     def columns(self) -> dict[str, Any]:
-        """Return all messages as `Schedule.columns` does, with ``part``, the number of the schedule of each."""
+        """Return all messages as `Schedule.columns`, with ``part``, the number of the schedule."""
         counts = [schedule.n_messages for schedule, _ in self.parts]
         return {**self.schedule.columns(), "part": np.repeat(np.arange(len(counts)), counts)}
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first round of each part, and the one after its last."""
+        """Return first and past-the-end round of each part."""
         ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
         return list(zip([0, *ends], ends, strict=False))
 
@@ -102,17 +99,17 @@ class Program:
         return np.searchsorted(ends, rounds, side="right")
 
     def software_before(self) -> Sequence[float | Floats]:
-        """Return the software of the library that communicates that ranks do before each round [s]."""
+        """Return the library software of ranks before each round [s]."""
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
-        """Return the first rounds of parts and calls, ascending: ranks enter them when done with all before."""
+        """Return the first rounds of parts and calls, ascending; ranks enter them after finishing all earlier ones."""
         calls = [call.first for call in self.schedule.calls if call.rounds]
         parts = [first for first, last in self.bounds() if last > first]
         return np.unique(np.array(parts + calls, dtype=np.int64))
 
     def gates(self) -> dict[int, Floats]:
-        """Return before which rounds ranks wait, and until when [s]; the round after the last is the end."""
+        """Return until when ranks wait before rounds [s], by round; the round after the last is the end."""
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
@@ -125,7 +122,7 @@ class Program:
 def parts_of(
     schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
 ) -> Sequence[tuple[Schedule, ArrayLike]]:
-    """Return schedules with when ranks may enter each; a single one may be entered at any time."""
+    """Return schedules with their ready times; 0 for a single schedule."""
     parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
     if not parts:
         raise ValueError("there is no schedule to time")
@@ -133,7 +130,7 @@ def parts_of(
 
 
 def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
-    """Return when which ranks fail [s]."""
+    """Return the failure times [s] by rank, checked."""
     if not isinstance(deaths, Mapping):
         raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
     for rank, time in deaths.items():
@@ -145,17 +142,7 @@ def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
 
 
 def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
-    """Return times [s] of all ranks, given one for all or one each.
-
-    Parameters
-    ----------
-    times : float or array_like
-        Seconds.
-    n_ranks : int
-        P.
-    name : str
-        What the times are, for errors.
-    """
+    """Return times [s] of all ranks, given one for all or one each; `name` is used in errors."""
     given = np.asarray(times, dtype=np.float64)
     if given.shape not in ((), (n_ranks,)):
         raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")

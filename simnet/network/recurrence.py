@@ -1,13 +1,12 @@
-"""The max-plus recurrence: when ranks are done with rounds of messages that meet on no link.
+"""The max-plus recurrence: when ranks finish rounds of messages that share no link at a time.
 
-When a rank is done with a round is a maximum over sums: when it entered the round, when the messages that it receives
-arrived, and when those that it sends had left its host's own link. A message arrives after the sender's overhead, the
-latency of its route when it departs, its bytes at the rate of the narrowest link from segment to segment of the links'
-timelines, and the receiver's overhead; its bytes come behind those of the message before it between the same ranks. It
-has left after the overhead and its bytes at the rate of the own link, behind
-what the rank sends over that link before it in the round.
+A rank finishes a round at a maximum over sums: when it entered, when its messages arrived, and when its sends left its
+host's own link. A message arrives after the sender's overhead, the latency of its route at departure, its bytes at the
+rate of the narrowest link, segment by segment of the timelines, and the receiver's overhead; its bytes follow those of
+the previous message between the same ranks. It has left after the overhead and its bytes at the rate of the own link,
+behind earlier sends over that link in the round.
 
-The functions run interpreted, on arrays or memory views, and compiled by numba, on arrays. Both give the same bits.
+The functions run interpreted, on arrays or memory views, and compiled by numba, on arrays, to the same bits.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, Ranks
 
 COMPLETED, MET, BEYOND, NEVER, IN_STEP = 0, 1, 2, 3, 4
-"""How `run_round` ends: all messages are through; one found a link in use; one came to where a timeline is not known;
-one waits for ever, on a link that has no bandwidth and does not change; all ranks entered and left a round at once."""
+"""Outcomes of `run_round`: completed; a link was in use; a timeline is unknown there; a message waits for ever on a
+link without bandwidth; all ranks entered and left a round at once.
+"""
 
 # Messages that follow each other on a link may overlap by rounding: by so much of the time that they take.
 _TOUCH = 1e-10
@@ -40,13 +40,13 @@ class Traffic(NamedTuple):
     compute : ndarray of float64, shape (P,) or (0,)
         Seconds each rank works before it enters.
     links : ndarray of int64, shape (m, L)
-        Links of each route, -1 after the last; over constant links of a message without bytes, -1 all over.
+        Links of each route, padded with -1; all -1 for an empty message over constant links.
     own : ndarray of int64, shape (m,)
-        The link of it that is the sender's own; -1 where there is none.
+        The sender's own link; -1 for none.
     single : bool
-        Whether nobody sends two of them over one link of its own.
+        Whether no rank sends two messages over one own link.
     exclusive : bool
-        Whether there are many routes, over constant links, and no link is on two of them.
+        Whether there are many routes, over constant links, and none share a link.
     """
 
     src: Ranks
@@ -60,16 +60,15 @@ class Traffic(NamedTuple):
 
 
 class RouteState(NamedTuple):
-    """What the route of each message was like when last looked up; each field has shape (m,).
+    """State of each message's route when last looked up; fields have shape (m,).
 
     Parameters
     ----------
     latency, latency_since, latency_until : ndarray of float64
-        Seconds of latency, and from when until when it holds [s].
+        Latency, and when it holds [s].
     seconds, own, rate_since, rate_until : ndarray of float64
-        Seconds that the bytes take at the rate of the narrowest link, positive if there are any bytes and links, those
-        at the rate of the sender's own, and from when until when these rates hold [s]. All from and until are empty
-        where links never change.
+        Seconds for the bytes at the narrowest and at the own link, and when these rates hold [s]. The ``_since`` and
+        ``_until`` arrays are empty for constant links.
     """
 
     latency: Floats
@@ -82,14 +81,14 @@ class RouteState(NamedTuple):
 
 
 class Cursors(NamedTuple):
-    """The timelines of one quantity of all links, and where in them each link was last looked up.
+    """Timelines of one quantity of all links, and the segment of each link last looked up.
 
     Parameters
     ----------
     times, values : ndarray of float64, shape (n,)
-        As of `Timelines`.
+        As in `Timelines`.
     segment : ndarray of int64, shape (number of links,)
-        The segment that each link was last found in.
+        Current segment of each link.
     """
 
     times: Floats
@@ -98,35 +97,35 @@ class Cursors(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Bandwidth [byte/s] and latency [s] of all links, as far as they are known."""
+    """Bandwidth [byte/s] and latency [s] of all links, as far as known."""
 
     bandwidth: Cursors
     latency: Cursors
 
 
 class Progress(NamedTuple):
-    """How far a round is that comes several times in a row.
+    """Progress of a round that is repeated; all arrays are updated.
 
     Parameters
     ----------
     begun : ndarray of float64, shape (repeats * P,) or (0,)
-        When each rank came to the round [s]; filled.
+        When each rank reached the round [s].
     entered : ndarray of float64, shape (repeats * P,), or (P,) without `begun`
-        When each rank entered it after its work [s]; filled, every time or the last.
+        When each rank entered it after its work [s].
     done : ndarray of float64, shape (P,)
-        When each rank is through [s], before and after.
+        When each rank has finished [s].
     busy : ndarray of float64, shape (number of links,)
-        Until when each link is in use [s]; changed.
+        Until when each link is in use [s].
     pair : ndarray of int64, shape (number of links,)
-        Between which ranks went the last message that had each link as its sender's own: src * P + dst; changed.
+        Ranks of the last message with this own link: src * P + dst.
     pair_end : ndarray of float64, shape (number of links,)
-        When the last byte of that message was through [s]; changed.
+        When the last byte of that message had passed [s].
     port_free : ndarray of float64, shape (number of links,)
-        When it had left its host [s], where a rank sends several over one link; changed.
+        When it had left its host [s], where a rank sends several over one link.
     sent, arrived : ndarray of float64, shape (repeats * m,) or (0,)
-        When each message was sent and had arrived [s]; filled.
+        When each message was sent and arrived [s].
     place : ndarray of int64, shape (2,)
-        Which time the round is at, and at which message, -1 before any rank has entered; changed.
+        Current repetition and message; message -1 before any rank has entered.
     """
 
     begun: Floats
@@ -151,29 +150,29 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Carry the messages of a round, several times in a row; return how it ended, and a time [s].
+    """Time the messages of a repeated round; return the outcome and a time [s].
 
-    What ended with `BEYOND` resumes where it was when called again, with more of the timelines. The time is then the
-    one that is not known. With `MET` and `IN_STEP` it is when all ranks came to the round, NaN if not at once.
+    After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
+    the time is when all ranks reached the round, NaN if not at once.
 
     Parameters
     ----------
     traffic : Traffic
-        The messages of the round.
+        The messages.
     routes : RouteState
-        What their routes were like when last looked up; changed.
+        Their routes; updated.
     forecast : Forecast or None
-        What links are going to be like; None where they never change. Numba compiles both cases apart.
+        Timelines; None for constant links. Numba compiles both cases separately.
     progress : Progress
-        Changed.
+        Updated.
     delays : ndarray of float64, shape (repeats * m,) or (0,)
         Extra latency of each message [s].
     overheads : (float, float)
         Seconds before a message leaves and after its last byte arrived.
     repeats : int
-        How often the round comes.
+        Occurrences of the round.
     steady : bool
-        Whether the round takes as long every time that all ranks enter at once.
+        Whether the round takes equally long whenever all ranks enter at once.
     """
     done, place, work = np.asarray(progress.done), progress.place, np.asarray(traffic.compute)
     together = steady and _all_equal(done)
@@ -202,7 +201,7 @@ def run_round(
 
 
 def _all_equal(times: Floats) -> bool:
-    """Return whether all times, shape (P,), are the same."""
+    """Return whether all times are equal."""
     first = times[0]
     for one in times:  # noqa: SIM110
         if one != first:
@@ -219,7 +218,7 @@ def _carry(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Carry the messages of a round once, all at once by numpy where that is possible; see `_one_by_one`."""
+    """Time the messages of a round once, vectorised where possible."""
     if not traffic.exclusive:
         return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])
@@ -256,10 +255,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Carry the messages of a round once, from the one at `place` on; parameters and result as of `run_round`.
-
-    `entered`, shape (P,), has when each rank entered [s].
-    """
+    """Time the messages of a round once, from `place` on, given when each rank entered."""
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
@@ -327,7 +323,7 @@ def _one_by_one(
 
 
 def _segment_at(times: Floats, segment: int, t: float) -> int:
-    """Return the segment of a timeline that holds at time `t` [s], given one that is not far from it."""
+    """Return the timeline segment at time `t` [s], searching from a near one."""
     while times[segment + 1] <= t:
         segment += 1
     while times[segment] > t:
@@ -336,7 +332,7 @@ def _segment_at(times: Floats, segment: int, t: float) -> int:
 
 
 def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
-    """Look up the latency of a message's route at time `t` [s]; return whether it is known."""
+    """Update the latency of a message's route at time `t` [s]; return whether it is known."""
     times, values, segments = latency.times, latency.values, latency.segment
     total, since, until = 0.0, -inf, inf
     for hop in range(links.shape[1]):
@@ -361,10 +357,7 @@ def _integrate(
     routes: RouteState,
     bandwidth: Cursors,
 ) -> tuple[int, float]:
-    """Carry the bytes of a message over its route from time `now` [s], segment by segment.
-
-    Returns how that ended, and when: `COMPLETED`, or `BEYOND` or `NEVER` and the time up to which it came.
-    """
+    """Carry a message's bytes over its route from `now` [s], segment by segment; return the outcome and the time."""
     times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
     left, hops = nbytes, 0
     for hop in range(links.shape[1]):
@@ -410,7 +403,7 @@ def _integrate(
 
 
 def _leave(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
-    """Let bytes pass a link from time `now` [s] on, segment by segment; return as `_integrate` does."""
+    """Carry bytes over one link from `now` [s], segment by segment; return as `_integrate`."""
     times, values = bandwidth.times, bandwidth.values
     segment = _segment_at(times, bandwidth.segment[link], now)
     while True:

@@ -1,4 +1,4 @@
-"""In which order ranks stand in a ring, where some pairs of them are farther apart than others."""
+"""Order of ranks in a ring when some pairs are farther apart than others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simnet.base.arrays import Floats
 from simnet.network.network import Network
 
 MOST_TRIED = 8
-"""The most ranks of which all orders are tried."""
+"""Largest number of ranks for which all orders are tried."""
 
 _STARTS = 8
 
@@ -25,9 +25,9 @@ class RingOrder(NamedTuple):
     order : tuple of int
         The ranks, from 0 on; each sends to the next, the last to the first.
     slowest : float
-        What the slowest of these pairs takes [s].
+        Time of the slowest neighbour pair [s].
     bound : float
-        No ring is faster than that [s]: equal to `slowest` where the order is known to be the best.
+        Lower bound of `slowest` over all rings [s].
     """
 
     order: tuple[int, ...]
@@ -36,19 +36,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return how long a message takes between all pairs of hosts, alone on its route [s]; shape (P, P).
-
-    Parameters
-    ----------
-    network : Network
-        The links.
-    hosts : list of int, length P
-        The host of each rank.
-    nbytes : float
-        Bytes of the message.
-    moment : float
-        When [s].
-    """
+    """Return the time of a lone message between all pairs of hosts at a moment [s]; shape (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)
@@ -57,27 +45,25 @@ def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: floa
 
 
 def ring_order(seconds: Floats) -> RingOrder:
-    """Return the order of a ring whose slowest pair of neighbours is as fast as can be, of as few such pairs as can be.
+    """Return the ring whose slowest neighbour pair is fastest, with as few such pairs as possible.
 
-    Of up to `MOST_TRIED` ranks all orders are tried; the sum of all pairs decides between equals. Of more, the ring as
-    they are numbered and rings that go to the nearest are improved by cutting them at the slowest pair and two others,
-    while that helps.
+    Up to `MOST_TRIED` ranks all orders are tried, ties decided by the sum. Beyond that, the given order and
+    nearest-neighbour rings are improved by 3-opt moves at the slowest pair.
 
     Parameters
     ----------
     seconds : ndarray of float, shape (P, P)
-        What a message takes from row to column [s]. The diagonal is ignored.
+        Time of a message from row to column [s]. The diagonal is ignored.
 
     Returns
     -------
     RingOrder
-        `bound` is the least with which each rank has a neighbour to send to and one to receive from, and all ranks
-        reach all others, over pairs that take no longer.
+        `bound` is the smallest time at which each rank has a neighbour in both directions and all ranks are connected.
 
     Raises
     ------
     ValueError
-        If it is not square, or there is no rank.
+        If it is not square, or empty.
 
     Examples
     --------
@@ -108,19 +94,19 @@ def ring_order(seconds: Floats) -> RingOrder:
 
 
 def _pairs(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
-    """Return what each pair of neighbours takes, of one ring or of several; shape (..., P)."""
+    """Return the time of each neighbour pair, of one ring or several; shape (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 
 
 def _measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int, float]:
-    """Return what is to be least: the slowest pair, how many there are of it, the sum."""
+    """Return the slowest pair, the number of such pairs, and the sum."""
     taken = _pairs(seconds, tour)
     return float(taken.max()), int((taken == taken.max()).sum()), float(taken.sum())
 
 
 def _least(seconds: Floats, tours: NDArray[np.int64]) -> int:
-    """Return which of several rings is the best: by the slowest pair, by how many there are of it, by the sum."""
+    """Return the index of the best of several rings."""
     taken = _pairs(seconds, tours)
     slowest = taken.max(axis=1)
     many = (taken == slowest[:, np.newaxis]).sum(axis=1)
@@ -128,7 +114,7 @@ def _least(seconds: Floats, tours: NDArray[np.int64]) -> int:
 
 
 def _nearest(seconds: Floats, first: int) -> list[int]:
-    """Return a ring that goes from a rank to the nearest of the ranks that are left."""
+    """Return the nearest-neighbour ring from a first rank."""
     tour, left = [first], set(range(len(seconds))) - {first}
     while left:
         here = seconds[tour[-1]]
@@ -138,7 +124,7 @@ def _nearest(seconds: Floats, first: int) -> list[int]:
 
 
 def _improved(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a ring whose slowest pair no change of three pairs, or of two, can do without."""
+    """Return a ring that no 3-opt or 2-opt move at its slowest pair improves."""
     P = len(tour)
     while True:
         # The slowest pair is the one that closes the ring.
@@ -155,7 +141,7 @@ def _improved(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _bound(seconds: Floats) -> float:
-    """Return what the slowest pair of no ring falls below."""
+    """Return a lower bound of the slowest pair of any ring."""
     others = np.where(np.eye(len(seconds), dtype=np.bool_), np.inf, seconds)
     least = max(others.min(axis=1).max(), others.min(axis=0).max())
     values = np.unique(others[np.isfinite(others) & (others >= least)])

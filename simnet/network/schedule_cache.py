@@ -29,14 +29,14 @@ _NONE = np.zeros(0)
 
 
 class ScheduleCache:
-    """The schedules that have been asked for on some links, by where ranks are; with them, so that they stay theirs."""
+    """Schedules seen on some links, prepared by placement; holding them keeps their ids unique."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Schedule] = {}
         self._laid: dict[tuple[bytes, int], tuple[Schedule, CachedSchedule | None]] = {}
 
     def comes_again(self, program: Program) -> bool:
-        """Return whether the schedule of a program, of one part, has been asked for before."""
+        """Return whether the single schedule of a program has been seen before."""
         ((schedule, _),) = program.parts
         if self._seen.get(id(schedule)) is schedule:
             return True
@@ -46,7 +46,7 @@ class ScheduleCache:
         return False
 
     def of(self, program: Program, lay_out: Callable[[], CachedSchedule | None]) -> CachedSchedule | None:
-        """Return a schedule laid out, by `lay_out` if it is not yet; None if it cannot be."""
+        """Return the prepared schedule, made by `lay_out` if needed; None if it cannot be prepared."""
         ((schedule, _),) = program.parts
         key = program.hosts.tobytes(), id(schedule)
         if key not in self._laid:
@@ -57,7 +57,7 @@ class ScheduleCache:
 
 
 class RepeatedRound(NamedTuple):
-    """A round, how often it comes in a row, its messages on their routes, and what these are like at first."""
+    """A round, its consecutive occurrences, its messages on their routes, and the initial route state."""
 
     one: Round
     repeats: int
@@ -66,14 +66,14 @@ class RepeatedRound(NamedTuple):
 
 
 class CachedSchedule:
-    """A schedule laid out on links.
+    """A schedule prepared on links.
 
     Parameters
     ----------
-    rounds : iterable of Laid
+    rounds : iterable of RepeatedRound
         Its rounds.
     n_ranks : int
-        P.
+        Number of ranks.
     links : Links
         The links.
     """
@@ -119,7 +119,7 @@ class CachedSchedule:
         most = int(np.diff(self._everything.first).max(initial=0))
         self._scratch = np.zeros(most), np.zeros(most)
         self.adds_up = most <= MOST_SUMMED
-        """Whether `split` may be asked for."""
+        """Whether `split` may be called."""
 
     def go(
         self,
@@ -129,7 +129,7 @@ class CachedSchedule:
         loops: ModuleType,
         outlook: WeatherForecast,
     ) -> Progress | None:
-        """Carry the schedule; return how it went, None if that is to be done round by round.
+        """Time the schedule; None if it has to go round by round.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class CachedSchedule:
             As of `simnet.network.max_plus.time_max_plus`.
         loops : module
             The functions of `simnet.network.batched_schedule`.
-        outlook : Outlook
+        outlook : WeatherForecast
             The weather ahead.
         """
         ((_, ready),) = program.parts
@@ -180,23 +180,13 @@ class CachedSchedule:
                 return None
 
     def split(self, program: Program, progress: Progress, loops: ModuleType) -> Split:
-        """Return what each rank did from when its time is accounted to its finish.
-
-        Parameters
-        ----------
-        program : Program
-            The schedule.
-        progress : Progress
-            How it went.
-        loops : module
-            The compiled loops.
-        """
+        """Return how each rank spent its accounted time."""
         split = Split(*np.empty((3, self._n_ranks)))
         loops.split_time(self._everything, self._working, progress, program.accounted, self._scratch, tuple(split))
         return split
 
     def computing(self, progress: Progress) -> list[tuple[Floats, Floats]]:
-        """Return from when to when ranks worked before each round that they did so before, as of `Passage`."""
+        """Return start and end of the work before each round that has some, as in `MaxPlusResult`."""
         return [(progress.begun[a:b], progress.entered[a:b]) for a, b in self._works]
 
 
@@ -209,7 +199,7 @@ def _joined(arrays: list[Any], kind: type) -> Any:
 
 
 def _shares(who: list[Ranks], first: int, n_ranks: int) -> RankIntervals:
-    """Return the intervals of each rank, given whose they are; they are numbered from `first` on."""
+    """Return the intervals of each rank, given their owners, numbered from `first` on."""
     rank = np.concatenate(who)
     bounds = np.searchsorted(np.sort(rank), np.arange(n_ranks + 1))
     return RankIntervals(first + np.argsort(rank, kind="stable"), bounds.astype(np.int64))

@@ -1,15 +1,14 @@
-"""How flows share links: max-min fair, or weighted by their round trips, as congestion control of TCP does.
+"""How flows share links: max-min fair, or weighted by round-trip time as with TCP congestion control.
 
 ``max_min``
-    Every flow gets the same on a link, but for those that other links hold back further [1]_. With stacks whose
-    messages queue, those that meet on their receiver's link pass it in the order in which their bytes come instead.
+    All flows on a link get the same, except those limited elsewhere [1]_. With stacks whose messages queue, messages
+    that meet on their receiver's link pass it in order of arrival instead.
 ``rtt``
-    Weighted max-min: on a link that they share, rates go as ``rtt ** -exponent``. Reno and CUBIC find their rate when a
-    full buffer loses packets, so its wait is part of their round trips; windows that grow by a segment in each round
-    trip, and are halved at the same time, give Reno the exponent 2 [2]_. BBR keeps in flight what it had in two round
-    trips without waiting [3]_, so a longer one gets more, up to what the buffer holds. That is of long transfers. Where
-    a full buffer waits longer than the longest round trip (Reno and CUBIC), and for short transfers with BBR, max-min
-    was nearer to what was measured: `docs/transport.md`.
+    Weighted max-min: rates on a shared link go as ``rtt ** -exponent``. Reno and CUBIC respond to loss at a full
+    buffer, whose wait is part of their round trips; additive increase with synchronised halving gives Reno the exponent
+    2 [2]_. BBR keeps two round trips without queueing in flight [3]_, so longer ones get more, up to the buffer. This
+    holds for long transfers. Where a full buffer waits longer than the longest round trip (Reno and CUBIC), and for
+    short transfers with BBR, max-min is nearer to measurements: `docs/transport.md`.
 
 References
 ----------
@@ -40,11 +39,11 @@ Congestion: TypeAlias = Literal["reno", "cubic", "bbr"]
 Exponent: TypeAlias = Annotated[float, Ge(-4), Le(4)]
 
 SHORTEST = 1e-6
-"""What a round trip counts at least [s], lest a flow between hosts without latency weigh infinitely more."""
+"""Minimum round trip for weights [s], so that a flow without latency has a finite weight."""
 
 
 class Measured(NamedTuple):
-    """Exponents of a congestion control, where the buffer before the shared link is known and where it is not."""
+    """Exponents of a congestion control, with known and with unknown buffer of the shared link."""
 
     with_buffer: float
     without: float
@@ -54,7 +53,7 @@ class Measured(NamedTuple):
 EXPONENTS: Mapping[str, Measured] = MappingProxyType(
     {"reno": Measured(1.95, 0.8), "cubic": Measured(1.3, 0.4), "bbr": Measured(-0.8, -0.6)}
 )
-"""Exponents measured on Linux 6.18, by congestion control; `docs/transport.md` has their intervals and errors."""
+"""Exponents measured on Linux 6.18; `docs/transport.md` has their intervals and errors."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,15 @@ class Sharing:
     congestion : {"reno", "cubic", "bbr"}
         Congestion control of all flows.
     exponent : float, optional
-        How much less a flow gets for a longer round trip, below 0 how much more; 0 is max-min with every stack. That
-        measured for the congestion control when omitted.
+        How much less a flow gets for a longer round trip (below 0: more); 0 is max-min. Default: as measured for the
+        congestion control.
     buffer : float, optional
-        How long a full buffer before a shared link takes to empty [s]; not known when omitted, and the law is further
-        off then.
+        Drain time of a full buffer before a shared link [s]; the law is less accurate if it is unknown.
 
     Raises
     ------
     ValueError
-        If there is no such law or congestion control, a number is out of range, or something else is given with
-        ``max_min``.
+        If a name is unknown, a number out of range, or another option is given with ``max_min``.
 
     Examples
     --------
@@ -105,7 +102,7 @@ class Sharing:
 
     @property
     def power(self) -> float:
-        """Return the exponent that holds; 0 with max_min."""
+        """The exponent in force; 0 with max_min."""
         if self.law == "max_min":
             return 0.0
         measured = EXPONENTS[self.congestion]
@@ -115,27 +112,27 @@ class Sharing:
 
     @property
     def wait(self) -> float:
-        """Return what is added to every round trip [s]."""
+        """Time added to every round trip [s]."""
         return 0.0 if self.buffer is None or self.congestion == "bbr" else self.buffer
 
     @property
     def most(self) -> float:
-        """Return what counts of a round trip at most [s]."""
+        """Maximum of a round trip that counts [s]."""
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:
-        """Return the weights of flows by their round trips without waiting [s], of the same shape."""
+        """Return the weights of flows by their round trips without queueing [s], in the same shape."""
         given = np.asarray(round_trips, dtype=np.float64)
         weights: Floats = np.maximum(np.minimum(given, self.most) + self.wait, SHORTEST) ** -self.power
         return weights
 
 
 MAX_MIN = Sharing("max_min")
-"""The same for every flow."""
+"""Equal shares."""
 
 
 def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:
-    """Return how flows share links, given the name of a law, or properties, or itself.
+    """Return the sharing for a law's name, properties, or itself.
 
     Raises
     ------

@@ -1,11 +1,8 @@
-"""The clock of a network: it drives the engine from one event of SimPy to the next.
+"""The SimPy clock of a network: it drives the engine from one SimPy event to the next.
 
-SimPy is the master of time. One of its events stands for the next thing due in the network. When it fires, the engine
-works off what is due, and advances by itself up to the next event of anybody else, or until somebody has to be told
-something: that a schedule is done, or that a message has arrived.
-
-The engine counts seconds from an origin. The clock of an environment that others live in, too, begins to count anew
-when the network has been idle and its times have lost digits; what SimPy itself tells is as fine as `env.now` is.
+SimPy is the master of time. One of its events represents the next event of the network. When it fires, the engine
+processes what is due and advances by itself until the next event of anyone else, or until a caller has to be notified.
+The engine counts seconds from an origin, which moves up when the network has been idle.
 """
 
 from __future__ import annotations
@@ -31,17 +28,16 @@ _LATE = 1.0
 
 
 class Clock:
-    """What is under way in a network.
+    """What is in flight in a network.
 
     Parameters
     ----------
     env : simpy.Environment
-        Whose time it keeps.
-    engines : Engines
-        The network in motion. Nobody else may use it at the same time.
+        Its time.
+    engines : EngineSelector
+        The engine; not shared with another clock.
     origin : float, optional
-        The moment from which the environment's time counts [s]; without it, that is 0, and the network chooses an
-        origin of its own.
+        The moment from which the environment's time counts [s]; by default 0, with an origin of the network's own.
     """
 
     def __init__(self, env: simpy.Environment, engines: EngineSelector, origin: float | None = None) -> None:
@@ -51,7 +47,7 @@ class Clock:
         self._chooses = origin is None
         # When SimPy's time counts as the environment's, and that of the engine.
         self._zero = float(env.now) if origin is None else 0.0
-        self._engine.begin(self._zero if origin is None else origin, float(env.now) - self._zero)
+        self._engine.reset(self._zero if origin is None else origin, float(env.now) - self._zero)
         self._links = engines.links
         self._armed = math.inf
         self._alarm: simpy.Event | None = None
@@ -61,7 +57,7 @@ class Clock:
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the time [s since the origin]: of the environment, or the last batch's where that is as good."""
+        """Return the time [s since the origin], at the engine's precision where possible."""
         reached, own = self._engine.state.now, float(self.env.now) - self._zero
         return reached if own - reached <= math.ulp(self.env.now) else own
 
@@ -71,17 +67,7 @@ class Clock:
         return self._engine.origin
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
-        """Send a message from host to host now, and return the event of its arrival.
-
-        Parameters
-        ----------
-        src, dst : int
-            Hosts.
-        nbytes, delay : float
-            Bytes, and extra latency [s].
-        pick : int
-            Number by which it chooses between its candidate routes.
-        """
+        """Send a message now, with extra latency `delay` [s], on candidate route `pick`; return its arrival event."""
         self.expect(1)
         self._count += 1
         one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst, self._engine.state.now)
@@ -90,14 +76,14 @@ class Clock:
         return one.done
 
     def run(self, run: Run) -> simpy.Event:
-        """Let the ranks of a schedule enter, and return the event of its end."""
+        """Start the ranks of a schedule; return the event of its completion."""
         self.expect(run.program)
         self._runs[run.enter(self._engine, self._engine.state.now, not self._chooses)] = run
         self._arm()
         return run.done
 
     def expect(self, what: Program | int) -> None:
-        """Have the engine ready for a program, or so many messages, more."""
+        """Prepare the engine for one more program, or so many more messages."""
         now = self.now()
         engine = self._engines.take(what)
         if not self._runs and not self._transfers:
@@ -109,18 +95,18 @@ class Clock:
                 self._zero, self._armed, self._alarm = origin, math.inf, None
             if anew or engine is not self._engine:
                 self._engine = engine
-                engine.begin(origin, now)
+                engine.reset(origin, now)
         s = self._engine.state
         s.now = now
         if now + s.send_overhead >= s.horizon:
             self._engine.look_ahead(now)
 
     def _arm(self) -> None:
-        """Make sure that SimPy wakes this clock in time for what is due next."""
+        """Make sure that SimPy wakes this clock for the next event."""
         if not self._runs and not self._transfers:
             return
         s = self._engine.state
-        self._wake_at(s.now if s.n_notices else self._engine.loop.next_due(s))
+        self._wake_at(s.now if s.n_notices else self._engine.loop.next_event_time(s))
 
     def _wake_at(self, time: float) -> None:
         if time < self._armed:
@@ -152,13 +138,13 @@ class Clock:
             elif came_to == GROW:
                 engine.grow()
             elif came_to == EXTEND:
-                engine.look_ahead(engine.loop.next_due(s))
+                engine.look_ahead(engine.loop.next_event_time(s))
             elif came_to == OUTAGE:
                 engine.reroute()
         self._arm()
 
     def _tell(self) -> None:
-        """Tell the callers that wait for what has happened."""
+        """Notify the callers of what has happened."""
         engine = self._engine
         now = engine.state.now
         for kind, item in engine.notices():
@@ -175,7 +161,7 @@ class Clock:
                 run.fail(engine, run.stalled(engine, {}, now))
 
     def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
-        """Let an event succeed, unless SimPy's time stands still meanwhile."""
+        """Let an event succeed, or fail if SimPy's time cannot resolve its duration."""
         at = self._zero + now
         if not self._chooses or begun == now or self._zero + begun != at:
             done.succeed(value)
@@ -188,7 +174,7 @@ class Clock:
         )
 
     def _give_up(self) -> None:
-        """Tell those whose messages can never arrive, once nothing else can happen."""
+        """Fail everything whose messages can never arrive, once nothing else can happen."""
         engine = self._engine
         now = engine.state.now
         engine.widen()
@@ -220,7 +206,7 @@ class Clock:
             fail()
 
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return until when it is worth waiting for one of the messages that are blocked, given their routes."""
+        """Return until when to wait for one of the blocked messages, given their routes."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())
@@ -237,7 +223,7 @@ class Clock:
 
 
 class _Transfer(NamedTuple):
-    """A single message of somebody's own process."""
+    """A single message of a caller's own process."""
 
     done: simpy.Event
     src: int

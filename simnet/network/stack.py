@@ -1,19 +1,18 @@
-"""Transport stacks: how messages become bytes on links, and when a send lets its rank go.
+"""Transport stacks: how messages become bytes on links, and when a send completes.
 
-A rank enters a round when what it receives in the round before has arrived, and what it sends has been *let go*. When
-that is differs between libraries, and decides how long an exchange takes on links that are unequal, long or shared:
+A rank enters a round when its receives of the previous round have arrived and its sends have *completed*. When a send
+completes differs between libraries, and decides how long an exchange takes on unequal, long or shared links:
 
 ================  =====================================================================================================
-``left``          the message has left the host's own link, the first of its route, as in LogGP [1]_
-``taken``         the system has taken it, which sends on its own, as that of a socket; beyond a `buffer`, when it has
-                  arrived
-``acknowledged``  a word of the receiver says that it has arrived
-``ready``         it leaves upon a word of the receiver that it waits for the message, as in gloo [2]_
-``request``       it leaves upon the answer to a request, the rendezvous of MPI [3]_
+``left``          when it has left the host's own link, the first of its route, as in LogGP [1]_
+``taken``         when the system has buffered it, as with a socket; above a `buffer`, when it has arrived
+``acknowledged``  when a control message of the receiver confirms its arrival
+``ready``         it leaves when a control message says that the receiver waits for it, as in gloo [2]_
+``request``       it leaves on the answer to a request, the rendezvous of MPI [3]_
 ================  =====================================================================================================
 
-Words are short messages themselves. Framing is what each segment has beside its payload, and acknowledgements of
-received bytes, which travel against the data. A frame is forwarded by each switch once it is there as a whole.
+Control messages are short messages themselves. Framing is the header of each segment, and acknowledgements, which
+travel against the data. Switches store and forward whole frames.
 
 References
 ----------
@@ -47,7 +46,7 @@ from simnet.base.checks import named, whole, with_properties
 from simnet.base.quantities import Count, Seconds, Size, bounded, parameter_hints
 from simnet.schedule import Round, Schedule
 
-LetGo: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
+SendCompletion: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
 OwnLink: TypeAlias = Literal["shared", "queue"]
 PerByte: TypeAlias = Annotated[Seconds, Le(1)]
 
@@ -55,9 +54,7 @@ SEGMENT = 1448
 """Payload of a full TCP segment in an Ethernet frame of 1,500 bytes, with time stamps [byte]."""
 
 BESIDE = 90
-"""What goes over the wire beside the payload of a segment [byte]: 52 of IP and TCP, 38 of Ethernet with its gap.
-
-The length of an acknowledgement, too."""
+"""Header bytes per segment: 52 of IP and TCP, 38 of Ethernet with its gap; also the length of an acknowledgement."""
 
 
 @dataclass(frozen=True)
@@ -66,51 +63,45 @@ class Stack:
 
     Parameters
     ----------
-    lets_go : {"left", "taken", "acknowledged", "ready", "request"}
-        When a send lets its rank go on; see `simnet.network.stack`.
+    send_completion : {"left", "taken", "acknowledged", "ready", "request"}
+        When a send completes; see `simnet.network.stack`.
     own_link : {"shared", "queue"}
-        Whether messages that a host sends at the same time share its own link, or leave one after another. Those that
-        leave one after another pass their receiver's link in the order in which their bytes come.
+        Whether concurrent messages of a host share its own link, or leave one after another; then they also pass their
+        receiver's link in order of arrival.
     eager_limit : float
-        Messages of at most so many bytes are ``taken`` in any case.
+        Messages up to this size are always ``taken`` [byte].
     buffer : float
-        Bytes of a connection, from rank to rank, that the system takes and that have not arrived; a message that takes
-        them above it holds its round until it has arrived.
+        Bytes of a connection that the system takes before they arrive; a message above it holds its round.
     segment, beside : float
-        Payload of a full segment, and what goes over the wire beside it [byte]; no framing where `segment` is 0.
+        Payload and header of a full segment [byte]; no framing if `segment` is 0.
     acknowledged : float
-        Bytes of payload for which the receiver sends one acknowledgement; none where it is 0.
+        Payload per acknowledgement of the receiver [byte]; none if 0.
     word : float
-        Payload of a word between libraries [byte].
+        Payload of a control message [byte].
     before, after : float
-        Software of a message at its sender before it leaves, and at its receiver after it has arrived [s]; that of a
-        message that comes before its rank enters the round is done then, after what the rank sends. A word costs its
-        speaker `before`, but for that of an arrival, which the system sends; hearing it costs nothing.
+        Software time of a message at its sender and at its receiver [s]. A message that arrives before its rank enters
+        the round is handled after the rank's sends. A control message costs its sender `before`, except confirmations
+        of arrival, which the system sends; receiving one is free.
     before_byte, after_byte : float
-        The same for each byte [s]. Where a message leaves upon a word that the receiver is ready, all software comes
-        after it has arrived.
+        The same per byte [s]. With ``ready``, all software follows the arrival.
     rounds : int
-        Rounds of one phase that a rank has under way at once in a ring: two rounds or more in a row between the same
-        ranks. Those of one call, or of one schedule, are done before it enters the next.
+        Rounds of one phase that a rank may have in progress in a ring: two or more in a row between the same ranks.
     posts_ahead : bool
-        Whether a rank that only sends in a round enters it before its sends of the rounds before it in that phase are
-        let go.
+        Whether a rank that only sends in a round enters it before its earlier sends of that phase complete.
     gathers_send_first : bool
-        Whether a rank that enters a round of an all-gather sends before it says that it is ready to receive: its word
-        then waits behind a message whose receiver's word has come before, on the host's own link. In other rounds it
-        is the other way around.
+        Whether a rank in an all-gather sends before it announces its receives; else the other way round.
     by_turns : bool
-        Whether words of every other round of a call take twice their software. Which of a word and a message leaves
-        its host first is chance with the threads of gloo; here it is one, then the other.
+        Whether control messages of every other round take twice their software: with gloo's threads the order of
+        control message and data is random, here they alternate.
     pieces : int
-        Into how many messages, of a round each, a step of a ring is cut.
+        Messages, of a round each, into which a ring step is cut.
     measured : str
-        Where software comes from: what it was measured on, or "not measured".
+        Where software times come from, or "not measured".
 
     Raises
     ------
     ValueError
-        If a property is none of those allowed, or has no meaning with ``left``: software, a queue, rounds ahead.
+        If a property is invalid, or has no meaning with ``left``: software, a queue, rounds ahead.
 
     Examples
     --------
@@ -119,7 +110,7 @@ class Stack:
     array([15380.])
     """
 
-    lets_go: LetGo = "left"
+    send_completion: SendCompletion = "left"
     own_link: OwnLink = "shared"
     eager_limit: Size = 0.0
     buffer: Size = math.inf
@@ -139,7 +130,7 @@ class Stack:
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
-        named(self.lets_go, "lets_go", get_args(LetGo))
+        named(self.send_completion, "send_completion", get_args(SendCompletion))
         named(self.own_link, "own_link", get_args(OwnLink))
         for name, quantity in _NUMBERS.items():
             value = getattr(self, name)
@@ -147,18 +138,13 @@ class Stack:
                 bounded(value, quantity, name)
         whole(self.rounds, "rounds", 1, MOST_ROUNDS)
         whole(self.pieces, "pieces", 1, MOST_ROUNDS)
-        if self.lets_go == "left":
+        if self.send_completion == "left":
             for name in _WITH_LIBRARIES:
                 if getattr(self, name) != getattr(Stack, name):
-                    raise ValueError(f"{name} counts with another lets_go than left only")
+                    raise ValueError(f"{name} counts with another send_completion than left only")
 
     def with_software(self, message: float | None = None, byte: float | None = None) -> Stack:
-        """Return the stack with so many seconds of software for a message, and for a byte, half of them at each end.
-
-        Parameters
-        ----------
-        message, byte : float, optional
-            Seconds; what it has already when omitted.
+        """Return the stack with this software time per message and per byte [s], half at each end; None keeps it.
 
         Examples
         --------
@@ -173,11 +159,11 @@ class Stack:
 
     @property
     def has_software(self) -> bool:
-        """Whether messages take a rank any time."""
+        """Whether messages take software time."""
         return any((self.before, self.after, self.before_byte, self.after_byte))
 
     def framed(self, nbytes: ArrayLike) -> Floats:
-        """Return the bytes that messages take on a wire, of the shape of `nbytes`.
+        """Return the bytes of messages on the wire, in the shape of `nbytes`.
 
         Examples
         --------
@@ -192,11 +178,10 @@ class Stack:
         return wire
 
     def wire(self, one: Round, n_ranks: int) -> Floats:
-        """Return the bytes for which messages of a round keep a link busy, shape (m,): framed, with acknowledgements.
+        """Return the bytes for which messages of a round occupy a link, shape (m,): framed, with acknowledgements.
 
-        Acknowledgements take time where their direction of a host's link has data of its own. They travel alone: data
-        that could carry them has been handed to the link before. Those that a rank sends in a round are split evenly
-        among its messages, those that it gets among those that it receives; a message is longer by the larger part.
+        Acknowledgements take time where a host's link carries data in their direction. A rank's acknowledgements, sent
+        or received, are split evenly among its messages in that direction; a message grows by the larger part.
         """
         wire = self.framed(one.nbytes)
         if not self.segment or not self.acknowledged:
@@ -210,10 +195,7 @@ class Stack:
         return total
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return a schedule whose rings go in `pieces`, each a round.
-
-        What a rank computes before a round it computes before the first piece.
-        """
+        """Return a schedule whose ring steps are cut into `pieces`, each a round; work stays before the first piece."""
         if self.pieces == 1:
             return schedule
         parts: dict[int, list[Round]] = {}
@@ -235,7 +217,7 @@ class Stack:
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def sends_first(self, schedule: Schedule) -> list[bool]:
-        """Return for each round whether ranks send before they say that they are ready to receive."""
+        """Return for each round whether ranks send before they announce their receives."""
         found = [False] * len(schedule.rounds)
         for call in schedule.calls if self.gathers_send_first else ():
             if call.operation == "all_gather":
@@ -243,10 +225,7 @@ class Stack:
         return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return for each round how many before it a rank that enters it may have under way.
-
-        None before one that a rank computes for: that is upon what the rounds before have brought.
-        """
+        """Return for each round how many earlier ones may be in progress; none before a round with work."""
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = in_rings(rounds)
@@ -257,12 +236,12 @@ class Stack:
 
 
 def _continues(before: Round, one: Round) -> bool:
-    """Return whether a round is one more of the phase of the round before, with nothing to compute between them."""
+    """Return whether a round continues the previous phase without work."""
     return one.phase == before.phase and not np.any(one.compute)
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is one of a ring; among two ranks the call of one may have a single round."""
+    """Return for each round whether it is a ring step; between two ranks a ring call may have a single round."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":
@@ -272,7 +251,7 @@ def of_rings(schedule: Schedule) -> list[bool]:
 
 
 def in_rings(rounds: Sequence[Round]) -> list[bool]:
-    """Return for each round whether one beside it has messages between the same ranks."""
+    """Return for each round whether an adjacent one has messages between the same ranks."""
     same = [
         one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
         for one, other in itertools.pairwise(rounds)
@@ -295,10 +274,10 @@ _WITH_LIBRARIES = (
 )  # fmt: skip
 
 MOST_ROUNDS = 64
-"""The most rounds that can be under way at once, and pieces of a step."""
+"""Maximum of rounds in progress, and of pieces of a step."""
 
 IDEAL = Stack(measured="has no software")
-"""Messages as alpha-beta and LogGP have them, and closed forms mean them."""
+"""Messages as in alpha-beta and LogGP, the meaning of closed forms."""
 
 _TCP = Stack("taken", "queue", segment=SEGMENT, beside=BESIDE, acknowledged=2 * SEGMENT, word=48)
 
@@ -316,7 +295,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "tcp": dataclasses.replace(_TCP, measured=_ON + "shaped_unequal").with_software(124e-6, 0.0),
         "gloo": dataclasses.replace(
             _OFFLOADED,
-            lets_go="ready",
+            send_completion="ready",
             rounds=2,
             pieces=2,
             posts_ahead=True,
@@ -325,7 +304,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             measured=_ON + "shaped_gloo",
         ).with_software(125e-6, 0.33e-9),
         "openmpi": dataclasses.replace(
-            _OFFLOADED, lets_go="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
+            _OFFLOADED, send_completion="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
         ).with_software(178e-6, 0.53e-9),
         "mpich": dataclasses.replace(_OFFLOADED, measured=_ON + "shaped_mpich").with_software(200e-6, 0.91e-9),
         # Protocol Simple over sockets [6]_: a connection has credit for 8 slots of 512 KiB; of a step's two slices, of
@@ -338,7 +317,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
 
 
 def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
-    """Return a stack, given its name, or its properties, or itself.
+    """Return a stack, given its name, its properties, or itself.
 
     Raises
     ------
@@ -347,7 +326,7 @@ def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
 
     Examples
     --------
-    >>> stack_of("gloo").lets_go, stack_of({"lets_go": "taken"}).own_link
+    >>> stack_of("gloo").send_completion, stack_of({"send_completion": "taken"}).own_link
     ('ready', 'shared')
     """
     if isinstance(given, Stack):
@@ -359,5 +338,5 @@ def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
 
 
 def name_of(stack: Stack) -> str:
-    """Return the name of a stack, ``custom`` if it has none."""
+    """Return the name of a stack; ``custom`` if it has none."""
     return next((name for name, one in STACKS.items() if one == stack), "custom")

@@ -1,9 +1,9 @@
-"""How much the time of an exchange depends on when exactly its ranks enter: a small sample of jittered starts.
+"""Sensitivity of an exchange's time to the exact entry of its ranks, from a small sample of jittered starts.
 
-On a stack with software a word between libraries, or a message of another host, may come just before or just after a
-message of megabytes, and then waits for all of it. So microseconds decide, and one timing is one draw of many: under
-gloo an all-gather of 6 MB each on a fat-tree takes 359 ms at a latency of 1 us and 414 ms at 2 us. Real ranks leave the
-call before an exchange as far apart as its last words travel, so each enters up to `SKEW` and the longest latency late.
+On a stack with software, a control message or a message of another host may come just before or after a message of
+megabytes, and then waits for all of it. So microseconds matter, and one timing is one draw of many: with gloo an
+all-gather of 6 MB each on a fat-tree takes 359 ms at a latency of 1 us and 414 ms at 2 us. Real ranks leave the
+previous call as far apart as its last messages travel, so each enters up to `SKEW` and the longest latency late.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from simnet.network.network import Network
 from simnet.schedule import Schedule
 
 DRAWS = 15
-"""Jittered entries that are timed, beside the one in which all ranks enter at once."""
+"""Number of jittered entries, in addition to the simultaneous one."""
 
 SKEW = 5e-6
-"""How far apart ranks enter on links without latency [s]: what a system call and a switch of threads take."""
+"""Spread of entries on links without latency [s]: about a system call and a thread switch."""
 
 MOST_MESSAGES = 10_000
-"""Messages of an exchange that is sampled; more would take minutes."""
+"""Largest exchange that is sampled; more would take minutes."""
 
 SAME = 1e-3
-"""Relative difference of times below which they are taken for those of the same draw."""
+"""Relative difference of times below which they count as the same draw."""
 
 
 class StartSpread(NamedTuple):
-    """Durations of an exchange whose ranks enter a little apart.
+    """Durations of an exchange whose ranks enter slightly apart.
 
     Parameters
     ----------
     median, low, high : float
-        Median, least and most [s], from when the last rank enters until the last one is done.
+        Median, minimum and maximum [s], from the last entry to the last completion.
     at_once : float
-        The same if no rank is late [s]: one of the draws.
+        Duration with simultaneous entry [s], one of the draws.
     skew : float
-        How late a rank enters at most [s].
+        Maximum delay of a rank's entry [s].
     draws : int
-        Timings.
+        Number of timings.
     """
 
     median: float
@@ -59,12 +59,12 @@ class StartSpread(NamedTuple):
 
 
 def has_start_spread(network: Network, schedule: Schedule) -> bool:
-    """Return whether microseconds may decide the order in which messages go: where the stack has software."""
+    """Return whether microseconds may change the order of messages: the stack has software."""
     return network.stack.has_software and schedule.n_messages > 0
 
 
 def longest_latency(network: Network, schedule: Schedule, hosts: Ranks, start: Seconds = 0.0) -> float:
-    """Return the longest latency from a rank to one that it sends to [s], as it is at `start` [s]."""
+    """Return the longest latency between communicating ranks [s] at `start` [s]."""
     pairs = {(src, dst) for one in schedule.rounds for src, dst in zip(hosts[one.src], hosts[one.dst], strict=True)}
     return max((network.path(int(src), int(dst), start)[0] for src, dst in pairs), default=0.0)
 
@@ -81,14 +81,14 @@ def start_spread(
     name: tuple[str | int, ...] = (),
     most: int = MOST_MESSAGES,
 ) -> StartSpread | None:
-    """Time an exchange with ranks that enter a little apart; None where that decides nothing, or it is too large.
+    """Time an exchange with slightly different entries; None if they cannot matter, or it is too large.
 
     Parameters
     ----------
     network : Network
         The network.
     schedule : Schedule or sequence of (Schedule, ready)
-        What is sent; with a sequence, one after another, as of `Network.time`.
+        As for `Network.time`.
     hosts : ndarray of int, shape (P,)
         The host of each rank.
     start : float
@@ -96,13 +96,13 @@ def start_spread(
     ready : array_like, shape (P,)
         When each rank may enter, or begins to compute [s after the start].
     computing : Computing, optional
-        What ranks compute beside, as of `Network.time`.
+        As for `Network.time`.
     seed : int
         Seed of the entries.
     name : tuple of str or int
-        The random stream of what is drawn for messages, as of `Network.time`.
+        Random stream of the messages, as for `Network.time`.
     most : int
-        Messages of a schedule that is not too large.
+        Maximum number of messages.
 
     Examples
     --------
@@ -139,22 +139,21 @@ def start_spread(
 def offsets_of_sum(
     seconds: Floats, labels: Sequence[str], times: Floats, spreads: Mapping[str, StartSpread]
 ) -> tuple[float, float]:
-    """Return by how much a sum of exchanges may be less, and more, as ranks enter a little apart [s].
+    """Return how much less and more a sum of exchanges may be with jittered entries [s].
 
-    Exchanges that take the same time, to `SAME`, are one draw that stands for all of them; others are draws of their
-    own, of which less is left in the sum. Either way the sum may be as far off as a median is from ranks that enter at
-    once.
+    Exchanges of equal time, to `SAME`, count as one draw; others are independent, so that their spread averages out.
+    The median may shift the sum either way.
 
     Parameters
     ----------
     seconds : ndarray, shape (N,)
-        How long each lasted, with all ranks entering at once [s].
+        Duration of each with simultaneous entry [s].
     labels : sequence of str, length N
-        What was exchanged, as `spreads` names it.
+        Its key in `spreads`.
     times : ndarray, shape (N,)
         How often each counts.
     spreads : mapping of str to StartSpread
-        Those of the exchanges; of one that is not there nothing is known.
+        Known spreads.
 
     Examples
     --------

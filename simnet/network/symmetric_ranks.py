@@ -1,10 +1,9 @@
-"""Ranks in step: where all of them do the same at the same time, a few of them tell when all are done.
+"""Symmetric ranks: where all ranks do the same at the same time, a few of them represent all.
 
-Ranks are in step where they enter together, and in every round each of them sends one message and receives one, all of
-one size, on routes of like links that never change, and on which no message meets another's. So they are in rings, and
-in any exchange by shifts or by pairs among hosts with like links. A network of as few hosts as there are patterns, with
-routes of the same links, takes as long. There, of a loop of equal rounds only a few are gone through, until times come
-again turn by turn, of a round or two each, as long as the loop goes on: what is left of it takes as many of these.
+All enter together, and in every round each sends and receives one message of one size, on routes of like, constant
+links that no two messages share. Rings, shifts and pairwise exchanges among like hosts are of this kind. A network with
+one host more than there are patterns takes the same time. Of a loop of equal rounds only a few are simulated, until
+times repeat from turn to turn; the rest of the loop is extrapolated exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from simnet.schedule import Round, Schedule
 from simnet.topologies.deferred import add_link, deferred
 
 TURNS = 4, 16, 64
-"""Turns of a loop that are gone through: so few, or, where times do not come again, so many."""
+"""Simulated turns of a loop: the first number, or more if times do not repeat yet."""
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,16 +40,15 @@ _MOST = 64
 
 
 class SymmetricRun(NamedTuple):
-    """How ranks in step went through a program.
+    """Timing of a program with symmetric ranks.
 
     Parameters
     ----------
     finish : float
-        When they were done [s].
+        Completion time [s].
     times : ndarray, shape (12, number of rounds)
-        For each round when the messages were sent, and had arrived; from when to when ranks computed before they
-        entered it, and did software for its messages, four things as `Engine.software` has them [s]; NaN where they
-        did not.
+        Per round: messages sent and arrived, start and end of work, and start and end of four kinds of software as in
+        `Engine.software` [s]; NaN for none.
     """
 
     finish: float
@@ -58,20 +56,20 @@ class SymmetricRun(NamedTuple):
 
 
 class _Routes(NamedTuple):
-    """What the routes of all messages of a round have in common.
+    """Common properties of the routes of a round.
 
     Parameters
     ----------
     capacities : tuple of float
-        Of the links of each route, the host's own first [byte/s].
+        Capacity of each link, the host's own first [byte/s].
     latency : float
-        Of each route [s].
+        Latency of each route [s].
     own, last : ndarray, shape (P,)
-        The first link of the route that each rank sends over, and the last of that which it receives over.
+        First link of the route each rank sends over, last link of the one it receives over.
     between : frozenset of int
         All other links.
     two_way : bool
-        Whether words to the sender of a message leave over the own link as well.
+        Whether control messages back to the sender leave over the own link, too.
     """
 
     capacities: tuple[float, ...]
@@ -83,7 +81,7 @@ class _Routes(NamedTuple):
 
 
 class _Few(NamedTuple):
-    """A network of few hosts: how many they are, and what the routes between them have in common, as of `_Routes`."""
+    """A network of few hosts: their number, and the common properties of its routes."""
 
     hosts: int
     capacities: tuple[float, ...]
@@ -92,16 +90,16 @@ class _Few(NamedTuple):
 
 
 class SymmetryCache(NamedTuple):
-    """What a network has found out, as it is the same every time.
+    """Results that a network reuses.
 
     Parameters
     ----------
     routes : dict
-        By messages of a round, what their routes have in common; None if nothing.
+        Common route properties by round pattern; None if there are none.
     clocks : dict
-        By networks of few hosts, what times schedules there.
+        Timing function of each small network.
     passed : dict
-        By these and loops of rounds, how few hosts went through them from time 0 on; None if times did not come again.
+        Timing of loops of rounds on small networks from time 0; None if times do not repeat.
     """
 
     routes: dict[bytes, _Routes | None]
@@ -116,21 +114,20 @@ def time_symmetric(
     timed: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]],
     memory: SymmetryCache,
 ) -> SymmetricRun | None:
-    """Time a program whose ranks are in step; None if they are not, or not known to be.
+    """Time a program with symmetric ranks; None if they are not, or not known to be.
 
     Parameters
     ----------
     program : Program
-        Whose rings are not cut, and of whose ranks none fails.
+        With uncut rings and no failures.
     links : Links
         Of its network.
     stack : Stack
-        How messages are sent.
+        Transport stack.
     timed : callable
-        Returns, of a network of another graph that is the same in all else, what times schedules there, whose rings
-        are cut, and keeps the times of messages.
-    memory : Memory
-        Of this network; added to.
+        Returns, for the graph of a small network, a function that times schedules there, with cut rings and messages.
+    memory : SymmetryCache
+        Of this network; updated.
     """
     gates, index, parts = program.gates(), 0, []
     for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
@@ -180,7 +177,7 @@ def time_symmetric(
 
 
 def split_symmetric(program: Program, went: SymmetricRun) -> Split:
-    """Return what each rank did from when its time is accounted to its finish."""
+    """Return how each rank spent its accounted time."""
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
 
@@ -201,9 +198,9 @@ def split_symmetric(program: Program, went: SymmetricRun) -> Split:
 def _few(
     rounds: Sequence[Round], hosts: Ranks, links: Links, memory: SymmetryCache, phases: bool
 ) -> tuple[_Few, dict[int, Round]] | None:
-    """Return what few hosts have in common, and for each round, by its identity, what they do in its place.
+    """Return a small network and, by round identity, its rounds; None if routes have no common properties.
 
-    Rounds that differ in their phase alone have the same in their place, unless `phases` matter.
+    Rounds that differ only in phase become one unless `phases` matter.
     """
     patterns: dict[bytes, int] = {}
     found: list[_Routes] = []
@@ -246,21 +243,21 @@ def _few(
 
 
 def _keep(memory: dict[T, V], key: T, value: V) -> None:
-    """Keep something in mind, and forget all else if that is too much."""
+    """Cache a value; clear the cache when it is full."""
     if len(memory) == _MOST:
         memory.clear()
     memory[key] = value
 
 
 def _alike(one: Round, n_ranks: int) -> bool:
-    """Return whether each rank sends one message and receives one, all of one size, and works as long as the others."""
+    """Return whether each rank sends and receives one message of one size and works equally long."""
     if len(one) != n_ranks or (one.nbytes != one.nbytes[0]).any() or np.ptp(one.compute):
         return False
     return all((np.bincount(ends, minlength=n_ranks) == 1).all() for ends in (one.src, one.dst))
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | None:
-    """Return what the routes between hosts have in common; None if they differ, share links, or widen on their way."""
+    """Return common properties of routes; None if they differ, share links, or are wider than at their ends."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None
@@ -285,7 +282,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | No
 
 
 def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return hosts with routes between them: over links of their own, or each over links at its two ends."""
+    """Return a graph of hosts connected over own links or, if not two-way, a pair of links per route."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -303,7 +300,7 @@ def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: b
 def _passed(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
-    """Go through loops of rounds from time 0 on; None if times do not come again within so many turns."""
+    """Time loops of rounds from time 0; None if times do not repeat within so many turns."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
     lag = math.lcm(stack.pieces, 2, stack.rounds)
@@ -335,10 +332,7 @@ def _passed(
 
 
 def _times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return what is known of each round of the first rank, as `InStep.times`; shape (12, number of rounds).
-
-    None if ranks compute for so short a time that it is lost in rounding.
-    """
+    """Return the times of each round of rank 0, shape (12, number of rounds); None if work is lost in rounding."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None
@@ -354,12 +348,12 @@ def _times(timing: Timing, schedule: Schedule) -> Floats | None:
 
 
 def _runs(rounds: Sequence[Round]) -> list[list[Round]]:
-    """Return the same round, as often as it comes in a row, for all rounds in order."""
+    """Group consecutive occurrences of the same round object."""
     return [list(group) for _, group in groupby(rounds, key=id)]
 
 
 def _turn(times: Floats, lag: int) -> float:
-    """Return how many seconds later times, shape (n, rounds), come again after `lag` rounds; NaN if they do not."""
+    """Return the shift [s] after which times, shape (n, rounds), repeat after `lag` rounds; NaN if they do not."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]
     turn = float(turns.mean())

@@ -1,4 +1,4 @@
-"""The state of `simnet.network.event_loop`: tables that grow, with links, routes and flows in them."""
+"""Tables of the event loop's state that grow: rows, links, routes and flows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_ROWS = (1 << 31) - 1
 
 # Lists whose length goes with the network, and how many entries they have for each flow, link, and rank.
 _LISTS = {
-    "agenda": (2, 1, 2),
+    "event_queue": (2, 1, 2),
     "ends": (1, 0, 0),
     "new": (1, 0, 0),
     "dirty": (0, 1, 0),
@@ -32,7 +32,7 @@ _LISTS = {
 
 
 def empty_state(compiled: bool) -> State:
-    """Return a state without anything, of lists or for the compiled event loop."""
+    """Return an empty state, of lists or for the compiled event loop."""
     if not compiled:
         return State()
     from simnet.base.compiled_records import compiled_state
@@ -42,14 +42,14 @@ def empty_state(compiled: bool) -> State:
 
 
 class Table:
-    """Rows of one kind of record in a state, taken and given back in stretches.
+    """Rows of one kind of record in a state, allocated and freed in ranges.
 
     Parameters
     ----------
     state : State
-        It has the rows; they may be others after any call of `take`.
+        The state; `take` may replace its rows.
     name : str
-        The name of the table in it.
+        Name of the table in it.
     kind : type
         Of a row: a dataclass, float or int.
     """
@@ -69,7 +69,7 @@ class Table:
             self._blank = blank.view(self._bytes)
 
     def take(self, count: int) -> int:
-        """Return the first of so many rows that follow each other, which are as new."""
+        """Allocate consecutive, fresh rows; return the first."""
         if not count:
             return 0
         for at, length in self._free.items():
@@ -96,7 +96,7 @@ class Table:
         return at
 
     def give_back(self, at: int, count: int) -> None:
-        """Take rows back, merging free stretches that touch."""
+        """Free rows, merging adjacent free ranges."""
         if not count:
             return
         self._free[at] = count
@@ -111,12 +111,12 @@ class Table:
         self._free = merged
 
     def reach(self, size: int) -> None:
-        """See to it that there are so many rows, if not more."""
+        """Make sure that the table has at least so many rows."""
         if size > self.size:
             self.take(size + size // 2 - self.size)
 
     def write(self, at: int, count: int, **columns: ArrayLike) -> None:
-        """Write fields of rows that follow each other: `count` values each, or the same for all."""
+        """Write fields of consecutive rows: `count` values each, or one for all."""
         for field, values in columns.items():
             if not isinstance(self._rows, list):
                 self._rows[field][at : at + count] = values
@@ -127,20 +127,12 @@ class Table:
                     setattr(row, field, value)
 
     def read(self, field: str, at: int = 0, count: int | None = None) -> NDArray[Any]:
-        """Return a copy of a field of rows that follow each other.
-
-        Parameters
-        ----------
-        field : str
-            Its name.
-        at, count : int
-            The first row, and how many; all from there on without `count`.
-        """
+        """Return a copy of a field of consecutive rows, by default of all from `at` on."""
         rows = self._rows[at : self.size if count is None else at + count]
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Return where numbers have been put, in what `take` returns if that is given; -1 for none."""
+        """Store numbers, in rows from `take` if given; return the first row, -1 for none."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)
@@ -157,26 +149,26 @@ class Table:
 
 
 class Store:
-    """A state in which there are links, routes over them, and flows.
+    """A state with links, routes and flows.
 
     Parameters
     ----------
     compiled : bool
-        Whether to use the compiled event loop, if there is one.
+        If true, use the compiled event loop if available.
     n_links : int
         Number of links.
     hops : int
-        Links of the longest route, so far as it is known.
+        Links of the longest route known so far.
 
     Attributes
     ----------
     state : State
     loop : module
-        `simnet.network.event_loop`, or the same compiled.
+        `simnet.network.event_loop`, or its compiled version.
     n_links : int
         Number of links, the first rows of `links`.
     tables : dict of str to Table
-        All tables of the state; some are attributes as well.
+        All tables of the state.
     """
 
     def __init__(self, compiled: bool, n_links: int, hops: int = 0) -> None:
@@ -189,24 +181,16 @@ class Store:
             for name, hint in get_type_hints(State).items()
             if getattr(hint, "__origin__", None) is list
         }
-        self.flows, self.uses, self.links, self.routes = map(
-            self.tables.__getitem__, ("flows", "uses", "links", "routes")
+        self.flows, self.memberships, self.links, self.routes = map(
+            self.tables.__getitem__, ("flows", "memberships", "links", "routes")
         )
         self._room = self._n_ranks = 0
         self.state.hops = hops
         self.links.take(n_links)
-        self.tables["fillings"].take(n_links)
+        self.tables["allocations"].take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """See to it that more flows and ranks than before have room at once.
-
-        Parameters
-        ----------
-        flows, ranks : int
-            How many more.
-        hops : int
-            Links of the longest route.
-        """
+        """Make room for so many more flows and ranks, and for routes of `hops` links."""
         self._room += flows
         self._n_ranks += ranks
         if hops > self.state.hops:
@@ -215,7 +199,7 @@ class Store:
         if missing > 0:
             count = max(missing, self.flows.size // 2)
             first = self.flows.take(count)
-            self._add_uses(self.flows.size, self.state.hops)
+            self._add_memberships(self.flows.size, self.state.hops)
             self.state.n_flows = self.flows.size
             self.loop.free_all(self.state, first, count)
         counts = self.flows.size, self.n_links, self._n_ranks
@@ -224,34 +208,34 @@ class Store:
         self.tables["members"].reach(self.flows.size * self.state.hops)
 
     def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
-        """Take note that so many flows and ranks less have to have room."""
+        """Record that so many flows and ranks need no room any more."""
         self._room -= flows
         self._n_ranks -= ranks
 
     def _widen(self, hops: int) -> None:
-        """Give every flow room for its use of more links: the rows of a flow's uses follow each other."""
+        """Give every flow more memberships, which are consecutive rows."""
         had, count = max(self.state.hops, 1), self.flows.size
 
         def moved(u: NDArray[np.int64]) -> NDArray[np.int64]:
             return np.where(u < 0, -1, u // had * hops + u % had)
 
-        old = {field: moved(self.uses.read(field)) for field in ("before", "behind")}
-        rows = moved(np.arange(self.uses.size))
-        self.links.write(0, self.n_links, first_use=moved(self.links.read("first_use")))
-        self._add_uses(count, hops)
+        old = {field: moved(self.memberships.read(field)) for field in ("before", "behind")}
+        rows = moved(np.arange(self.memberships.size))
+        self.links.write(0, self.n_links, first_membership=moved(self.links.read("first_membership")))
+        self._add_memberships(count, hops)
         for field, values in old.items():
             wide = np.full(count * hops, -1)
             wide[rows] = values
-            self.uses.write(0, count * hops, **{field: wide})
+            self.memberships.write(0, count * hops, **{field: wide})
 
-    def _add_uses(self, flows: int, hops: int) -> None:
-        """Have rows for the uses of so many flows."""
+    def _add_memberships(self, flows: int, hops: int) -> None:
+        """Allocate the memberships of so many flows."""
         self.state.hops = hops
-        self.uses.take(flows * hops - self.uses.size)
-        self.uses.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))
+        self.memberships.take(flows * hops - self.memberships.size)
+        self.memberships.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))
 
     def add_routes(self, table: NDArray[np.int64]) -> int:
-        """Return the first of new routes, given the links of each, shape (m, L), -1 after the last."""
+        """Add routes, given the links of each, shape (m, L), padded with -1; return the first."""
         wide = np.full((len(table), max(self.state.hops, 1)), -1)
         wide[:, : table.shape[1]] = table
         begin = self.tables["route_links"].put(wide.ravel()) + wide.shape[1] * np.arange(len(table))
@@ -265,7 +249,7 @@ class Store:
         return [int(link) for link in self.state.route_links[route.begin : route.end]]
 
     def change_route(self, r: int, links: Sequence[int]) -> None:
-        """Let a route have other links, as many as there is room for."""
+        """Replace the links of a route, within its room."""
         begin = self.state.routes[r].begin
         self.tables["route_links"].set(begin, np.array(links))
         self.routes.write(r, 1, end=begin + len(links))

@@ -1,4 +1,4 @@
-"""A schedule under way: who waits for it, and how it went."""
+"""Timing of a schedule: messages, work, and how each rank spent its time."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Messages:
-    """Every message of a timed schedule, as columns of equal length, in the order of the schedule.
+    """Every message of a timed schedule, as columns of equal length in the order of the schedule.
 
-    `sent` and `arrived` are in seconds since `origin` [s], with all their digits; `start` and `finish` are the same in
-    absolute time. `part` says of which schedule each is, where several were timed in a row.
+    `sent` and `arrived` are seconds since `origin` [s] at full precision; `start` and `finish` are absolute. `part` is
+    the number of the schedule when several are timed in a row.
     """
 
     round: Ranks
@@ -57,7 +57,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Work:
-    """From when to when ranks were busy for which part, as columns of equal length, in seconds since the origin."""
+    """Intervals in which ranks were busy for a part, as columns of equal length, in seconds since the origin."""
 
     rank: Ranks
     part: Ranks
@@ -66,21 +66,13 @@ class Work:
 
     @classmethod
     def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> Work:
-        """Return intervals that are not empty, given columns that broadcast.
-
-        Parameters
-        ----------
-        rank, part : array_like of int
-            Who was busy, and for which part.
-        begun, ended : ndarray
-            From when to when [s since the origin], of the shape of the intervals; NaN for none.
-        """
+        """Return the intervals that are not empty, from columns that broadcast; NaN for none."""
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
 
     def later(self, seconds: float) -> Work:
-        """Return the same with times that count from an origin so many seconds before [s]."""
+        """Return the same with times shifted by `seconds`."""
         return Work(self.rank, self.part, self.begun + seconds, self.ended + seconds)
 
     def and_of(self, other: Work) -> Work:
@@ -89,17 +81,16 @@ class Work:
 
 
 def work_intervals(program: Program, numbers: ArrayLike, begun: Floats, ended: Floats) -> tuple[Work, Work]:
-    """Return from when to when ranks computed before rounds, and when they did software of the library behind that.
+    """Return the intervals of work before rounds, and those of library software that follows it.
 
     Parameters
     ----------
     program : Program
-        What they went through.
+        The program.
     numbers : array_like of int, shape (n,)
-        Which rounds.
+        The rounds.
     begun, ended : ndarray, shape (n, P)
-        From when to when each rank was busy before each [s]; with streams until its kernels were done, NaN if there
-        were none. NaN where it was not busy.
+        Start and end of each rank's work [s], with streams that of its kernels; NaN for none.
     """
     at = np.asarray(numbers, dtype=np.int64)
     compute, software = (
@@ -117,29 +108,29 @@ def work_intervals(program: Program, numbers: ArrayLike, begun: Floats, ended: F
 
 @dataclass(frozen=True)
 class HostWork:
-    """From when to when ranks did software of the library that communicates, one thing after another.
+    """Intervals in which ranks ran software of the collective library.
 
     Parameters
     ----------
     before_rounds : Work
-        What they did before they entered rounds, as in calibrated systems.
+        Before rounds, as in calibrated systems.
     for_messages : ndarray, shape (4, 2, number of messages)
-        From when to when each message was asked for, spoken of by its receiver, sent, and taken in [s since the
-        origin]; NaN where that took no time. What was taken in together is noted at one message.
+        Start and end of asking, speaking, sending and taking in each message [s since the origin]; NaN for none.
+        Messages taken in together are recorded at one of them.
     """
 
     before_rounds: Work
     for_messages: Floats
 
     def of_ranks(self, messages: Messages) -> Work:
-        """Return all of it, given the messages."""
+        """Return all intervals, given the messages."""
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
         own = Work.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
 
 
 class Split(NamedTuple):
-    """Seconds of each rank, shape (P,): with a message of its own in flight, computing, and neither."""
+    """Seconds of each rank, shape (P,): with its own message in flight, computing, and neither."""
 
     communicate: Floats
     compute: Floats
@@ -148,27 +139,27 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Timing:
-    """When a schedule was done, and what each rank did meanwhile.
+    """Completion times of a schedule, and what each rank did meanwhile.
 
-    What a difference is taken of counts from the origin: `duration`, `entered`, `left`, `lasts_from`. Absolute times
-    round to what doubles can tell at that time, which is 0.1 us at 1e9 s.
+    Differences are exact for `duration`, `entered`, `left` and `lasts_from`, which count from the origin. Absolute
+    times are rounded to doubles, 0.1 us at 1e9 s.
 
     Parameters
     ----------
     origin : float
         The moment from which `entered` and `left` count [s].
     entered, left : ndarray, shape (P,)
-        When each rank entered, and when it was done [s].
+        Start and completion time of each rank [s].
     account : callable
-        Returns the `split` when it is first asked for.
+        Computes `split` on first use.
     messages : Messages or None
-        When every message was sent and had arrived, when asked for.
+        Times of every message, if requested.
     work : Work or None
-        When ranks computed before rounds, when messages are asked for.
+        Work before rounds, if messages are requested.
     software : HostWork or None
-        When they did software of the library that communicates, likewise.
+        Library software, likewise.
     computed : Computed or None
-        What they computed beside the exchange, when that is given.
+        Computation next to the exchange, if given.
     """
 
     origin: float
@@ -187,7 +178,7 @@ class Timing:
         return f"Timing({ranks}, {format_seconds(self.duration)}{begin}{kept})"
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return when each rank entered and was done, and what it did meanwhile [s], a row per rank."""
+        """Return start, finish, and seconds communicating, computing and waiting [s], a row per rank."""
         import pandas as pd
 
         columns = {"start_s": self.rank_start, "finish_s": self.rank_finish}
@@ -201,7 +192,7 @@ class Timing:
 
     @property
     def finish(self) -> float:
-        """When the last rank was done [s]."""
+        """Completion time of the last rank [s]."""
         return self.origin + float(self.left.max())
 
     @property
@@ -211,12 +202,12 @@ class Timing:
 
     @property
     def rank_finish(self) -> Floats:
-        """When each rank was done [s]; shape (P,)."""
+        """Completion time of each rank [s]; shape (P,)."""
         return self.origin + self.left
 
     @cached_property
     def split(self) -> Split:
-        """What each rank did between its start and its finish; the three add up to the time between both."""
+        """Seconds each rank communicates, computes and waits; they add up to its duration."""
         return self.account()
 
     @property
@@ -226,12 +217,12 @@ class Timing:
 
     @property
     def rank_compute(self) -> Floats:
-        """Seconds that each rank computes, the `compute` of its rounds; shape (P,)."""
+        """Seconds of each rank computing, the `compute` of its rounds; shape (P,)."""
         return self.split.compute
 
     @property
     def rank_wait(self) -> Floats:
-        """Seconds that each rank does neither; shape (P,)."""
+        """Seconds of each rank doing neither; shape (P,)."""
         return self.split.wait
 
     @property
@@ -240,16 +231,12 @@ class Timing:
         return float(self.left.max()) - float(self.entered.min())
 
     def lasts_from(self, moment: float) -> float:
-        """Return the seconds from a moment [s] until the last rank was done."""
+        """Return the seconds from a moment [s] to the completion of the last rank."""
         return float(self.left.max()) + (self.origin - moment)
 
 
 def move_software(split: Split, program: Program) -> Split:
-    """Return what ranks did, with software of the library that communicates as part of communicating.
-
-    Where a part of a program is not accounted, software has its share of what is; where parts are gated by what is
-    computed beside them, only that is not accounted, as work is in the last part alone.
-    """
+    """Return a split with library software counted as communication, in proportion to the accounted time."""
     if program.software is None:
         return split
     own = np.maximum(program.compute - program.software, 0.0)
@@ -262,7 +249,7 @@ def move_software(split: Split, program: Program) -> Split:
 
 
 class Run:
-    """A schedule under way, as its caller sees it.
+    """A schedule in flight, as its caller sees it.
 
     Parameters
     ----------
@@ -271,7 +258,7 @@ class Run:
     done : simpy.Event
         Succeeds with a `Timing`, or fails with `StalledError`.
     messages : bool
-        Whether the timing has start and finish of every message.
+        Whether to keep the times of every message.
     """
 
     def __init__(self, program: Program, done: simpy.Event, messages: bool) -> None:
@@ -279,16 +266,9 @@ class Run:
         self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float, alone: bool) -> int:
-        """Let the ranks enter, and return the number of the run in the engine.
+        """Start the ranks, no earlier than `now` [s since the engine's origin]; return the run's number in the engine.
 
-        Parameters
-        ----------
-        engine : Engine
-            What times the messages.
-        now : float
-            When they enter at the earliest [s since the engine's origin].
-        alone : bool
-            Whether nothing else is under way before they are done.
+        `alone` says that nothing else will be in flight meanwhile.
         """
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
@@ -296,15 +276,15 @@ class Run:
         return self._handle.run
 
     def leave(self, engine: Engine) -> Timing:
-        """Leave the engine, and return how it went."""
+        """Remove the run from the engine and return its timing."""
         timing = self._timing(engine)
-        engine.over(self._handle)
+        engine.release(self._handle)
         return timing
 
     def fail(self, engine: Engine, error: StalledError) -> None:
-        """Tell that it will never be done, and leave the engine."""
+        """Fail the run's event and remove it from the engine."""
         self.done.fail(error)
-        engine.over(self._handle)
+        engine.release(self._handle)
 
     def _timing(self, engine: Engine) -> Timing:
         finish, communicate, compute, wait = (
@@ -333,16 +313,10 @@ class Run:
         return Timing(engine.origin, self.program.start, finish, account, messages, work, software, computed)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
-        """Return the error that names each rank that is not done, and what it waits for.
+        """Return the error that names each unfinished rank and what it waits for.
 
-        Parameters
-        ----------
-        engine : Engine
-            In which it runs.
-        blocked : mapping of (int, int) to str
-            Messages that make no progress, by round and position in it, and why.
-        now : float
-            The time [s since the engine's origin].
+        `blocked` gives the reason for each message without progress, by round and position, `now` the time since the
+        origin.
         """
         from simnet.network.event_loop.records import FAILED
 
@@ -385,10 +359,9 @@ class Run:
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return what each waiting rank waits for, failed ranks first: from or to whom, and in words.
+        """Return what each waiting rank waits for: the peer, and a text; failed peers first.
 
-        Where no rank failed, it is only what is `blocked`: that explains everything else. A message that a rank sends
-        is among it if more is `left` than it receives.
+        Without failures that is only what is `blocked`, which explains everything else.
         """
         from simnet.network.event_loop.records import FAILED, IN_ROUND
 

@@ -1,9 +1,7 @@
-"""What transport protocols make of trouble: of packets that get lost, and of many that send to one host at once.
+"""Transport protocols in trouble: packet loss, and incast, many senders to one host.
 
-Max-min shares say what links can carry. A transport that takes a lost packet for a sign of congestion carries less, and
-a switch whose buffer many senders fill at once (incast) leaves the link behind it idle while they wait for time-outs.
-Both are put here as plain numbers that a network applies: a limit to the rate of a transfer, and a factor on the
-capacity of a link. Without packet loss and with one sender at a time they change nothing.
+Both are plain numbers that a network applies to max-min shares: a rate limit of a transfer, and a capacity factor of a
+link. Without loss and with one sender at a time they change nothing.
 """
 
 from __future__ import annotations
@@ -25,26 +23,26 @@ from simnet.topologies.graphs import Link
 Law: TypeAlias = Literal["mathis", "pftk", "retransmit", "go_back_n"]
 
 Links: TypeAlias = Annotated[Sequence[Link], Written(str)]
-"""Links; in a scenario what `simnet.topologies.select_links` takes."""
+"""Links; in a scenario a selector of `simnet.topologies.select_links`."""
 
 MOST_SENDERS = 100_000
-"""The longest table of factors."""
+"""Maximum length of a table of factors."""
 
 
 class Limits(NamedTuple):
-    """What packet loss does to transfers; arrays of one shape, or numbers.
+    """Effect of packet loss on transfers; arrays of one shape, or numbers.
 
-    A transfer carries ``nbytes / share`` bytes, at most at ``segment / (a * rtt + b)`` bytes per second, where `rtt` is
-    the round-trip time [s]; without limit where ``a * rtt + b`` is 0.
+    A transfer carries ``nbytes / share`` bytes, at most at ``segment / (a * rtt + b)`` bytes per second for a
+    round-trip time `rtt` [s]; unlimited if ``a * rtt + b`` is 0.
 
     Parameters
     ----------
     a : ndarray or float
-        Without dimension.
+        Dimensionless.
     b : ndarray or float
         Seconds.
     share : ndarray or float
-        Part of the bytes on the wire that are not sent in vain, in (0, 1].
+        Useful part of the bytes on the wire, in (0, 1].
     """
 
     a: Any
@@ -52,7 +50,7 @@ class Limits(NamedTuple):
     share: Any
 
     def rate(self, rtt: ArrayLike, segment: float) -> Floats:
-        """Return the bytes per second at a round-trip time [s]; arrays broadcast.
+        """Return the maximum rate [byte/s] at a round-trip time [s]; arrays broadcast.
 
         Examples
         --------
@@ -67,39 +65,37 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Transport:
-    """A transport protocol, as far as it answers packet loss.
+    """A transport protocol's response to packet loss.
 
     ``mathis``
-        The square-root law of TCP's congestion avoidance, without time-outs: a = sqrt(2 b p / 3), b packets being
-        acknowledged at a time [1]_. An upper bound; good for p well below 1 %.
+        Square-root law of TCP congestion avoidance, without time-outs: a = sqrt(2 b p / 3), b packets per
+        acknowledgement [1]_. An upper bound; good for p well below 1 %.
     ``pftk``
-        TCP Reno with time-outs T0: besides, seconds = T0 min(1, 3 sqrt(3 b p / 8)) p (1 + 32 p**2) [2]_. It is the
-        equation by which TFRC keeps its rate (RFC 5348, with the minimum left out), and which RFC 3819, section 8.5,
-        recommends for estimates.
+        TCP Reno with time-outs T0: additionally b = T0 min(1, 3 sqrt(3 b p / 8)) p (1 + 32 p**2) [2]_. TFRC uses this
+        equation (RFC 5348, without the minimum), and RFC 3819, section 8.5, recommends it.
     ``retransmit``
-        Nothing takes loss for congestion, and only what is lost is sent again (selective repeat, as in RDMA network
-        cards of this kind [3]_): 1 / (1 - p) times the bytes, without limit.
+        Loss is no sign of congestion, and only lost packets are resent (selective repeat, as in some RDMA NICs [3]_):
+        1 / (1 - p) times the bytes, no limit.
     ``go_back_n``
-        Likewise, but a loss makes the sender repeat the whole round trip of W packets: the useful share is
-        (1 - p) / (1 - p + W p) [4]_.
+        As above, but a loss repeats a round trip of W packets: the useful share is (1 - p) / (1 - p + W p) [4]_.
 
-    The laws of TCP hold for long transfers with losses that are independent of the rate. They know neither slow start
-    nor the window of the receiver, and newer congestion control (CUBIC, BBR) does better on long fat networks.
+    The TCP laws hold for long transfers and loss independent of the rate, without slow start and receiver window; CUBIC
+    and BBR do better on long fat networks.
 
     Parameters
     ----------
     law : {"pftk", "mathis", "retransmit", "go_back_n"}
         See above.
     segment : float
-        Payload of a packet [byte]. 1,460 is what TCP over IPv4 has in an Ethernet frame of 1,500 bytes.
+        Payload of a packet [byte]; 1,460 for TCP over IPv4 in an Ethernet frame of 1,500 bytes.
     acked : int
-        b, packets per acknowledgement: 2 for delayed acknowledgements (RFC 5681), 1 without.
+        b, packets per acknowledgement: 2 with delayed acknowledgements (RFC 5681), else 1.
     timeout : float
-        Retransmission time-out T0 [s] of ``pftk``. Linux waits no less than 200 ms; RFC 6298 asks for 1 s.
+        Retransmission time-out T0 of ``pftk`` [s]: at least 200 ms in Linux; 1 s in RFC 6298.
     window : int, optional
         W of ``go_back_n``: packets in a round trip, bandwidth * rtt / segment.
     connections : int
-        TCP connections that a transfer is spread over, each with a limit of its own.
+        TCP connections per transfer, each with its own limit.
 
     Raises
     ------
@@ -114,8 +110,8 @@ class Transport:
        Validation", ACM SIGCOMM 1998.
     .. [3] R. Mittal et al., "Revisiting Network Support for RDMA", ACM SIGCOMM 2018.
     .. [4] C. H. C. Leung, Y. Kikumoto, S. A. Sorensen, "The throughput efficiency of the go-back-N ARQ scheme under
-       Markov and related error structures", IEEE Transactions on Communications 36(2), 1988: the formula p / (p +
-       m (1 - p)) for independent errors, p there being the probability of success.
+       Markov and related error structures", IEEE Transactions on Communications 36(2), 1988: p / (p + m (1 - p)) for
+       independent errors, where p is the probability of success.
 
     Examples
     --------
@@ -146,7 +142,7 @@ class Transport:
             whole(self.window, "window", 1)
 
     def limits(self, probability: ArrayLike) -> Limits:
-        """Return what loss with this probability per packet does; arrays of the shape of `probability`.
+        """Return the effect of a loss probability per packet, in the shape of `probability`.
 
         Raises
         ------
@@ -170,23 +166,20 @@ class Transport:
         return Limits(a, b, share)
 
     def goodput(self, probability: ArrayLike, rtt: ArrayLike) -> Floats:
-        """Return the bytes per second that a transfer gets at most, given loss and round-trip time [s]."""
+        """Return the maximum rate of a transfer [byte/s], given loss and round-trip time [s]."""
         return self.limits(probability).rate(rtt, self.segment)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Packets get lost on some links.
-
-    Links lose packets independently of each other, of their load and of time, so that a route loses
-    1 - (1 - p1) (1 - p2) ... of them.
+    """Packet loss on links, independent of each other, of load and of time: a route loses 1 - (1 - p1) (1 - p2) ...
 
     Parameters
     ----------
     probability : mapping of link (u, v) to float
-        Probability that a packet is lost on the link, 0 <= p < 1; 0 on links not named.
+        Loss probability of a packet, 0 <= p < 1; 0 on other links.
     transport : Transport
-        What transfers make of it.
+        The response of transfers.
 
     Raises
     ------
@@ -213,46 +206,41 @@ class Loss:
 class Incast:
     """Goodput collapse of many senders to one host, by time-outs behind a shallow buffer.
 
-    All start at once [5]_, each with a window of packets in flight. The switch has room for the windows of
+    All start at once [5]_, each with a window in flight. Buffer and wire have room for the windows of
 
         m0 = floor((buffer + bandwidth * rtt) / window)
 
-    senders, in its buffer and on the wire. The next m0 lose their windows whole, get no acknowledgement that could
-    trigger a fast retransmission, and are silent until their retransmission time-out; of these again m0 get through,
-    and so on. As all wait for the last, m senders of a block each come to R = ceil(m / m0) - 1 time-outs in a row, and
+    senders. The others lose their whole window, which triggers no fast retransmission, and are silent until their
+    time-out; then again m0 get through. So m senders of a block each see R = ceil(m / m0) - 1 time-outs in a row, and
     the link carries
 
         factor(m) = L / (L + R * timeout),    L = m * block / bandwidth
 
-    of what it could. The form L / (L + R r) is that of Chen et al. [1]_, who count the time-outs R in measurements; the
-    count by windows that fit is simnet's own, along the account of whole windows lost that Zhang et al. give [2]_. A
-    factor is the least for up to m senders, so that one more never helps.
+    of its capacity. The form L / (L + R r) is from Chen et al. [1]_, who measure R; counting windows that fit is
+    simnet's own, after the whole-window losses of Zhang et al. [2]_. A factor is the least for up to m senders.
 
-    Assumptions: TCP with tail drop; senders in step; a block ends for all before the next begins; a time-out does not
-    grow when it strikes again. Congestion control by marks (DCTCP), pauses (PFC) or credits exists to avoid all this:
-    do without this option there. A block is what a host waits for at a time: for long messages a larger `block` is in
-    place, up to the message.
+    Assumptions: TCP with tail drop, senders in step, blocks one after another, constant time-out. DCTCP, PFC and
+    credits avoid all this: do not use it there. For long messages use a larger `block`, up to the message.
 
-    The defaults are those of a shallow-buffered switch and of Linux. With them a 1 Gbit/s link falls to 9 % of its
-    capacity at 10 senders. That has the magnitude of what was measured: "up to 90 %" of the throughput lost [3]_, and
-    time-outs per sender that grow up to 10 senders and then no more, on a switch with this buffer [1]_. It has not been
-    compared with measurements point by point, and leaves out that goodput recovers in part with still more senders
-    [1]_. Where there are measurements of the network, give these (`MeasuredIncast`).
+    The defaults are a shallow-buffered switch and Linux: a 1 Gbit/s link falls to 9 % at 10 senders. That is the
+    magnitude of measurements: "up to 90 %" lost [3]_, time-outs per sender that grow up to 10 senders [1]_. It has not
+    been compared point by point, and omits the partial recovery with more senders [1]_. Prefer measurements
+    (`MeasuredIncast`).
 
     Parameters
     ----------
     buffer : float
-        What a port of the switch can hold [byte]. 128 KiB is the most that a port may draw in [1]_ (Nortel 5500).
+        Buffer of a switch port [byte]; 128 KiB is the most that a port may draw in [1]_ (Nortel 5500).
     window : float
-        What a sender has in flight at the start [byte]: 10 segments of 1,460 bytes (RFC 6928).
+        Initial window of a sender [byte]: 10 segments of 1,460 bytes (RFC 6928).
     timeout : float
-        Least retransmission time-out [s]: 200 ms in Linux.
+        Minimum retransmission time-out [s]: 200 ms in Linux.
     rtt : float
-        Round-trip time without queues [s]: 100 us is the least that [4]_ report in a storage network.
+        Round-trip time without queues [s]: 100 us is the least of [4]_.
     block : float
-        What each sender sends at a time [byte]: the fragment of 256 KiB of [1]_.
+        Bytes each sender sends at a time: the 256 KiB fragment of [1]_.
     links : sequence of link (u, v), optional
-        Links from a switch where it can happen; those into hosts when omitted (into a node, if it has several GPUs).
+        Links from a switch where it happens; by default those into hosts (into nodes of several GPUs).
 
     Raises
     ------
@@ -296,16 +284,16 @@ class Incast:
             bounded(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
-        """Return how many senders' windows there is room for, at least 1, before a link of this bandwidth [byte/s]."""
+        """Return the number of senders whose windows fit before a link of this bandwidth [byte/s]; at least 1."""
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the factor on the capacity of a link of this bandwidth for 0 .. `most` transfers, shape (most + 1,).
+        """Return the capacity factor of a link of this bandwidth for 0 .. `most` transfers, shape (most + 1,).
 
         Raises
         ------
         ValueError
-            If `most` is no whole number up to 100,000, or the bandwidth is not positive.
+            If `most` is not an integer up to 100,000, or the bandwidth is not positive.
         """
         senders = np.arange(1, whole(most, "most", 0, MOST_SENDERS) + 1)
         ideal = senders * (self.block / positive(bandwidth, "bandwidth"))
@@ -315,21 +303,21 @@ class Incast:
 
 @dataclass(frozen=True)
 class MeasuredIncast:
-    """Goodput of many senders to one host as somebody measured it.
+    """Measured goodput of many senders to one host.
 
     Parameters
     ----------
     senders : sequence of int
         Numbers of senders, ascending from 2 or more.
     factors : sequence of float
-        Part of the link's capacity that is left from so many senders on, in (0, 1], never rising.
+        Capacity factor from that many senders on, in (0, 1], never rising.
     links : sequence of link (u, v), optional
-        Links from a switch where it can happen; those into hosts when omitted (into a node, if it has several GPUs).
+        Links from a switch where it happens; by default those into hosts (into nodes of several GPUs).
 
     Raises
     ------
     ValueError
-        If the numbers are not such numbers.
+        If the numbers are invalid.
 
     Examples
     --------
@@ -357,7 +345,7 @@ class MeasuredIncast:
             most = float(factor)
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the factor on the capacity of a link for 0 .. `most` transfers, shape (most + 1,)."""
+        """Return the capacity factor of a link for 0 .. `most` transfers, shape (most + 1,)."""
         counts = np.arange(whole(most, "most", 0, MOST_SENDERS) + 1)
         steps = np.array([1.0, *self.factors])
         return steps[np.searchsorted(np.asarray(self.senders), counts, side="right")]

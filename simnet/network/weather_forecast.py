@@ -1,4 +1,4 @@
-"""The weather that a schedule is going to meet, as far as it is known: forecasts for the max-plus recurrence."""
+"""Weather forecasts for the max-plus recurrence: link timelines as far as they are known."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from simnet.network.recurrence import Cursors, Forecast
 _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 memory_view: Any = memoryview
-"""Returns an array as one whose single numbers the interpreter gets at much faster."""
+"""Returns an array as one whose elements the interpreter reads much faster."""
 
 
 class WeatherForecast:
-    """The weather that a schedule is going to meet, as far as it is known.
+    """The weather that a schedule will meet, as far as it is known.
 
     Parameters
     ----------
     links : Links
-        Whose weather it is; of constant links nothing has to be known.
+        The links.
     origin : float
-        The moment from which times count [s], also those of the forecast.
+        The moment from which times count [s].
     start, until : float
-        From when on, and until later than when at least, it is to be known [s].
+        First moment, and earliest end, of the forecast [s].
     n_messages : int
         Messages of the schedule.
     """
@@ -55,7 +55,7 @@ class WeatherForecast:
 
     @cached_property
     def forecast(self) -> Forecast | None:
-        """What links are going to be like; None where they never change."""
+        """Timelines of the links; None if they never change."""
         if self._links.constant:
             return None
         return Forecast(
@@ -71,12 +71,9 @@ class WeatherForecast:
     def along(
         self, segments: NDArray[np.int64]
     ) -> tuple[Forecast, tuple[SegmentRange, SegmentRange]] | tuple[None, None]:
-        """Return the forecast for `simnet.network.batched_schedule`, which looks up itself where links begin.
+        """Return the forecast for `simnet.network.batched_schedule`, which finds the first segments itself.
 
-        Parameters
-        ----------
-        segments : ndarray of int64, shape (2, number of links)
-            Room for the segments of bandwidths and latencies.
+        `segments`, int64 of shape (2, number of links), is a buffer for the segments of bandwidths and latencies.
         """
         if self._links.constant:
             return None, None
@@ -89,16 +86,16 @@ class WeatherForecast:
         return Forecast(bandwidth, latency), (first, second)
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
+        """Extend the forecast beyond `when`; return whether that succeeded within the limits.
 
         Parameters
         ----------
         through : int
-            Messages that are through.
+            Messages that have completed.
         route : ndarray of int64, shape (L,)
-            Links of the next one, -1 after the last.
+            Links of the next message, padded with -1.
         now, when : float
-            When the first rank entered, and the time that is not known [s].
+            When the first rank entered, and the time that is unknown [s].
         """
         used = route[route >= 0]
         segments = int((self._timelines[0].last[used] - self._timelines[0].first[used]).sum())

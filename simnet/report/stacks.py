@@ -33,7 +33,7 @@ def stack_summary(stack: Stack, calibration: CalibrationSummary | None = None) -
     Examples
     --------
     >>> found = stack_summary(dataclasses.replace(STACKS["gloo"], before=5e-5))
-    >>> found["name"], found["properties"]["lets_go"], found["properties"]["before"]
+    >>> found["name"], found["properties"]["send_completion"], found["properties"]["before"]
     ('custom', 'ready', '50 us')
     """
     values = dataclasses.asdict(stack)
@@ -64,7 +64,7 @@ def distinct_properties(stack: StackSummary) -> str:
     Examples
     --------
     >>> distinct_properties(stack_summary(Stack("taken", rounds=2)))
-    'lets_go taken, rounds 2'
+    'send_completion taken, rounds 2'
     """
     plain = stack_summary(STACKS["ideal"])["properties"]
     # In the order in which they are declared, which files do not keep.
@@ -79,7 +79,7 @@ def describe_stack(stack: StackSummary) -> str:
     Examples
     --------
     >>> describe_stack(stack_summary(STACKS["ideal"])), describe_stack(stack_summary(Stack("taken")))
-    ('ideal (has no software)', 'custom, lets_go taken (not measured)')
+    ('ideal (has no software)', 'custom, send_completion taken (not measured)')
     """
     custom = f", {distinct_properties(stack)}" if stack["name"] == "custom" else ""
     return f"{stack['name']}{custom} ({stack.get('origin', stack['measured'])})"

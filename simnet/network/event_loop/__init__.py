@@ -1,52 +1,63 @@
-"""The inner loop of the network: ranks in their rounds, messages in their latency, flows at max-min fair shares.
+"""The inner loop of the network: ranks in rounds, messages in their latency, flows at max-min fair rates.
 
-Between two events every rate is constant, so a flow's end is one division away. Events are: a rank enters, or has
-computed; a message has its latency behind it, or has arrived; a flow ends; a link changes; background traffic comes or
-goes; a rank fails. What is due at one instant is worked off as one batch; then rates are settled: see `sharing.settle`.
+Rates are constant between two events, so the end of a flow is one division away. Events: a rank enters or has computed;
+a message has passed its latency or arrived; a flow ends; a link changes; background traffic toggles; a rank fails.
+Events at one instant are processed as a batch, then rates are settled (`sharing.settle_rates`).
 
-Things are rows of tables with named fields: `records`. Letters are rows: f a flow or message under way, u its use of a
-link, l a link, r a route, b background traffic, e a run (a schedule under way), g one of its ranks, m one of its
-messages. `simnet.network.engine` fills the tables. The functions that others call are those imported here.
+Everything is a row of a table with named fields (`records`). Letters are rows: f a flow or message, u a membership on a
+link, l a link, r a route, b background traffic, e a run (a schedule in flight), g one of its ranks, m one of its
+messages. `simnet.network.engine` fills the tables.
 """
 
 from simnet.network.event_loop import (
-    agenda,
-    arrivals,
+    accounting,
+    egress_queue,
+    event_queue,
     loop,
     messages,
-    ports,
     protocols,
     ranks,
+    receive_queue,
     records,
     sharing,
-    states,
     streams,
     timelines,
 )
-from simnet.network.event_loop.agenda import next_due, push, take_off
-from simnet.network.event_loop.loop import advance, changes
-from simnet.network.event_loop.messages import address, assign, limit_of, weight_of
-from simnet.network.event_loop.ports import carry, count_sent, end_of, hand_over, leaves_at, queue_up
-from simnet.network.event_loop.ranks import forget, start_run, stop
+from simnet.network.event_loop.egress_queue import (
+    count_sent,
+    inject,
+    join_egress_queue,
+    schedule_departure,
+    transmission_end,
+    transmit_at,
+)
+from simnet.network.event_loop.event_queue import next_event_time, push_event, remove_event
+from simnet.network.event_loop.loop import advance, change_links
+from simnet.network.event_loop.messages import count_assigned, create_message, limit_of, weight_of
+from simnet.network.event_loop.ranks import forget_run, start_run, stop_message
 from simnet.network.event_loop.sharing import (
-    detach,
+    detach_flow,
     free_all,
     free_flow,
     mark_dirty,
     set_rate,
-    settle,
+    settle_rates,
     start_flow,
     take_flow,
 )  # fmt: skip
-from simnet.network.event_loop.streams import through_at
-from simnet.network.event_loop.timelines import latency_of, look_up_all
+from simnet.network.event_loop.streams import stream_done_at
+from simnet.network.event_loop.timelines import latency_of, update_links
 
 __all__ = [
-    "MODULES", "address", "advance", "assign", "carry", "changes", "count_sent", "detach", "end_of", "forget",
-    "free_all", "free_flow", "hand_over", "latency_of", "leaves_at", "limit_of", "look_up_all", "mark_dirty",
-    "next_due", "push", "queue_up", "set_rate", "settle", "start_flow", "start_run", "stop", "take_flow", "take_off",
-    "through_at", "weight_of",
+    "MODULES", "advance", "change_links", "count_assigned", "count_sent", "create_message", "detach_flow",
+    "forget_run", "free_all", "free_flow", "inject", "join_egress_queue", "latency_of", "limit_of",
+    "mark_dirty", "next_event_time", "push_event", "remove_event", "schedule_departure", "set_rate",
+    "settle_rates", "start_flow", "start_run", "stop_message", "stream_done_at", "take_flow",
+    "transmission_end", "transmit_at", "update_links", "weight_of",
 ]  # fmt: skip
 
 # What is compiled together.
-MODULES = (records, agenda, arrivals, timelines, sharing, messages, ports, streams, states, protocols, ranks, loop)
+MODULES = (
+    records, event_queue, receive_queue, timelines, sharing, messages, egress_queue, streams, accounting, protocols,
+    ranks, loop,
+)  # fmt: skip

@@ -1,60 +1,60 @@
-"""From one instant at which something is due to the next."""
+"""The main loop: from one instant with events to the next."""
 
 from __future__ import annotations
 
-from simnet.network.event_loop.agenda import drop_first, next_due
-from simnet.network.event_loop.messages import join, stop_all_background, toggle
-from simnet.network.event_loop.ports import hand_over, serve
-from simnet.network.event_loop.ranks import act, deliver, end_flow, left
+from simnet.network.event_loop.egress_queue import dequeue, inject
+from simnet.network.event_loop.event_queue import next_event_time, pop_event
+from simnet.network.event_loop.messages import start_message, stop_all_background, toggle_background
+from simnet.network.event_loop.ranks import deliver_message, end_flow, own_link_event, rank_event
 from simnet.network.event_loop.records import (
     CHANGE,
     DELIVER,
+    DEQUEUE,
     EXTEND,
     GROW,
-    HAND_OVER,
+    INJECT,
     JOIN,
     LEFT,
     NOTICES,
     OUTAGE,
-    SERVE,
     STUCK,
     TOGGLE,
     WAITING,
     State,
 )  # fmt: skip
-from simnet.network.event_loop.sharing import mark_dirty, settle
-from simnet.network.event_loop.timelines import look_up
+from simnet.network.event_loop.sharing import mark_dirty, settle_rates
+from simnet.network.event_loop.timelines import update_link
 
 # ruff: noqa: E741 - l is the row of a link.
 
 
-def change(s: State, l: int) -> bool:
-    """Let the capacity of a link change; return whether it went down or came up, and somebody wants to know."""
+def change_link(s: State, l: int) -> bool:
+    """Update the capacity of a link; return whether it failed or recovered and outages are watched."""
     link = s.links[l]
     is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
     if link.until > s.now or not (is_used or s.watching):
         return False
     before = link.capacity
-    look_up(s, l, s.now)
+    update_link(s, l, s.now)
     if link.users:
         mark_dirty(s, l)
     return s.watching and (before > 0) != (link.capacity > 0)
 
 
-def changes(s: State) -> bool:
-    """Let all links change that are due to; return as `change` does, for any of them."""
+def change_links(s: State) -> bool:
+    """Process all link changes that are due; return whether any is a watched outage."""
     outage = False
-    while s.n_due and s.agenda[0].kind == CHANGE and s.agenda[0].time <= s.now:
-        l = s.agenda[0].row
-        drop_first(s)
+    while s.n_events and s.event_queue[0].kind == CHANGE and s.event_queue[0].time <= s.now:
+        l = s.event_queue[0].row
+        pop_event(s)
         s.n_quiet -= 1
-        if change(s, l):
+        if change_link(s, l):
             outage = True
     return outage
 
 
 def advance(s: State, now: float, until: float) -> int:
-    """Work off what is due by `now`, and what is due before `until`, unless somebody has to act before.
+    """Process events due by `now`, and those before `until`, unless the caller has to act first.
 
     Returns
     -------
@@ -64,42 +64,42 @@ def advance(s: State, now: float, until: float) -> int:
     while True:
         if s.n_early < 4 or s.n_free < s.most_sends:
             return GROW
-        due = next_due(s)
+        due = next_event_time(s)
         if due <= s.now:
-            if s.n_due and s.agenda[0].time <= s.now:
-                kind, row = s.agenda[0].kind, s.agenda[0].row
+            if s.n_events and s.event_queue[0].time <= s.now:
+                kind, row = s.event_queue[0].kind, s.event_queue[0].row
                 if kind == CHANGE:
-                    if changes(s):
+                    if change_links(s):
                         return OUTAGE
                     continue
-                drop_first(s)
+                pop_event(s)
                 if kind == JOIN:
-                    join(s, row)
+                    start_message(s, row)
                 elif kind == DELIVER:
-                    deliver(s, row)
+                    deliver_message(s, row)
                 elif kind == LEFT:
-                    left(s, row)
-                elif kind == HAND_OVER:
-                    hand_over(s, row)
-                elif kind == SERVE:
-                    serve(s, row)
+                    own_link_event(s, row)
+                elif kind == INJECT:
+                    inject(s, row)
+                elif kind == DEQUEUE:
+                    dequeue(s, row)
                 elif kind == TOGGLE:
                     s.n_quiet -= 1
                     if s.background_on:
-                        toggle(s, row)
+                        toggle_background(s, row)
                 else:
-                    act(s, row, kind)
+                    rank_event(s, row, kind)
             else:
                 end_flow(s, s.ends[0].flow)
             continue
         if s.background_on and not s.n_moving:
             stop_all_background(s)
         if s.n_dirty or s.n_new:
-            settle(s, s.now)
+            settle_rates(s, s.now)
             continue
         if s.n_notices:
             return NOTICES
-        if (s.n_moving or s.n_queued) and not s.n_ends and s.n_due == s.n_quiet and s.now >= s.hope:
+        if (s.n_moving or s.n_queued) and not s.n_ends and s.n_events == s.n_quiet and s.now >= s.hope:
             return STUCK
         if not (due <= now or due < until):
             return WAITING

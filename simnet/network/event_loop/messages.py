@@ -1,24 +1,24 @@
-"""Messages on their way: overhead and latency, then bytes as a flow; and the background traffic that they meet."""
+"""Messages in flight: overhead and latency, then bytes as a flow; and background traffic."""
 
 from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.arrivals import come, count
+from simnet.network.event_loop.event_queue import push_event
+from simnet.network.event_loop.receive_queue import join_receive_queue, update_backlog
 from simnet.network.event_loop.records import (
     ASKS,
     BACKGROUND,
+    BLOCKED,
     DATA,
     DELIVER,
-    HELD,
     JOIN,
     ON_ITS_WAY,
     TOGGLE,
     State,
 )
-from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
-from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
+from simnet.network.event_loop.sharing import detach_flow, free_flow, start_flow, take_flow
+from simnet.network.event_loop.timelines import changes_at, latency_of, update_link, value_at
 from simnet.network.sharing import SHORTEST
 
 # ruff: noqa: E741 - l is the row of a link.
@@ -27,20 +27,18 @@ from simnet.network.sharing import SHORTEST
 _RESIDUE = 1e-14
 
 
-def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
-    """Return the flow of a new message that has a route, and has not left.
+def create_message(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
+    """Return the flow of a new message that has a route and has not left.
 
     Parameters
     ----------
     s : State
-        The network.
     owner : int
-        The run that it belongs to, or `TRANSFER`.
+        Its run, or `TRANSFER`.
     first, candidates : int
-        The first of its candidate routes, and how many there are.
+        First candidate route, and their number.
     pick : int
-        It takes the candidate of this number, modulo their count; with adaptive routing, the one whose links have the
-        fewest messages under way for their capacity.
+        Candidate number, modulo their count; ignored with adaptive routing.
     nbytes, delay : float
         Bytes, and extra latency [s].
     """
@@ -48,7 +46,7 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
     r = first + pick % candidates
     if s.adaptive:
         r = least_loaded(s, first, candidates)
-        assign(s, r, 1)
+        count_assigned(s, r, 1)
     flow = s.flows[f]
     if s.routes[r].loss >= 0:
         nbytes = nbytes / s.losses[s.routes[r].loss].payload
@@ -59,7 +57,7 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
     return f
 
 
-def depart(s: State, f: int, leaves: float) -> None:
+def depart_message(s: State, f: int, leaves: float) -> None:
     """Let a message leave its host at a time [s]: latency and jitter first, then its bytes as a flow."""
     flow = s.flows[f]
     route = s.routes[flow.route]
@@ -69,15 +67,15 @@ def depart(s: State, f: int, leaves: float) -> None:
         flow.weight = weight_of(s, latency)
     arrives = leaves + (latency + flow.delay)
     if s.frame > 0:
-        arrives += forwarding(s, f, leaves)
+        arrives += forwarding_delay(s, f, leaves)
     if flow.remaining > 0 and route.end > route.begin:
-        push(s, arrives, JOIN, f)
+        push_event(s, arrives, JOIN, f)
     else:
-        push(s, arrives + s.receive_overhead, DELIVER, f)
+        push_event(s, arrives + s.receive_overhead, DELIVER, f)
 
 
-def forwarding(s: State, f: int, t: float) -> float:
-    """Return how long the links of a route take for one frame, but for the slowest, which has it in the flow."""
+def forwarding_delay(s: State, f: int, t: float) -> float:
+    """Return the store-and-forward time of one frame on all links of a route except the slowest."""
     route, total, most = s.routes[s.flows[f].route], 0.0, 0.0
     for at in range(route.begin, route.end):
         link = s.links[s.route_links[at]]
@@ -89,7 +87,7 @@ def forwarding(s: State, f: int, t: float) -> float:
 
 
 def limit_of(s: State, r: int, latency: float) -> float:
-    """Return the rate that loss leaves to a message on a route that has this latency."""
+    """Return the rate limit by packet loss of a route with this latency."""
     if s.routes[r].loss < 0:
         return math.inf
     loss = s.losses[s.routes[r].loss]
@@ -98,17 +96,17 @@ def limit_of(s: State, r: int, latency: float) -> float:
 
 
 def weight_of(s: State, latency: float) -> float:
-    """Return the weight in sharing links of a flow on a route that has this latency."""
+    """Return the sharing weight of a flow on a route with this latency."""
     return float(max(min(2 * latency, s.counted) + s.queueing, SHORTEST) ** -s.exponent)
 
 
 def least_loaded(s: State, first: int, candidates: int) -> int:
-    """Return the first of the candidate routes whose most loaded link is the least loaded."""
+    """Return the first candidate route whose most loaded link is the least loaded."""
     best, least = first, math.inf
     for r in range(first, first + candidates):
         most = 0.0
         for at in range(s.routes[r].begin, s.routes[r].end):
-            look_up(s, s.route_links[at], s.now)
+            update_link(s, s.route_links[at], s.now)
             link = s.links[s.route_links[at]]
             most = max(most, (link.assigned + 1) / link.capacity) if link.capacity > 0 else math.inf
         if most < least:
@@ -116,14 +114,14 @@ def least_loaded(s: State, first: int, candidates: int) -> int:
     return best
 
 
-def assign(s: State, r: int, change: int) -> None:
-    """Count messages under way on the links of a route."""
+def count_assigned(s: State, r: int, change: int) -> None:
+    """Add to the count of messages in flight on each link of a route."""
     for at in range(s.routes[r].begin, s.routes[r].end):
         s.links[s.route_links[at]].assigned += change
 
 
 def keep_in_order(s: State, f: int, connection: int) -> None:
-    """Put a message behind the one before it on its connection, if that is on the same route and has not ended."""
+    """Queue a message behind the previous one of its connection if that is in flight on the same route."""
     flow, before = s.flows[f], s.connections[connection].last
     if flow.remaining <= 0:
         return
@@ -132,54 +130,52 @@ def keep_in_order(s: State, f: int, connection: int) -> None:
         s.flows[before].behind, flow.waits = f, True
 
 
-def let_next(s: State, f: int, connection: int) -> None:
-    """Let the message behind one that has ended, or vanished, take its turn."""
+def release_next(s: State, f: int, connection: int) -> None:
+    """Release the message queued behind one that has ended or vanished."""
     if s.connections[connection].last == f:
         s.connections[connection].last = -1
     behind = s.flows[f].behind
     if behind >= 0:
         s.flows[f].behind, s.flows[behind].waits = -1, False
-        if s.flows[behind].state == HELD:
-            join(s, behind)
+        if s.flows[behind].state == BLOCKED:
+            start_message(s, behind)
 
 
-def join(s: State, f: int) -> None:
-    """Let the bytes of a message flow that has its latency behind it, once it is its turn."""
+def start_message(s: State, f: int) -> None:
+    """Start the flow of a message that has passed its latency, when its turn has come."""
     flow = s.flows[f]
     if flow.waits:
-        flow.state = HELD
+        flow.state = BLOCKED
         return
     flow.joined, flow.whole = s.now, flow.remaining
     if flow.what != DATA:
-        wait = queueing(s, f)
+        wait = control_delay(s, f)
         if wait < math.inf:
-            push(s, behind_others(s, f, s.now + wait) + s.receive_overhead, DELIVER, f)
+            push_event(s, order_control(s, f, s.now + wait) + s.receive_overhead, DELIVER, f)
             return
     # Background traffic takes part only while there is somebody to share with. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
     if s.n_background and not s.background_on:
         s.background_on = True
         for b in range(s.n_background):
-            toggle(s, b)
+            toggle_background(s, b)
     if s.in_order and flow.what == DATA:
-        look_up(s, s.route_links[s.routes[flow.route].end - 1], s.now)
-        come(s, f)
+        update_link(s, s.route_links[s.routes[flow.route].end - 1], s.now)
+        join_receive_queue(s, f)
     s.n_moving += 1
     start_flow(s, f, s.now)
 
 
-def queueing(s: State, f: int) -> float:
-    """Return how long a word takes that has its latency behind it; infinity if a link of its route is down.
+def control_delay(s: State, f: int) -> float:
+    """Return the time a control message takes after its latency; infinity if a link of its route is down.
 
-    It takes the slowest link of its route for its bytes, and waits on the links behind its host's own one for what has
-    come before it and is not carried yet: the backlog of a queue, and of messages that share a link what has come at
-    the rate that their hosts' own links have now. The word itself is in nobody's way there; one that meets a link that
-    is down takes its share as any message.
+    It takes its bytes at the slowest link, and waits on links after its host's own for bytes that came before it. It
+    delays nobody itself.
     """
     route, wait, slowest = s.routes[s.flows[f].route], 0.0, math.inf
     for at in range(route.begin, route.end):
         l = s.route_links[at]
-        look_up(s, l, s.now)
+        update_link(s, l, s.now)
         link = s.links[l]
         if link.capacity <= 0:
             return math.inf
@@ -187,28 +183,28 @@ def queueing(s: State, f: int) -> float:
         if l == route.own:
             continue
         if link.n_coming > 0 or link.first_passing >= 0:
-            count(s, l)
+            update_backlog(s, l)
             wait += link.backlog / link.capacity
-        u = link.first_use
+        u = link.first_membership
         while u >= 0:
-            other = s.flows[s.uses[u].flow]
+            other = s.flows[s.memberships[u].flow]
             if other.owner != BACKGROUND:
                 left = other.remaining - other.rate * (s.now - other.since)
-                wait += max(0.0, come_of(s, s.uses[u].flow) - (other.whole - left)) / link.capacity
-            u = s.uses[u].behind
+                wait += max(0.0, arrived_bytes(s, s.memberships[u].flow) - (other.whole - left)) / link.capacity
+            u = s.memberships[u].behind
     return wait + s.flows[f].remaining / slowest
 
 
-def come_of(s: State, f: int) -> float:
-    """Return how many bytes have come of a message, at the rate that its host's own link has now."""
+def arrived_bytes(s: State, f: int) -> float:
+    """Return the bytes of a message that have arrived at the rate of its host's own link."""
     flow = s.flows[f]
     own = s.routes[flow.route].own
-    look_up(s, own, s.now)
+    update_link(s, own, s.now)
     return min(flow.whole, s.links[own].capacity * (s.now - flow.joined))
 
 
-def behind_others(s: State, f: int, time: float) -> float:
-    """Return when a word that could be there at a time [s] arrives, in order with those before it of its kind."""
+def order_control(s: State, f: int, time: float) -> float:
+    """Return when a control message arrives, in order with earlier ones of its kind."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == ASKS:
         connection.asked = max(connection.asked, time)
@@ -217,14 +213,14 @@ def behind_others(s: State, f: int, time: float) -> float:
     return connection.told
 
 
-def toggle(s: State, b: int) -> None:
+def toggle_background(s: State, b: int) -> None:
     """Turn background traffic on or off, as it is now."""
     one = s.background[b]
     if one.until <= s.now:
         one.on = value_at(s, one.timeline, s.now)
         one.until = changes_at(s, one.timeline)
         if one.until < math.inf:
-            push(s, one.until, TOGGLE, b)
+            push_event(s, one.until, TOGGLE, b)
     if one.on <= 0:
         stop_background(s, b)
     elif one.flow < 0:
@@ -236,16 +232,16 @@ def toggle(s: State, b: int) -> None:
 
 
 def stop_background(s: State, b: int) -> None:
-    """Take the flow of background traffic off the network, if it is there."""
+    """Remove the flow of background traffic."""
     one = s.background[b]
     if one.flow >= 0:
-        detach(s, one.flow)
+        detach_flow(s, one.flow)
         free_flow(s, one.flow)
         one.flow = -1
 
 
 def stop_all_background(s: State) -> None:
-    """Leave all background traffic out."""
+    """Remove all background traffic."""
     s.background_on = False
     for b in range(s.n_background):
         stop_background(s, b)

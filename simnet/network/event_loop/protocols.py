@@ -1,28 +1,28 @@
-"""How a transport stack sends: what is posted when a rank enters a round, and the words that libraries exchange.
+"""Protocols of transport stacks: what a rank posts when it enters a round, and control messages.
 
-A message that has to wait for a word of its receiver leaves when that is there; see `simnet.network.stack`. What a rank
-does for messages, its software, takes place one after another. A rank whose sends need only leave has no such library,
-and is let go by its host's own link: `simnet.network.event_loop.ports`.
+A message that needs a control message of its receiver leaves when that is there (`simnet.network.stack`). A rank's
+software work for messages takes place one after another. With stack ``ideal`` there is none of this.
 """
 
 from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.messages import address, depart, keep_in_order
-from simnet.network.event_loop.ports import hand_over, send_off
+from simnet.network.event_loop.accounting import account_time
+from simnet.network.event_loop.egress_queue import inject, send_shared
+from simnet.network.event_loop.event_queue import push_event
+from simnet.network.event_loop.messages import create_message, depart_message, keep_in_order
 from simnet.network.event_loop.records import (
     ACKNOWLEDGED,
     ANSWERS,
     ASKING,
     ASKS,
     DATA,
+    EARLY_CONTROL,
     FAILED,
-    HAND_OVER,
     HAS_ARRIVED,
-    HEARD,
     IN_ROUND,
+    INJECT,
     IS_READY,
     LEFT_HOST,
     READY,
@@ -35,48 +35,47 @@ from simnet.network.event_loop.records import (
     Task,
 )  # fmt: skip
 from simnet.network.event_loop.sharing import free_flow
-from simnet.network.event_loop.states import account
 
 
-def post(s: State, g: int, task: Task) -> None:
-    """Let a rank that enters a round announce what it waits for, and send what need not wait."""
+def post_round(s: State, g: int, task: Task) -> None:
+    """Announce the receives of a round and start the sends that need not wait."""
     rank = s.ranks[g]
     i = rank.round_index
     sends_first = s.rounds[s.runs[rank.run].rounds + i].sends_first
-    if s.lets_go == READY and not sends_first:
-        say_ready(s, g, task)
+    if s.send_completion == READY and not sends_first:
+        send_ready(s, g, task)
     for m in range(task.messages, task.messages + task.sends):
         if s.ranks[s.messages[m].dst].state == FAILED:
             rank.missing += 1
             rank.unsent += 1
-        elif not needs_word(s, m):
-            send(s, g, m, i)
+        elif not needs_control(s, m):
+            send_message(s, g, m, i)
         else:
             rank.missing += 1
             rank.unsent += 1
-            if s.lets_go == ACKNOWLEDGED:
-                send(s, g, m, i)
-            elif s.lets_go == REQUEST:
-                speak(s, g, m, i, ASKS)
+            if s.send_completion == ACKNOWLEDGED:
+                send_message(s, g, m, i)
+            elif s.send_completion == REQUEST:
+                send_control(s, g, m, i, ASKS)
     # Words that came before the rank did: sends leave as they were posted, others are answered as they came.
-    if s.lets_go == READY:
+    if s.send_completion == READY:
         for m in range(task.messages, task.messages + task.sends):
-            f = take_word(s, g, i, m)
+            f = take_control(s, g, i, m)
             if f >= 0:
-                answer(s, g, f)
-    if s.lets_go == READY and sends_first:
-        say_ready(s, g, task)
-    f = take_word(s, g, i, -1)
+                handle_control(s, g, f)
+    if s.send_completion == READY and sends_first:
+        send_ready(s, g, task)
+    f = take_control(s, g, i, -1)
     while f >= 0:
-        answer(s, g, f)
-        f = take_word(s, g, i, -1)
+        handle_control(s, g, f)
+        f = take_control(s, g, i, -1)
     if rank.early_software > 0:
-        occupy(s, g, rank.early_software, first_early(s, task, i), i, TAKING_IN)
+        occupy_rank(s, g, rank.early_software, first_early_message(s, task, i), i, TAKING_IN)
         rank.early_software = 0.0
 
 
-def first_early(s: State, task: Task, i: int) -> int:
-    """Return the first message of round i that has arrived before its rank entered that, if arrivals are kept."""
+def first_early_message(s: State, task: Task, i: int) -> int:
+    """Return the first message of round i that arrived before its rank entered, if arrivals are kept."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -90,136 +89,125 @@ def number_of(s: State, run: Run, m: int, i: int) -> int:
     return s.rounds[run.rounds + i].offset + s.messages[m].number
 
 
-def say_ready(s: State, g: int, task: Task) -> None:
-    """Tell those that a rank receives messages from in its round that it is ready."""
+def send_ready(s: State, g: int, task: Task) -> None:
+    """Send a ready message to each rank that this round receives from."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
-        if needs_word(s, m):
-            speak(s, g, m, s.ranks[g].round_index, IS_READY)
+        if needs_control(s, m):
+            send_control(s, g, m, s.ranks[g].round_index, IS_READY)
 
 
-def take_word(s: State, g: int, i: int, m: int) -> int:
-    """Take the first word that waits for a rank in round i, about message m or, if that is -1, any; -1 if none does."""
+def take_control(s: State, g: int, i: int, m: int) -> int:
+    """Take the first early control message for round i, about message m if m >= 0; -1 if there is none."""
     rank = s.ranks[g]
-    f, before = rank.words, -1
+    f, before = rank.controls, -1
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
         f, before = s.flows[f].next, f
     if f >= 0:
         if before >= 0:
             s.flows[before].next = s.flows[f].next
         else:
-            rank.words = s.flows[f].next
+            rank.controls = s.flows[f].next
     return f
 
 
-def needs_word(s: State, m: int) -> bool:
-    """Return whether a send waits for a word of the receiver before it lets its rank go."""
-    return s.lets_go >= ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
+def needs_control(s: State, m: int) -> bool:
+    """Return whether a send waits for a control message of the receiver."""
+    return s.send_completion >= ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
-def occupy(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
-    """Have a rank work for a message, after what it has to do for others; return when it is done with that.
+def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
+    """Occupy a rank with software for message m of round i, after its earlier work; return the end.
 
-    Parameters
-    ----------
-    s : State
-        It has the rank.
-    g : int
-        Which one.
-    seconds : float
-        How long it takes.
-    m, i : int
-        The message, and its round.
-    what : int
-        What it does: `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
+    `what` is `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
     """
     rank = s.ranks[g]
-    begin = max(rank.let_go, s.now)
+    begin = max(rank.send_complete, s.now)
     if seconds <= 0:
         return begin
-    rank.let_go = begin + seconds
+    rank.send_complete = begin + seconds
     run = s.runs[rank.run]
     if run.software >= 0:
         at = run.software + 2 * (4 * number_of(s, run, m, i) + what)
-        s.software[at], s.software[at + 1] = begin, rank.let_go
-    return rank.let_go
+        s.software[at], s.software[at + 1] = begin, rank.send_complete
+    return rank.send_complete
 
 
 def software_before(s: State, m: int) -> float:
-    """Return the seconds that a message takes at its sender; none where a word lets it leave by itself."""
-    if s.lets_go == READY and needs_word(s, m):
+    """Return the software seconds of a message at its sender; none if a ready message triggers it."""
+    if s.send_completion == READY and needs_control(s, m):
         return 0.0
     return s.before + s.before_byte * s.messages[m].payload
 
 
 def software_after(s: State, m: int) -> float:
-    """Return the seconds that a message takes at its receiver."""
+    """Return the software seconds of a message at its receiver."""
     payload = s.messages[m].payload
     after = s.after + s.after_byte * payload
-    if s.lets_go == READY and needs_word(s, m):
+    if s.send_completion == READY and needs_control(s, m):
         after += s.before + s.before_byte * payload
     return after
 
 
-def send(s: State, g: int, m: int, i: int) -> None:
-    """Send a message of round i, once its software is done."""
+def send_message(s: State, g: int, m: int, i: int) -> None:
+    """Send message m of round i once its software is done."""
     message, rank = s.messages[m], s.ranks[g]
     run = s.runs[rank.run]
     number = number_of(s, run, m, i)
-    account(s, g)
-    account(s, message.dst)
+    account_time(s, g)
+    account_time(s, message.dst)
     rank.in_flight += 1
     s.ranks[message.dst].in_flight += 1
     if run.sent >= 0:
         s.sent[run.sent + number] = s.now
     delay = s.delays[run.delays + number] if run.delays >= 0 else 0.0
     pick = s.picks[run.picks + number] if run.picks >= 0 else 0
-    f = address(s, rank.run, message.route, message.candidates, pick, message.n_bytes, delay)
+    f = create_message(s, rank.run, message.route, message.candidates, pick, message.n_bytes, delay)
     flow = s.flows[f]
     flow.round_index, flow.message, flow.what = i, m, DATA
     keep_in_order(s, f, message.connection)
-    if s.lets_go == LEFT_HOST:
+    if s.send_completion == LEFT_HOST:
         run.pending += 1
-        depart(s, f, s.now + s.send_overhead)
-        send_off(s, g, f)
+        depart_message(s, f, s.now + s.send_overhead)
+        send_shared(s, g, f)
         return
-    if not needs_word(s, m):
+    if not needs_control(s, m):
         connection = s.connections[message.connection]
         connection.taken += message.payload
         if connection.taken > s.buffer:
             flow.holds = True
             rank.missing += 1
             rank.unsent += 1
-    leave_at(s, f, occupy(s, g, software_before(s, m), m, i, SENDING))
+    inject_at(s, f, occupy_rank(s, g, software_before(s, m), m, i, SENDING))
 
 
-def speak(s: State, g: int, m: int, i: int, what: int) -> None:
-    """Send a word about a message of round i: to its receiver, or from it to its sender."""
+def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
+    """Send a control message about message m of round i, to its receiver or back to its sender."""
     message, rank = s.messages[m], s.ranks[g]
     route = message.back if message.dst == g else message.route
-    f = address(s, rank.run, route, 1, 0, s.word, 0.0)
+    f = create_message(s, rank.run, route, 1, 0, s.control_bytes, 0.0)
     flow = s.flows[f]
     flow.round_index, flow.message, flow.what = i, m, what
     if what == HAS_ARRIVED:
-        leave_at(s, f, s.now)
+        inject_at(s, f, s.now)
     else:
-        seconds = s.before * s.rounds[s.runs[rank.run].rounds + i].words
-        leave_at(s, f, occupy(s, g, seconds, m, i, ASKING if what == ASKS else SPEAKING))
+        seconds = s.before * s.rounds[s.runs[rank.run].rounds + i].control_factor
+        inject_at(s, f, occupy_rank(s, g, seconds, m, i, ASKING if what == ASKS else SPEAKING))
 
 
-def leave_at(s: State, f: int, time: float) -> None:
-    """Hand a message over when its rank is done with it."""
+def inject_at(s: State, f: int, time: float) -> None:
+    """Inject a message when its rank has finished the software for it."""
     s.runs[s.flows[f].owner].pending += 1
     if time > s.now:
-        push(s, time, HAND_OVER, f)
+        push_event(s, time, INJECT, f)
     else:
-        hand_over(s, f)
+        inject(s, f)
 
 
-def hear(s: State, f: int) -> bool:
-    """Take note of a word that has arrived; return whether its rank had come to the round.
+def receive_control(s: State, f: int) -> bool:
+    """Process a control message that has arrived; return whether its rank had entered the round.
 
-    A word that comes before waits for the rank.
+    Early control messages wait for the rank.
     """
     flow = s.flows[f]
     message = s.messages[flow.message]
@@ -229,12 +217,12 @@ def hear(s: State, f: int) -> bool:
         free_flow(s, f)
         return False
     if has_entered(s, g, flow.round_index):
-        answer(s, g, f)
+        handle_control(s, g, f)
         return True
-    flow.state, flow.next = HEARD, -1
-    last = rank.words
+    flow.state, flow.next = EARLY_CONTROL, -1
+    last = rank.controls
     if last < 0:
-        rank.words = f
+        rank.controls = f
         return False
     while s.flows[last].next >= 0:
         last = s.flows[last].next
@@ -248,21 +236,21 @@ def has_entered(s: State, g: int, i: int) -> bool:
     return rank.round_index > i or (rank.round_index == i and rank.state == IN_ROUND)
 
 
-def answer(s: State, g: int, f: int) -> None:
-    """Do what a word is for, and free its flow."""
+def handle_control(s: State, g: int, f: int) -> None:
+    """Act on a control message, and free its flow."""
     flow = s.flows[f]
     m, i, what = flow.message, flow.round_index, flow.what
     free_flow(s, f)
     if what == ASKS:
-        speak(s, g, m, i, ANSWERS)
+        send_control(s, g, m, i, ANSWERS)
         return
     if what != HAS_ARRIVED:
-        send(s, g, m, i)
-    one_less(s, g, i, 1)
+        send_message(s, g, m, i)
+    count_down(s, g, i, 1)
 
 
-def one_less(s: State, g: int, i: int, sent: int) -> None:
-    """Count down what a rank waits for in round i, which may be open behind its own; `sent` is 1 for a send, or 0."""
+def count_down(s: State, g: int, i: int, sent: int) -> None:
+    """Count down what a rank waits for in round i, possibly an earlier open one; `sent` is 1 for a send, else 0."""
     rank = s.ranks[g]
     if rank.round_index == i:
         rank.missing -= 1
@@ -274,11 +262,11 @@ def one_less(s: State, g: int, i: int, sent: int) -> None:
     s.early[early].count += 1
     s.early[early].unsent -= sent
     if s.early[early].count == 0:
-        early_in(s, g, i)
+        take_early(s, g, i)
 
 
-def early_in(s: State, g: int, i: int) -> int:
-    """Return how many messages of round i have arrived at a rank before it, and forget them."""
+def take_early(s: State, g: int, i: int) -> int:
+    """Return and clear the number of messages of round i that arrived before the rank entered."""
     rank = s.ranks[g]
     before, early = -1, rank.early
     while early >= 0 and s.early[early].round_index != i:
@@ -297,7 +285,7 @@ def early_in(s: State, g: int, i: int) -> int:
 
 
 def early_entry(s: State, g: int, i: int) -> int:
-    """Return the entry of round i among those that a rank is not in, a new one if there is none."""
+    """Return the entry of round i among rounds that a rank is not in, creating it if needed."""
     early = s.ranks[g].early
     while early >= 0 and s.early[early].round_index != i:
         early = s.early[early].next

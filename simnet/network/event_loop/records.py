@@ -1,9 +1,8 @@
-"""What the event loop knows: a record for each thing, with named fields, and tables of them.
+"""The state of the event loop: one record per kind of thing, and tables of them.
 
-A thing is known by its row in the table of its kind, and -1 is none: ``s.flows[f].rate`` is the rate of the flow f. The
-tables of a `State` are lists of the classes here, which Python goes through at its own pace, or arrays of the same
-fields, for which the same functions are compiled (`simnet.base.compiled_records`), to the same results. It is long, as
-all tables that are compiled together are described in one place.
+Things are referred to by their row in a table, -1 for none: ``s.flows[f].rate`` is the rate of flow f. Tables are lists
+of these classes when interpreted, and arrays of the same fields for the compiled functions
+(`simnet.base.compiled_records`), with the same results.
 """
 
 from __future__ import annotations
@@ -15,45 +14,43 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# What is due, and for whom: the rank, the flow, the link or the background flow of that row.
-ENTER, WORK, WORKED, LEAVE, LET_GO, HAND_OVER, JOIN, DELIVER, LEFT, SERVE, CHANGE, TOGGLE, FAIL = range(13)
+# Kinds of events, for the rank, flow, link or background traffic of a row.
+ENTER, WORK, WORKED, LEAVE, SEND_COMPLETE, INJECT, JOIN, DELIVER, LEFT, DEQUEUE, CHANGE, TOGGLE, FAIL = range(13)
 
-# What `advance` returns: nothing more is due; notices have come; nothing moves any more; room for messages under way or
-# early arrivals, or more of the weather, is needed; a link went down or came up.
+# What `advance` returns: nothing is due; there are notices; nothing can move; more room for messages in flight or early
+# arrivals is needed; more weather is needed; a link failed or recovered.
 WAITING, NOTICES, STUCK, GROW, EXTEND, OUTAGE = range(6)
 
-# What notices say: a run is done; it can never be; the message of a transfer has arrived.
+# Notices: a run is done; it can never be; the message of a transfer has arrived.
 DONE, STALLED, ARRIVED = range(3)
 
-# What a rank does: nothing yet or any more, waits for its gate, computes, has entered its round, or has failed.
+# States of a rank: not yet or no longer in the schedule, waiting for its gate, computing, in its round, failed.
 OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
 
-# What a flow is: free, a message before or behind its flow, one whose connection is not through with the one before it,
-# a flow, one that has vanished, one that has arrived or vanished while its host's own link is not through with it, one
-# that waits for that link, or a word heard before its rank came to the round.
-FREE, ON_ITS_WAY, HELD, FLOWING, VANISHED, GONE, QUEUED, HEARD = range(8)
+# States of a flow: free; a message before or after its flow; behind another one of its connection; flowing; vanished;
+# arrived or vanished while its host's own link still sends it; in an egress queue; an early control message.
+FREE, ON_ITS_WAY, BLOCKED, FLOWING, VANISHED, DRAINED, QUEUED, EARLY_CONTROL = range(8)
 
-# What a flow carries: the bytes of a message, or a word about it: that its receiver is ready, that its sender asks to
-# send it, the answer to that, or that it has arrived.
+# What a flow carries: data, or a control message: the receiver is ready, a request to send, its answer, an arrival.
 DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
 
-# What software a rank does for a message: it asks to send it, speaks a word of the receiver, sends it, takes it in.
+# Software of a rank for a message: the request, a control message of the receiver, the send, and the receive.
 ASKING, SPEAKING, SENDING, TAKING_IN = range(4)
 
-# When a send lets its rank go; see `simnet.network.stack`.
+# When a send completes; see `simnet.network.stack`.
 LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 
-# Who owns a flow if that is no run; the bottleneck of a flow if that is no link, or not known yet.
+# Owner of a flow without a run; bottleneck of a flow if it is no link, or not known yet.
 TRANSFER, BACKGROUND = -1, -2
 NOTHING, ITSELF, UNSOLVED = -1, -2, -3
 
 Row: TypeAlias = Annotated[int, np.int32]
-"""A row, or a number of rows, in four bytes, for what there are many of. Functions read these and write none."""
+"""A row or a count in four bytes, for large tables. The loop only reads these."""
 
 
 @dataclass(slots=True)
-class Due:
-    """An entry of the agenda: when, in which order it was asked for, what is due, and for which row."""
+class Event:
+    """An entry of the event queue: time, insertion order, kind, and the row it is for."""
 
     time: float = 0.0
     order: int = 0
@@ -63,17 +60,15 @@ class Due:
 
 @dataclass(slots=True)
 class Flow:
-    """A message under way, or background traffic that is on.
+    """A message in flight, or background traffic that is on.
 
-    Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, its `weight` on
-    shared links, the `limit` that it does not exceed, its `bottleneck`, and the `place` of its end among all. `unsent`
-    bytes had to leave its host's own link at the time `counted`, and leave at the rate `pace` since, if that link may
-    change meanwhile or the message go another way. On its connection, the flow `behind` waits for it, and it `waits`
-    itself. It carries `what`, and `holds` its sender until it has arrived if the system has no room for it. `next` is
-    the next free flow, or the one behind it in a queue. It shares the links of its route from the place `first` to the
-    one before `stop`, without those that it has `passed`. `lasts` are the seconds that its host's own link is at it,
-    where messages queue; infinity where that link changes meanwhile. It is in the queue of the link `port`, if of any:
-    it `comes` there, or all of it has come and `remaining` are before its end.
+    `remaining` bytes at time `since` (up to `residue` are rounding), the `rate` since then, the sharing `weight`, the
+    rate `limit`, the `bottleneck`, and the `place` of its end in the heap. `unsent` bytes had to leave over the own
+    link at time `counted`, at rate `pace`, if that may still change. The flow `behind` waits for it on its connection;
+    it `waits` itself. It carries `what`, and `holds` its sender until it arrives. `next` is the next free flow, or the
+    next one in a queue. Its links are those of its route from `first` to before `stop`, after those `passed`. `lasts`
+    is the time its own link takes, where messages queue. It is in the receive queue of link `port`: it `comes` there,
+    or all has arrived and `remaining` bytes are before its end.
     """
 
     # What `settle` looks at first.
@@ -114,16 +109,16 @@ class Flow:
 
 
 @dataclass(slots=True)
-class End:
-    """When a flow will end."""
+class FlowEnd:
+    """The end of a flow."""
 
     time: float = 0.0
     flow: int = -1
 
 
 @dataclass(slots=True)
-class Use:
-    """The use of a link by a flow, in a list of all uses of that link."""
+class LinkMembership:
+    """Membership of a flow in the list of flows on a link."""
 
     before: int = -1
     behind: int = -1
@@ -132,23 +127,21 @@ class Use:
 
 @dataclass(slots=True)
 class Link:
-    """A link: its capacity and until when that holds, and who uses it.
+    """A link: its capacity, until when it holds, and its users.
 
-    `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as
-    their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
-    stands for messages whose end the link's next change decides. Where they leave one after another, those from
-    `port_first` to `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
-    If it `queues`, messages to its host pass it in the order in which their bytes come: `n_coming` come at the rate
-    `coming` altogether, and `backlog` bytes of what has come were left at the time `counted`. All has come of those
-    from `first_passing` on.
+    `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last, `port_free`
+    is when that is done, `port_flow` heads the messages whose departure depends on the link's next change. With a
+    queue, messages from `port_first` to `port_last` wait, and `port_rest` bytes of the current one are left at the next
+    change. If it `queues` (receive queue), `n_coming` messages arrive at rate `coming`, `backlog` bytes were left at
+    time `counted`, and those from `first_passing` on have arrived in full.
     """
 
     capacity: float = 0.0
     until: float = math.inf
     users: int = 0
-    first_use: int = -1
+    first_membership: int = -1
     assigned: int = 0
-    crowd: int = -1
+    incast_derating: int = -1
     bandwidths: int = -1
     latencies: int = -1
     port_free: float = 0.0
@@ -167,13 +160,12 @@ class Link:
 
 
 @dataclass(slots=True)
-class Filling:
-    """What `settle` notes of a link, at its call number `stamp`.
+class LinkAllocation:
+    """Working data of `settle_rates` for a link, valid for call number `stamp`.
 
-    Of the flows that are solved, `chosen` use it, which have the sum of weights `weight`; they stand from `members` on,
-    and `unsolved` of them have no rate yet. The others leave `open` to them, have levels up to `top`, and some of them
-    are `held` back by the link; so it was when `counted` flows were chosen. What is left is `rest`, and the `level` is
-    that of those whom the link holds back, infinity if there are none.
+    `chosen` flows of total `weight` are solved again; they stand from `members` on, `unsolved` of them without a rate.
+    The others leave `open`, have levels up to `top`, and some are `held` back by the link; `counted` is the number
+    chosen at that count. `rest` is left, and `level` is that of the flows the link limits, else infinity.
     """
 
     stamp: int = 0
@@ -191,7 +183,7 @@ class Filling:
 
 @dataclass(slots=True)
 class Share:
-    """An entry of the heap of `solve`: a level, and the link that offers it, or -1 - f for the limit of the flow f."""
+    """An entry of the heap of `solve_rates`: a level and its link, or -1 - f for the limit of flow f."""
 
     level: float = 0.0
     of: int = 0
@@ -199,7 +191,7 @@ class Share:
 
 @dataclass(slots=True)
 class Timeline:
-    """A quantity as a function of time: the segment that was in force last, and the one after the last known."""
+    """A quantity over time: its current segment, and the one after the last known."""
 
     here: int = 0
     last: int = 0
@@ -207,7 +199,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class Route:
-    """A route: its latency if that is constant, where its links stand, its sender's own link, and loss there, or -1."""
+    """A route: its latency if constant, where its links stand, its sender's own link, and its loss, or -1."""
 
     latency: float = 0.0
     begin: Row = 0
@@ -218,7 +210,7 @@ class Route:
 
 @dataclass(slots=True)
 class Loss:
-    """What packet loss does to messages on a route: see `simnet.network.transport.Limits`."""
+    """Packet loss on a route; see `simnet.network.transport.Limits`."""
 
     slope: float = 0.0
     fixed: float = 0.0
@@ -227,7 +219,7 @@ class Loss:
 
 @dataclass(slots=True)
 class Background:
-    """Background traffic: whether it is on (> 0), until when, its limit and weight, and its flow while that exists."""
+    """Background traffic: on (> 0) until when, its limit and weight, and its flow while it exists."""
 
     limit: float = 0.0
     weight: float = 1.0
@@ -240,10 +232,10 @@ class Background:
 
 @dataclass(slots=True)
 class Run:
-    """A schedule under way: where its ranks, rounds and columns by message stand, or -1.
+    """A schedule in flight: where its ranks, rounds and message columns stand, or -1.
 
-    `running` counts the ranks that are not done, negative once it is stalled; `pending` what is still due for it. It
-    `fails` if one of its ranks is to. From `software` on it is noted from when to when ranks do software for messages.
+    `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
+    `software` is where software times are kept.
     """
 
     n_ranks: int = 0
@@ -262,12 +254,11 @@ class Run:
 
 @dataclass(slots=True)
 class Rank:
-    """A rank of a run: its times, the round it is in, and what of that it waits for.
+    """A rank of a run: its times, its round, and what it waits for.
 
-    Messages that have not arrived are `missing`, sends that wait for something, which are `unsent`, and own links that
-    it waits for to let its messages go, of which so many are `leaving`. It stays until the time `let_go` at least, and
-    `leaves` once that is on the agenda. Flows from `words` on are words for rounds to come. What it computes beside its
-    rounds is on its `stream`, or -1.
+    `missing` counts messages that have not arrived, sends that wait (`unsent` of them), and own links that are busy
+    (`leaving` of them). It stays until `send_complete` at least, and `leaves` once that is scheduled. Early control
+    messages start at `controls`. Work next to its rounds is on `stream`, or -1.
     """
 
     start: float = 0.0
@@ -284,21 +275,21 @@ class Rank:
     missing: int = 0
     leaving: int = 0
     unsent: int = 0
-    let_go: float = -math.inf
+    send_complete: float = -math.inf
     in_flight: int = 0
     early: int = -1
-    words: int = -1
+    controls: int = -1
     early_software: float = 0.0
     leaves: bool = False
 
 
 @dataclass(slots=True)
 class Round:
-    """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
+    """A round of a run: its tasks, gates or -1, and the offset of its first message.
 
-    Ranks enter it with up to `ahead` rounds before it open; if it `sends_first`, their words, of `words` times their
-    software, come after what they send. It `continues` the phase of the one before. From `worked` on it is noted when
-    ranks begin to compute and, with a stream, end. It `opens` a part, or is the work that `unpacks` one. -1 is none.
+    Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends; they
+    cost `control_factor` times their software. It `continues` the phase of the previous round. `worked` is where
+    compute times are kept. It `opens` a part, or `unpacks` one. -1 is none.
     """
 
     tasks: int = -1
@@ -310,15 +301,14 @@ class Round:
     ahead: int = 0
     continues: bool = False
     sends_first: bool = False
-    words: int = 1
+    control_factor: int = 1
 
 
 @dataclass(slots=True)
 class Task:
-    """What a rank does in a round: computes, sends messages that stand in a row, receives those of a row of `incoming`.
+    """The task of a rank in a round: seconds of work, consecutive messages to send, and a row of `incoming` to receive.
 
-    Equal rounds share their tasks and messages. Of a rank with a stream, `seconds` queue there, and `software` of the
-    library comes behind; of others it is in the seconds.
+    Equal rounds share tasks. With a stream, `seconds` queue there and `software` follows; without, it is in `seconds`.
     """
 
     seconds: float = 0.0
@@ -331,15 +321,13 @@ class Task:
 
 @dataclass(slots=True)
 class Stream:
-    """The compute stream of a rank: slices of the backward pass, and kernels that queue; up to the time `reached`.
+    """The compute stream of a rank, advanced up to time `reached`.
 
-    A slice `runs`, with so much `left`, or the next begins, of so many `parts`, whose `portions` stand in a row.
-    Kernels are `queued` and `served` in seconds, all together; the first of the queue has been served `since`, if the
-    stream `serves`, and that before it `began`. Of parts, so many have been `selected`, and of those of which something
-    was `posted` to unpack them, so many `unpacked`. Slices and kernels run `aside` from each other, slower by two
-    factors while both do, or in turn; slices are also slower by the factor `beside` of the part whose messages are
-    under way. All slices and the kernels behind them were `computed` at that time. Slices ran for `sliced` seconds;
-    kernels for `busy` seconds since then, of which so many are `booked`.
+    A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. Kernel
+    seconds `queued` and `served` are totals; the first in the queue is served `since`, if the stream `serves`; the one
+    before `began` then. Counts of parts: `selected`, `posted` to unpack, `unpacked`. Slices and kernels run `aside`
+    from each other, slowed by two factors, or in turn; `beside` slows slices while messages of the part are in flight.
+    All slices and kernels ended at `computed`. Slices ran `sliced` seconds, kernels `busy` since then, `booked` of it.
     """
 
     reached: float = 0.0
@@ -355,7 +343,7 @@ class Stream:
     beside: float = 1.0
     slower_slices: float = 1.0
     slower_kernels: float = 1.0
-    portions: int = -1
+    compute_slices: int = -1
     parts: int = 0
     slices: int = 0
     selected: int = 0
@@ -367,11 +355,11 @@ class Stream:
 
 
 @dataclass(slots=True)
-class Portion:
-    """What a rank computes for a part: seconds of its slice, and of the kernels behind that, which `select`.
+class ComputeSlice:
+    """A part's slice and the kernels that `select` and unpack it.
 
-    Where in the queue of kernels selection ends, and what unpacks the part; infinity while it is not there. Slices are
-    slower by `beside` while its messages are under way. Then the times at which all three began and ended.
+    Places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown `beside` while
+    its messages are in flight, and start and end of all three.
     """
 
     seconds: float = 0.0
@@ -389,9 +377,9 @@ class Portion:
 
 @dataclass(slots=True)
 class Message:
-    """A message of a round: bytes on the wire, ranks, candidate routes, which stand in a row, its number in the round.
+    """A message of a round: bytes on the wire, ranks, candidate routes, and its number in the round.
 
-    Its `payload` is what ranks see of it, `back` the first of the routes from its receiver to its sender.
+    `payload` is its size for the ranks, `back` the first route from receiver to sender.
     """
 
     n_bytes: float = 0.0
@@ -407,9 +395,9 @@ class Message:
 
 @dataclass(slots=True)
 class Connection:
-    """From rank to rank: the `last` flow that has not ended, and bytes `taken` by the system that have not arrived.
+    """From rank to rank: the `last` unfinished flow, and bytes `taken` by the system that have not arrived.
 
-    Also when the last requests about its messages arrive, and the last other words about them, the other way [s].
+    `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """
 
     last: int = -1
@@ -419,11 +407,11 @@ class Connection:
 
 
 @dataclass(slots=True)
-class Early:
-    """Messages of a round that have arrived at a rank before it entered, and their `software`.
+class EarlyArrival:
+    """Messages of a round that arrived before its rank entered, and their `software`.
 
-    Of a round that is open while the rank is in a later one, what is missing, as a negative count, and sends of that
-    that are `unsent`. `next` is that in a list of the rank, or of free ones.
+    For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` continues the
+    list.
     """
 
     round_index: int = -1
@@ -435,7 +423,7 @@ class Early:
 
 @dataclass(slots=True)
 class Notice:
-    """What the caller of `advance` has to be told: what, and of which run, or of which token of a transfer."""
+    """A notice for the caller of `advance`: its kind, and the run or the transfer's token."""
 
     kind: int = 0
     row: int = 0
@@ -443,12 +431,11 @@ class Notice:
 
 @dataclass(slots=True)
 class State:
-    """All that the loop knows: times and options, how much of each list is in use, lists, and tables.
+    """The whole state of the loop: times, options, list lengths, lists, and tables.
 
-    `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
-    life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself; of
-    `n_free` free flows, one event takes up to `most_sends`. Messages that wait for their hosts' own links are
-    `n_queued`.
+    The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
+    calls of `settle_rates`. `n_quiet` counts events that move nothing by themselves. One event takes up to `most_sends`
+    of `n_free` flows. `n_queued` messages are in egress queues.
     """
 
     now: float = 0.0
@@ -462,8 +449,8 @@ class State:
     exponent: float = 0.0
     counted: float = math.inf
     queueing: float = 0.0
-    # The stack; `frame` and `word` are bytes on the wire.
-    lets_go: int = LEFT_HOST
+    # The stack; `frame` and `control_bytes` are bytes on the wire.
+    send_completion: int = LEFT_HOST
     queues: bool = False
     in_order: bool = False
     runs_ahead: bool = False
@@ -471,7 +458,7 @@ class State:
     eager_limit: float = 0.0
     buffer: float = math.inf
     frame: float = 0.0
-    word: float = 0.0
+    control_bytes: float = 0.0
     before: float = 0.0
     after: float = 0.0
     before_byte: float = 0.0
@@ -482,7 +469,7 @@ class State:
     background_on: bool = False
     hops: int = 0
     stamp: int = 0
-    n_asked: int = 0
+    n_pushed: int = 0
     n_quiet: int = 0
     n_moving: int = 0
     n_queued: int = 0
@@ -491,11 +478,11 @@ class State:
     n_free: int = 0
     most_sends: int = 1
     n_background: int = 0
-    n_crowd: int = 0
+    n_derating: int = 0
     free_flow: int = -1
     free_early: int = -1
     # How much of the lists below is in use.
-    n_due: int = 0
+    n_events: int = 0
     n_ends: int = 0
     n_new: int = 0
     n_dirty: int = 0
@@ -503,8 +490,8 @@ class State:
     n_touched: int = 0
     n_notices: int = 0
     # Two heaps: what is due, and flows by their end. Flows to solve, links that changed; `settle`'s flows and links.
-    agenda: list[Due] = field(default_factory=list)
-    ends: list[End] = field(default_factory=list)
+    event_queue: list[Event] = field(default_factory=list)
+    ends: list[FlowEnd] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
     dirty: list[int] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
@@ -514,10 +501,10 @@ class State:
     notices: list[Notice] = field(default_factory=list)
     # The network.
     flows: list[Flow] = field(default_factory=list)
-    uses: list[Use] = field(default_factory=list)
+    memberships: list[LinkMembership] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
-    fillings: list[Filling] = field(default_factory=list)
-    crowd_factors: list[float] = field(default_factory=list)
+    allocations: list[LinkAllocation] = field(default_factory=list)
+    derating_factors: list[float] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     route_links: list[Row] = field(default_factory=list)
@@ -530,7 +517,7 @@ class State:
     gates: list[float] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
-    portions: list[Portion] = field(default_factory=list)
+    compute_slices: list[ComputeSlice] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     incoming: list[Row] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
@@ -540,7 +527,7 @@ class State:
     arrived: list[float] = field(default_factory=list)
     worked: list[float] = field(default_factory=list)
     software: list[float] = field(default_factory=list)
-    early: list[Early] = field(default_factory=list)
+    early: list[EarlyArrival] = field(default_factory=list)
     # Segments of all timelines: from when on there is which value.
     times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     values: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))

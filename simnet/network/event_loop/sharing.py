@@ -1,7 +1,6 @@
-"""Flows at max-min fair shares of the links on their routes, found anew for as few flows as possible: see `settle`.
+"""Max-min fair rates of flows on the links of their routes, re-solved for as few flows as possible.
 
-Flows have weights, and what is fair is their *levels*, the rates over the weights. Unless shares are `weighted`, all
-weights are 1.
+Flows may have weights; what is fair is their *level*, rate over weight. Without weights all are 1.
 
 References
 ----------
@@ -12,10 +11,10 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import ends_at, never_ends
-from simnet.network.event_loop.arrivals import comes_at
+from simnet.network.event_loop.event_queue import clear_flow_end, set_flow_end
+from simnet.network.event_loop.receive_queue import set_arrival_rate
 from simnet.network.event_loop.records import FLOWING, FREE, ITSELF, NOTHING, UNSOLVED, State
-from simnet.network.event_loop.timelines import look_up
+from simnet.network.event_loop.timelines import update_link
 
 # ruff: noqa: E741 - l is the row of a link.
 
@@ -34,7 +33,7 @@ def take_flow(s: State) -> int:
 
 
 def free_flow(s: State, f: int) -> None:
-    """Give a flow back."""
+    """Free a flow."""
     flow = s.flows[f]
     flow.state, flow.next = FREE, s.free_flow
     s.free_flow = f
@@ -42,21 +41,21 @@ def free_flow(s: State, f: int) -> None:
 
 
 def free_all(s: State, first: int, count: int) -> None:
-    """Give flows back whose rows follow each other; the first will be taken first."""
+    """Free consecutive flows; the first is taken first."""
     for f in range(first + count - 1, first - 1, -1):
         s.flows[f].place, s.flows[f].is_new = -1, False
         free_flow(s, f)
 
 
 def start_flow(s: State, f: int, now: float) -> None:
-    """Let the bytes of a message, or background traffic, flow."""
+    """Start the flow of a message or of background traffic."""
     flow = s.flows[f]
     flow.state, flow.bottleneck, flow.place = FLOWING, NOTHING, -1
     flow.rate, flow.since = 0.0, now
     route = s.routes[flow.route]
     flow.first, flow.stop = route.begin + flow.passed, route.end - (1 if flow.port >= 0 else 0)
-    if attach(s, f, now) or flow.limit < math.inf:
-        enqueue(s, f)
+    if attach_flow(s, f, now) or flow.limit < math.inf:
+        mark_new(s, f)
         return
     # Alone on all its links.
     bottleneck, rate = NOTHING, math.inf
@@ -67,50 +66,50 @@ def start_flow(s: State, f: int, now: float) -> None:
     set_rate(s, f, rate, bottleneck, now)
 
 
-def attach(s: State, f: int, now: float) -> bool:
-    """Let a flow use its links; return whether it shares any with others, which are noted to have changed."""
-    links, uses, shares = s.links, s.uses, False
+def attach_flow(s: State, f: int, now: float) -> bool:
+    """Add a flow to its links; return whether it shares any, which are then marked dirty."""
+    links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
         l = s.route_links[at]
         link = links[l]
-        first = link.first_use
-        uses[u].before, uses[u].behind = -1, first
+        first = link.first_membership
+        memberships[u].before, memberships[u].behind = -1, first
         if first >= 0:
-            uses[first].before = u
+            memberships[first].before = u
             shares = True
             mark_dirty(s, l)
         else:
-            look_up(s, l, now)
-        link.first_use = u
+            update_link(s, l, now)
+        link.first_membership = u
         link.users += 1
         u += 1
     return shares
 
 
-def detach(s: State, f: int) -> None:
-    """Take a flow off its links; `settle` gives what it leaves to the others."""
-    uses = s.uses
+def detach_flow(s: State, f: int) -> None:
+    """Remove a flow from its links; `settle_rates` redistributes its share."""
+    memberships = s.memberships
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
         l = s.route_links[at]
         link = s.links[l]
-        before, behind = uses[u].before, uses[u].behind
+        before, behind = memberships[u].before, memberships[u].behind
         if before >= 0:
-            uses[before].behind = behind
+            memberships[before].behind = behind
         else:
-            link.first_use = behind
+            link.first_membership = behind
         if behind >= 0:
-            uses[behind].before = before
+            memberships[behind].before = before
         link.users -= 1
         if link.users:
             mark_dirty(s, l)
         u += 1
-    never_ends(s, f)
+    clear_flow_end(s, f)
 
 
 def mark_dirty(s: State, l: int) -> None:
-    """Note that something about a link in use has changed."""
+    """Mark a link in use as changed."""
     link = s.links[l]
     if not link.is_dirty:
         link.is_dirty = True
@@ -118,8 +117,8 @@ def mark_dirty(s: State, l: int) -> None:
         s.n_dirty += 1
 
 
-def enqueue(s: State, f: int) -> None:
-    """Have a flow solved at the next occasion."""
+def mark_new(s: State, f: int) -> None:
+    """Mark a flow to be solved next."""
     flow = s.flows[f]
     if not flow.is_new:
         flow.is_new = True
@@ -128,172 +127,170 @@ def enqueue(s: State, f: int) -> None:
 
 
 def effective_capacity(s: State, l: int) -> float:
-    """Return what a link carries when as many flows use it as do."""
+    """Return the capacity of a link with its current number of users."""
     link = s.links[l]
-    if link.crowd < 0:
+    if link.incast_derating < 0:
         return link.capacity
-    return link.capacity * s.crowd_factors[link.crowd + min(link.users, s.n_crowd - 1)]
+    return link.capacity * s.derating_factors[link.incast_derating + min(link.users, s.n_derating - 1)]
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate of a flow and what holds it back."""
+    """Set the rate and the bottleneck of a flow."""
     flow = s.flows[f]
     flow.bottleneck = bottleneck
     old = flow.rate
     if rate == old:
         return
     if flow.port >= 0:
-        comes_at(s, f, rate)
+        set_arrival_rate(s, f, rate)
     if old > 0:
         flow.remaining -= old * (now - flow.since)
     flow.rate, flow.since = rate, now
     if flow.remaining <= flow.residue:
-        ends_at(s, f, now)
+        set_flow_end(s, f, now)
     elif rate > 0 and flow.remaining < math.inf:
-        ends_at(s, f, now + flow.remaining / rate)
+        set_flow_end(s, f, now + flow.remaining / rate)
     else:
-        never_ends(s, f)
+        clear_flow_end(s, f)
 
 
-def settle(s: State, now: float) -> None:
+def settle_rates(s: State, now: float) -> None:
     """Set the rate of every flow whose max-min fair rate has changed.
 
-    Rates are max-min fair if and only if no link carries more than it can and each flow has a bottleneck: a full link
-    on which no flow has a higher level (or a limit of its own). So the flows to solve again are found by need. First
-    those that are new, that had their bottleneck on a link that changed, or that use a link which is now too full. They
-    are solved while all others keep their rates. Then it is checked on their links whether one of the others is faster
-    than it may be, or has lost its bottleneck; if so, it is solved again with them. At the end everybody has a
-    bottleneck. In most cases that takes a handful of flows, however many are connected through shared links.
+    Rates are max-min fair if and only if no link is overloaded and each flow has a bottleneck: a full link on which no
+    flow has a higher level, or a limit of its own. First the new flows, those with their bottleneck on a changed link,
+    and all on an overloaded link are solved while others keep their rates. Then other flows on their links that are too
+    fast, or have lost their bottleneck, join them, until everyone has a bottleneck. That is usually a handful of flows.
     """
-    flows, uses, links, fillings = s.flows, s.uses, s.links, s.fillings
+    flows, memberships, links, allocations = s.flows, s.memberships, s.links, s.allocations
     s.stamp += 1
     s.n_chosen, s.n_touched = 0, 0
     for at in range(s.n_new):
         f = s.new[at]
         flows[f].is_new = False
         if flows[f].state == FLOWING:
-            choose(s, f)
+            choose_flow(s, f)
     s.n_new = 0
     # Of one alone, nothing has to be noted.
     noted = s.n_chosen if s.n_chosen > 1 else 0
     for at in range(noted):
-        note(s, s.chosen[at])
+        note_chosen(s, s.chosen[at])
     for at in range(s.n_dirty):
         l = s.dirty[at]
         link = links[l]
         link.is_dirty = False
-        if fillings[l].stamp == s.stamp and fillings[l].chosen == link.users:
+        if allocations[l].stamp == s.stamp and allocations[l].chosen == link.users:
             continue
         carried = 0.0
-        u = link.first_use
+        u = link.first_membership
         while u >= 0:
-            f = uses[u].flow
+            f = memberships[u].flow
             carried += flows[f].rate
             if flows[f].bottleneck == l:
-                choose(s, f)
-            u = uses[u].behind
+                choose_flow(s, f)
+            u = memberships[u].behind
         if carried > effective_capacity(s, l) * (1 + _EQUAL):
-            choose_all(s, l)
+            choose_link_flows(s, l)
     s.n_dirty = 0
     solved = 0
-    if s.n_chosen == 1 and solve_one(s, s.chosen[0]):
+    if s.n_chosen == 1 and solve_single(s, s.chosen[0]):
         solved = 1
     while solved != s.n_chosen:
         for at in range(noted, s.n_chosen):
-            note(s, s.chosen[at])
+            note_chosen(s, s.chosen[at])
         solved = noted = s.n_chosen
-        solve(s)
+        solve_rates(s)
         for at in range(s.n_touched):
             l = s.touched[at]
-            filling = fillings[l]
+            allocation = allocations[l]
             # Nobody else is on it, or can be held back by it or let go.
-            if filling.chosen < links[l].users and (filling.held or filling.top > filling.level):
-                check(s, l)
+            if allocation.chosen < links[l].users and (allocation.held or allocation.top > allocation.level):
+                check_link(s, l)
     for at in range(solved):
         f = s.chosen[at]
         set_rate(s, f, flows[f].new_rate, flows[f].new_bottleneck, now)
 
 
-def choose(s: State, f: int) -> None:
-    """Let a flow be among those that are solved again."""
+def choose_flow(s: State, f: int) -> None:
+    """Add a flow to those solved again."""
     if s.flows[f].stamp != s.stamp:
         s.flows[f].stamp = s.stamp
         s.chosen[s.n_chosen] = f
         s.n_chosen += 1
 
 
-def note(s: State, f: int) -> None:
-    """Note on the links of a flow that it is chosen."""
-    flow, fillings, route_links, stamp = s.flows[f], s.fillings, s.route_links, s.stamp
+def note_chosen(s: State, f: int) -> None:
+    """Record on the links of a flow that it is chosen."""
+    flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
-        filling = fillings[l]
-        if filling.stamp != stamp:
-            filling.stamp, filling.chosen, filling.weight, filling.counted = stamp, 0, 0.0, 0
+        allocation = allocations[l]
+        if allocation.stamp != stamp:
+            allocation.stamp, allocation.chosen, allocation.weight, allocation.counted = stamp, 0, 0.0, 0
             s.touched[s.n_touched] = l
             s.n_touched += 1
-        filling.chosen += 1
-        filling.weight += flow.weight
+        allocation.chosen += 1
+        allocation.weight += flow.weight
 
 
-def choose_all(s: State, l: int) -> None:
-    """Let all flows on a link be among those that are solved again."""
-    u = s.links[l].first_use
+def choose_link_flows(s: State, l: int) -> None:
+    """Add all flows of a link to those solved again."""
+    u = s.links[l].first_membership
     while u >= 0:
-        choose(s, s.uses[u].flow)
-        u = s.uses[u].behind
+        choose_flow(s, s.memberships[u].flow)
+        u = s.memberships[u].behind
 
 
-def check(s: State, l: int) -> None:
-    """Choose those others on a link whom the rates just found hold back, or let go."""
-    flows, uses, link, filling = s.flows, s.uses, s.links[l], s.fillings[l]
-    full = filling.rest <= _EQUAL * effective_capacity(s, l)
+def check_link(s: State, l: int) -> None:
+    """Choose those other flows on a link that the new rates limit or release."""
+    flows, memberships, link, allocation = s.flows, s.memberships, s.links[l], s.allocations[l]
+    full = allocation.rest <= _EQUAL * effective_capacity(s, l)
     top = 0.0
-    u = link.first_use
+    u = link.first_membership
     while u >= 0:
-        flow = flows[uses[u].flow]
+        flow = flows[memberships[u].flow]
         if flow.stamp == s.stamp:
             top = max(top, flow.new_rate / flow.weight)
-        u = uses[u].behind
-    u = link.first_use
+        u = memberships[u].behind
+    u = link.first_membership
     while u >= 0:
-        flow = flows[uses[u].flow]
+        flow = flows[memberships[u].flow]
         if flow.stamp != s.stamp and (
-            flow.rate > filling.level * flow.weight * (1 + _EQUAL)
+            flow.rate > allocation.level * flow.weight * (1 + _EQUAL)
             or (flow.bottleneck == l and (not full or top * flow.weight > flow.rate * (1 + _EQUAL)))
         ):
-            choose(s, uses[u].flow)
-        u = uses[u].behind
+            choose_flow(s, memberships[u].flow)
+        u = memberships[u].behind
 
 
-def look_at(s: State, l: int) -> int:
-    """Note what those on a link who keep their rates leave of it, their highest level, and whether it holds them.
+def measure_kept(s: State, l: int) -> int:
+    """Record what flows with kept rates leave of a link, their highest level, and whether it limits them.
 
-    Return how many use it who do not.
+    Return how many of its flows are chosen.
     """
-    flows, uses, filling, stamp = s.flows, s.uses, s.fillings[l], s.stamp
+    flows, memberships, allocation, stamp = s.flows, s.memberships, s.allocations[l], s.stamp
     rest, top, held, n_chosen = effective_capacity(s, l), 0.0, False, 0
-    u = s.links[l].first_use
+    u = s.links[l].first_membership
     while u >= 0:
-        flow = flows[uses[u].flow]
+        flow = flows[memberships[u].flow]
         if flow.stamp != stamp:
             rest -= flow.rate
             top = max(top, flow.rate / flow.weight)
             held = held or flow.bottleneck == l
         else:
             n_chosen += 1
-        u = uses[u].behind
-    filling.open, filling.top, filling.held = rest, top, held
+        u = memberships[u].behind
+    allocation.open, allocation.top, allocation.held = rest, top, held
     return n_chosen
 
 
-def solve(s: State) -> None:
-    """Find the max-min fair rates of the flows chosen, while all others keep theirs: progressive filling.
+def solve_rates(s: State) -> None:
+    """Solve for the chosen flows by progressive filling while all others keep their rates.
 
-    The link with the smallest share for a unit of the weights of its flows without a rate is a bottleneck; that is the
-    level of these flows, and what they take is withdrawn from the other links on their routes.
+    The link with the smallest share per unit of weight is the bottleneck of its unsolved flows; their rates are then
+    taken off the other links of their routes.
     """
-    flows, fillings, shares = s.flows, s.fillings, s.shares
+    flows, allocations, shares = s.flows, s.allocations, s.shares
     size, members = 0, 0
     for at in range(s.n_chosen):
         f = s.chosen[at]
@@ -303,18 +300,18 @@ def solve(s: State) -> None:
             size += 1
     for at in range(s.n_touched):
         l = s.touched[at]
-        filling = fillings[l]
+        allocation = allocations[l]
         # Within a call of `settle` more flows are chosen, and no others.
-        if filling.counted != filling.chosen:
-            filling.counted = filling.chosen
-            if filling.chosen < s.links[l].users:
-                look_at(s, l)
+        if allocation.counted != allocation.chosen:
+            allocation.counted = allocation.chosen
+            if allocation.chosen < s.links[l].users:
+                measure_kept(s, l)
             else:
-                filling.open = effective_capacity(s, l)
-        filling.rest, filling.level = filling.open, math.inf
-        filling.unsolved, filling.members = 0, members
-        members += filling.chosen
-        shares[size].level, shares[size].of = max(filling.open, 0.0) / filling.weight, l
+                allocation.open = effective_capacity(s, l)
+        allocation.rest, allocation.level = allocation.open, math.inf
+        allocation.unsolved, allocation.members = 0, members
+        members += allocation.chosen
+        shares[size].level, shares[size].of = max(allocation.open, 0.0) / allocation.weight, l
         size += 1
     route_links, listed = s.route_links, s.members
     for at in range(s.n_chosen):
@@ -322,40 +319,37 @@ def solve(s: State) -> None:
         flow = flows[f]
         flow.new_bottleneck = UNSOLVED
         for hop in range(flow.first, flow.stop):
-            filling = fillings[route_links[hop]]
-            listed[filling.members + filling.unsolved] = f
-            filling.unsolved += 1
+            allocation = allocations[route_links[hop]]
+            listed[allocation.members + allocation.unsolved] = f
+            allocation.unsolved += 1
     for place in range((size - 2) // 4, -1, -1):
-        sink(s, place, size, shares[place].level, shares[place].of)
+        sink_share(s, place, size, shares[place].level, shares[place].of)
     left = s.n_chosen
     while left > 0:
         level, l = shares[0].level, shares[0].of
         if l < 0:
             if flows[-1 - l].new_bottleneck == UNSOLVED:
-                fix(s, -1 - l, flows[-1 - l].limit, ITSELF)
+                fix_rate(s, -1 - l, flows[-1 - l].limit, ITSELF)
                 left -= 1
-        elif fillings[l].unsolved:
-            filling = fillings[l]
-            current = max(filling.rest, 0.0) / unsolved_weight(s, l)
+        elif allocations[l].unsolved:
+            allocation = allocations[l]
+            current = max(allocation.rest, 0.0) / unsolved_weight(s, l)
             if current > level:
-                sink(s, 0, size, current, l)
+                sink_share(s, 0, size, current, l)
                 continue
-            filling.level = current
-            for at in range(filling.members, filling.members + filling.chosen):
+            allocation.level = current
+            for at in range(allocation.members, allocation.members + allocation.chosen):
                 f = listed[at]
                 if flows[f].new_bottleneck == UNSOLVED:
-                    fix(s, f, current * flows[f].weight, l)
+                    fix_rate(s, f, current * flows[f].weight, l)
                     left -= 1
         size -= 1
-        sink(s, 0, size, shares[size].level, shares[size].of)
+        sink_share(s, 0, size, shares[size].level, shares[size].of)
 
 
-def solve_one(s: State, f: int) -> bool:
-    """Solve for one flow alone, and check what that means for others, as `solve` and `check` do.
-
-    Return whether that can be done so: its route is not long, and names no link twice.
-    """
-    links, fillings, shares, flow = s.links, s.fillings, s.shares, s.flows[f]
+def solve_single(s: State, f: int) -> bool:
+    """Solve for one flow and check its links; return False if its route is long or meets another chosen flow."""
+    links, allocations, shares, flow = s.links, s.allocations, s.shares, s.flows[f]
     size = 0
     if flow.stop - flow.first > _FEW:
         return False
@@ -365,9 +359,9 @@ def solve_one(s: State, f: int) -> bool:
     for at in range(flow.first, flow.stop):
         l = s.route_links[at]
         if links[l].users > 1:
-            if look_at(s, l) > 1:
+            if measure_kept(s, l) > 1:
                 return False
-            rest = fillings[l].open
+            rest = allocations[l].open
         else:
             rest = effective_capacity(s, l)
         shares[size].level, shares[size].of = max(rest, 0.0) / flow.weight, l
@@ -385,40 +379,40 @@ def solve_one(s: State, f: int) -> bool:
     flow.new_rate, flow.new_bottleneck = (flow.limit, ITSELF) if l < 0 else (least * flow.weight, l)
     for at in range(flow.first, flow.stop):
         l = s.route_links[at]
-        filling = fillings[l]
+        allocation = allocations[l]
         if links[l].users > 1:
-            filling.level = least if l == flow.new_bottleneck else math.inf
-            if filling.held or filling.top > filling.level:
-                filling.rest = filling.open - flow.new_rate
-                check(s, l)
+            allocation.level = least if l == flow.new_bottleneck else math.inf
+            if allocation.held or allocation.top > allocation.level:
+                allocation.rest = allocation.open - flow.new_rate
+                check_link(s, l)
     return True
 
 
 def unsolved_weight(s: State, l: int) -> float:
-    """Return the weights of the flows chosen on a link that have no rate yet, added up anew lest rounding adds up."""
-    filling = s.fillings[l]
+    """Return the weight of the unsolved flows on a link, summed afresh to avoid rounding drift."""
+    allocation = s.allocations[l]
     if not s.weighted:
-        return filling.unsolved
+        return allocation.unsolved
     total = 0.0
-    for at in range(filling.members, filling.members + filling.chosen):
+    for at in range(allocation.members, allocation.members + allocation.chosen):
         flow = s.flows[s.members[at]]
         if flow.new_bottleneck == UNSOLVED:
             total += flow.weight
     return total
 
 
-def fix(s: State, f: int, rate: float, bottleneck: int) -> None:
-    """Settle on the rate of one of the flows chosen, and withdraw it from its links."""
-    flow, fillings, route_links = s.flows[f], s.fillings, s.route_links
+def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
+    """Fix the rate of a chosen flow and take it off its links."""
+    flow, allocations, route_links = s.flows[f], s.allocations, s.route_links
     flow.new_rate, flow.new_bottleneck = rate, bottleneck
     for at in range(flow.first, flow.stop):
-        filling = fillings[route_links[at]]
-        filling.rest -= rate
-        filling.unsolved -= 1
+        allocation = allocations[route_links[at]]
+        allocation.rest -= rate
+        allocation.unsolved -= 1
 
 
-def sink(s: State, place: int, size: int, level: float, of: int) -> None:
-    """Put a share at a place of the heap of shares, or below it where it belongs. Each has four below it."""
+def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
+    """Move a share down from a place in the heap of shares to where it belongs."""
     shares = s.shares
     while True:
         below, least = place, level

@@ -1,18 +1,18 @@
-"""What links are like at a time: segments of timelines, looked up when they are needed."""
+"""Time-varying properties of links: timeline segments, looked up when needed."""
 
 from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.arrivals import count, pass_otherwise
+from simnet.network.event_loop.event_queue import push_event
+from simnet.network.event_loop.receive_queue import change_passing_rate, update_backlog
 from simnet.network.event_loop.records import CHANGE, State
 
 # ruff: noqa: E741 - l is the row of a link.
 
 
 def value_at(s: State, timeline: int, t: float) -> float:
-    """Return the value of a timeline at time t, and remember which segment that is."""
+    """Return the value of a timeline at time t, and remember its segment."""
     times, one = s.times, s.timelines[timeline]
     low, high = one.here, one.last
     # Latencies are looked up at departure, an overhead ahead, and where messages are rerouted, at once.
@@ -30,30 +30,30 @@ def value_at(s: State, timeline: int, t: float) -> float:
 
 
 def changes_at(s: State, timeline: int) -> float:
-    """Return until when the value last asked for holds, as far as that is known."""
+    """Return until when the value last looked up holds, as far as known."""
     return float(s.times[s.timelines[timeline].here + 1])
 
 
-def look_up(s: State, l: int, now: float) -> None:
-    """See to it that the capacity of a link is the one in force, and that its next change is on the agenda."""
+def update_link(s: State, l: int, now: float) -> None:
+    """Bring the capacity of a link up to now, and schedule its next change."""
     link = s.links[l]
     if link.until > now:
         return
     is_queue = link.n_coming > 0 or link.first_passing >= 0
     if is_queue:
-        count(s, l)
+        update_backlog(s, l)
     link.capacity = value_at(s, link.bandwidths, now)
     if is_queue:
-        pass_otherwise(s, l)
+        change_passing_rate(s, l)
     link.until = changes_at(s, link.bandwidths)
     if link.until < math.inf:
-        push(s, link.until, CHANGE, l)
+        push_event(s, link.until, CHANGE, l)
 
 
-def look_up_all(s: State, n_links: int, now: float) -> None:
-    """Look up all links."""
+def update_links(s: State, n_links: int, now: float) -> None:
+    """Update all links."""
     for l in range(n_links):
-        look_up(s, l, now)
+        update_link(s, l, now)
 
 
 def latency_of(s: State, r: int, t: float) -> float:

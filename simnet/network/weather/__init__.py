@@ -1,7 +1,7 @@
-"""Network weather: how the bandwidth and the latency of a link change while a job runs.
+"""Network weather: bandwidth and latency of a link over time.
 
 A `Signal` is a piecewise-constant function of time with an exact integral; a `Weather` is a link's pair of signals.
-Signals come from given steps, published schedules, recorded traces, or seeded stochastic processes, and multiply.
+Signals are given steps, published schedules, recorded traces, or seeded stochastic processes; they multiply.
 """
 
 from simnet.network.weather.files import mahimahi, trace_csv, write_mahimahi

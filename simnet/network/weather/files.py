@@ -1,7 +1,6 @@
 """Recorded network traces: CSV tables of time, bandwidth and latency, and Mahimahi packet-opportunity traces.
 
-Files are read as data from strangers: their size is checked before they are read, every number before it is used, and
-a refusal names the file, the line and the value.
+Files are untrusted: sizes and numbers are checked, and errors name the file, the line and the value.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from simnet.base.reading import read_text
 from simnet.network.weather.signal import Signal, Weather, steps
 
 MAX_BYTES = 64 * 2**20
-"""The largest trace file that is read."""
+"""Maximum size of a trace file."""
 
 MAX_ROWS = 1_000_000
-"""The most rows of a CSV trace, and the most bins of a Mahimahi trace."""
+"""Maximum rows of a CSV trace, and bins of a Mahimahi trace."""
 
 _READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": units.seconds}
 _BOUNDS = {"time": Seconds, "bandwidth": Rate, "latency": Seconds}
@@ -50,31 +49,28 @@ def trace_csv(
 ) -> Weather:
     r"""Read a link's bandwidth and latency over time from a CSV file.
 
-    The first row names the columns as quantity and unit, e.g. ``time_s,bandwidth_Mbit_s,latency_ms`` or
-    ``time_s,bandwidth_Bps``. One of bandwidth and latency may be missing. Other columns are ignored, unless the name
-    is nearly that of a missing one; and so are empty rows and those that begin with ``#``. Each row holds until the
-    time of the next; time counts from the first row.
+    The first row names columns as quantity and unit, e.g. ``time_s,bandwidth_Mbit_s,latency_ms``. Bandwidth or latency
+    may be missing. Other columns, empty rows, and rows that start with ``#`` are ignored; a misspelt column is an
+    error. Each row holds until the time of the next; time counts from the first row.
 
     Parameters
     ----------
     path : str or Path
-        The file: UTF-8, at most `MAX_BYTES` bytes and `MAX_ROWS` rows.
+        UTF-8 file of at most `MAX_BYTES` bytes and `MAX_ROWS` rows.
     columns : mapping, optional
-        For files that name their columns otherwise: from ``"time"``, ``"bandwidth"`` and ``"latency"`` to the column's
-        name and unit, e.g. ``{"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")}``.
+        Name and unit of the columns ``"time"``, ``"bandwidth"``, ``"latency"``, e.g. ``{"time": ("t_s", "s")}``.
     at_end : {"hold", "repeat"}
-        After the last row, its values hold for ever, or the trace begins again.
+        After the last row, hold its values or repeat the trace.
     period : float, optional
-        From the first row to the first row of the next repetition [s]. Default: the last row lasts as long as the
-        one before.
+        Length of a repetition [s]. Default: the last row lasts as long as the one before.
 
     Raises
     ------
     InputError
-        If the file is missing, too large, empty or no such table; if a value is not a number, not finite or negative;
-        if the times do not ascend. With file and line.
+        If the file is missing, too large, empty or no such table; a value is not a finite number >= 0; or times do not
+        ascend. With file and line.
     ValueError
-        If `at_end` is neither, or `period` is given without ``at_end="repeat"``.
+        If `at_end` is invalid, or `period` is given without ``at_end="repeat"``.
 
     Examples
     --------
@@ -107,26 +103,25 @@ def mahimahi(
 ) -> Annotated[Signal, Absolute]:
     r"""Read a Mahimahi link trace as bandwidth [byte/s].
 
-    Each line is a whole number of milliseconds from the start, at which the link can deliver one packet; the trace
-    repeats after its last line. The opportunities are counted in bins: those in (a, b] give the rate from a to b, so
-    that at the end of every bin, and of every period, the integral is exactly what the trace delivers up to then.
+    Each line is a millisecond at which the link can deliver one packet; the trace repeats after its last line.
+    Opportunities in a bin (a, b] give the rate from a to b, so that the integral is exact at the end of every bin.
 
     Parameters
     ----------
     path : str or Path
-        The file, at most `MAX_BYTES` bytes.
+        File of at most `MAX_BYTES` bytes.
     packet_bytes : float
         Data per opportunity [byte], > 0.
     every : float
-        Width of the bins [s], a whole number of milliseconds. The last one of a period is shorter if need be.
+        Bin width [s], an integer number of milliseconds; the last bin may be shorter.
 
     Raises
     ------
     InputError
-        If the file is missing, too large or empty; if a line is not a whole number or smaller than the one before; if
-        all are 0. With file and line.
+        If the file is missing, too large or empty, a line is not an integer or decreases, or all are 0. With file and
+        line.
     ValueError
-        If a parameter is outside its range.
+        If a parameter is out of range.
 
     References
     ----------
@@ -168,27 +163,15 @@ def mahimahi(
 def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_bytes: float = 1500.0) -> None:
     """Write the first `duration` seconds of a bandwidth [byte/s] as a Mahimahi link trace.
 
-    A packet's opportunity is the first millisecond at whose end the signal has delivered it. Mahimahi repeats a trace
-    after its last opportunity, so the period is `duration` only if a packet is completed in its last millisecond.
-
-    Parameters
-    ----------
-    signal : Signal
-        The bandwidth.
-    path : str or Path
-        The file.
-    duration : float
-        Seconds.
-    packet_bytes : float
-        Bytes of a packet.
+    A packet's opportunity is the first millisecond at whose end the signal has delivered it. The period is `duration`
+    only if a packet completes in its last millisecond.
 
     Raises
     ------
     InputError
         If the file cannot be written.
     ValueError
-        If no packet, or more than fit a file of `MAX_BYTES`, can be delivered in `duration` seconds, or
-        `packet_bytes` is not positive.
+        If no packet, or more than fit `MAX_BYTES`, can be delivered, or `packet_bytes` is not positive.
 
     Examples
     --------
@@ -215,7 +198,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
 
 
 class _Table:
-    """The columns of a CSV trace in SI units: `times` since that of the first row, and `values` by quantity."""
+    """Columns of a CSV trace in SI units: `times` since the first row, and `values` by quantity."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
         self.file = str(path)
@@ -241,7 +224,7 @@ class _Table:
     def _places(
         self, header: list[str], line: int, columns: Mapping[str, tuple[str, str]] | None
     ) -> dict[str, tuple[int, float]]:
-        """Return the position and the factor to SI of each quantity's column."""
+        """Return position and SI factor of each quantity's column."""
         named = self._named(header, line) if columns is None else columns
         unknown = [name for name in named if name not in _READERS]
         if unknown:
@@ -302,7 +285,7 @@ class _Table:
             self.times.append(float(written - self._first) * factor)
 
     def _number(self, text: str, line: int, name: str, factor: float) -> float:
-        """Return the number that a text is, in SI units."""
+        """Return a number in SI units."""
         value = read_number(text)
         shown = shortened(text.strip(), _SHOWN)
         if not math.isfinite(value) or value < 0:

@@ -1,7 +1,6 @@
-"""Stochastic processes, daily courses and outages: signals that multiply a bandwidth or a latency, or stand alone.
+"""Stochastic processes, daily cycles and outages: signals that scale a bandwidth or latency, or stand alone.
 
-Every stochastic signal draws from the named stream ``(kind, *name)`` of its seed: the same seed and name give the same
-signal, another name an independent one.
+Every stochastic signal draws from the named stream ``(kind, *name)`` of its seed.
 """
 
 from __future__ import annotations
@@ -32,26 +31,25 @@ def markov(
     transition: Annotated[ArrayLike, Written(Sequence[Sequence[Share]])] | None = None,
     start: Annotated[int, Ge(0)] | None = None,
 ) -> Signal:
-    """Return a Markov-modulated signal: it dwells in each level for an exponential time, then jumps to another.
+    """Return a Markov-modulated signal: exponential dwell times in each level, then a jump.
 
     Parameters
     ----------
     levels : sequence of float, length n
-        The value of each state, finite and >= 0.
+        Value of each state, finite and >= 0.
     mean_dwell : float or sequence of float, length n
-        Mean time in each state [s], > 0; one number for all alike.
+        Mean time in each state [s], > 0.
     seed, name
         The random stream.
     transition : array_like of float, shape (n, n), optional
-        Row i: the probabilities of the states after state i; zero diagonal. Default: all others alike.
+        Jump probabilities from state i in row i, with zero diagonal. Default: uniform.
     start : int, optional
-        The state at time 0. Default: drawn from the stationary distribution, so that time averages are unbiased.
+        State at time 0. Default: drawn from the stationary distribution.
 
     Raises
     ------
     ValueError
-        If there is no level or one is negative or not finite, a length differs, a dwell time is not positive, or
-        `transition` is no such matrix.
+        If there is no level, a value is out of range, a length differs, or `transition` is no such matrix.
 
     References
     ----------
@@ -111,11 +109,10 @@ def ornstein_uhlenbeck(
     seed: int,
     name: tuple[str | int, ...] = (),
 ) -> Signal:
-    """Return noise with memory: the exponential of a stationary Ornstein-Uhlenbeck process, held over intervals.
+    """Return correlated noise: the exponential of a stationary Ornstein-Uhlenbeck process, held over intervals.
 
-    At t = k `every` the logarithm x has mean 0, standard deviation `sigma` and autocorrelation exp(-lag / `tau`),
-    exactly (the AR(1) form of the process, not an Euler step). The value is ``mean * exp(x - sigma**2 / 2)``, whose
-    expectation is `mean`, since E exp(x) = exp(sigma**2 / 2).
+    At t = k `every` the logarithm x has mean 0, standard deviation `sigma` and autocorrelation exp(-lag / `tau`)
+    exactly (AR(1) form). The value is ``mean * exp(x - sigma**2 / 2)``, with expectation `mean`.
 
     Parameters
     ----------
@@ -124,7 +121,7 @@ def ornstein_uhlenbeck(
     tau : float
         Correlation time [s], > 0.
     every : float
-        For how long a value holds [s], > 0.
+        Interval over which a value holds [s], > 0.
     mean : float
         The expectation, in any unit, >= 0.
     seed, name
@@ -133,7 +130,7 @@ def ornstein_uhlenbeck(
     Raises
     ------
     ValueError
-        If a parameter is outside its range.
+        If a parameter is out of range.
 
     References
     ----------
@@ -174,27 +171,25 @@ def ornstein_uhlenbeck(
 def diurnal(
     amplitude: Share, *, period: Duration = 86400.0, phase: Seconds = 0.0, every: Duration | None = None
 ) -> Signal:
-    """Return a daily course: 1 + `amplitude` sin(2 pi (t + `phase`) / `period`), held over intervals.
+    """Return a daily cycle: 1 + `amplitude` sin(2 pi (t + `phase`) / `period`), held over intervals.
 
-    Each piece is the mean of the sinusoid over its interval, so that the integral is exact at every change and the
-    mean over a period is 1.
+    Each piece is the mean of the sinusoid over its interval, so the mean over a period is 1.
 
     Parameters
     ----------
     amplitude : float
         Between 0 and 1.
     period : float
-        After which the course repeats [s], > 0; a day by default.
+        Period [s], > 0; a day by default.
     phase : float
-        By how much the course is ahead [s].
+        Phase shift [s].
     every : float, optional
-        Length of the intervals [s]; the last one of a period is shorter if it does not divide it. Default: a 96th of
-        the period, a quarter of an hour of a day.
+        Length of the intervals [s]. Default: a 96th of the period, a quarter of an hour of a day.
 
     Raises
     ------
     ValueError
-        If a parameter is outside its range, or there are too many intervals in a period.
+        If a parameter is out of range, or a period has too many intervals.
 
     Examples
     --------
@@ -230,21 +225,21 @@ def outages(
     seed: int | None = None,
     name: tuple[str | int, ...] = (),
 ) -> Signal:
-    """Return a signal that is 1 while a link is up and 0 while it is down; transfers wait for it to come back.
+    """Return a signal that is 1 while a link is up and 0 while it is down.
 
     Parameters
     ----------
     mean_up, mean_down : float
-        Mean of the exponential times up and down [s], in turn. The link is up at time 0.
+        Mean of the exponential times up and down [s]. The link is up at time 0.
     at : iterable of (start, duration)
-        Instead: the outages themselves, in seconds. They may overlap; a duration of inf lasts for ever.
+        Alternatively the outages [s]. They may overlap; inf lasts for ever.
     seed, name
-        The random stream of the first form, which needs a seed.
+        The random stream of the first form.
 
     Raises
     ------
     ValueError
-        If not exactly one of the two forms is given in full, or a time is out of its range.
+        If not exactly one form is given in full, or a time is out of range.
 
     Examples
     --------
@@ -295,7 +290,7 @@ def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
 
 
 def _stationary(jumps: Floats, means: Floats) -> Floats:
-    """Return the shares of time that a chain of jumps with given mean dwell times spends in each state."""
+    """Return the share of time that a jump chain with these mean dwell times spends in each state."""
     n = means.size
     balance = np.vstack([jumps.T - np.eye(n), np.ones(n)])
     visits = np.linalg.lstsq(balance, np.append(np.zeros(n), 1.0), rcond=None)[0]

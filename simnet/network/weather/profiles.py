@@ -23,8 +23,8 @@ _GBIT_PER_S = 1.25e8
 class EpochState(NamedTuple):
     """The network from one epoch on.
 
-    `latency` [s] is from host to host, the paper's alpha: on a star half of it lies on each of the two links.
-    `bandwidth` [byte/s] is what one host sends or receives at, the paper's 1/beta.
+    `latency` [s] is from host to host, the paper's alpha: half of it on each link of a star. `bandwidth` [byte/s] is
+    that of one host, the paper's 1/beta.
     """
 
     first_epoch: int
@@ -33,7 +33,7 @@ class EpochState(NamedTuple):
 
 
 class EpochProfile(NamedTuple):
-    """A schedule: `states` in ascending order, for the epochs 0 .. `epochs` - 1; `source` says where it is printed."""
+    """A schedule: ascending `states` for the epochs 0 .. `epochs` - 1, and its `source`."""
 
     states: tuple[EpochState, ...]
     epochs: int
@@ -46,10 +46,9 @@ def profile_state(name: str, epoch: int) -> EpochState:
     Parameters
     ----------
     name : str
-        A name in `PROFILES`: ``"C1"``, ``"C2"`` (models trained for 50 epochs), ``"C1-resnet50"``, ``"C2-resnet50"``
-        (100 epochs).
+        A key of `PROFILES`: ``"C1"``, ``"C2"`` (50 epochs), ``"C1-resnet50"``, ``"C2-resnet50"`` (100 epochs).
     epoch : int
-        From 0 to ``PROFILES[name].epochs - 1``; the schedules print one epoch more than is trained.
+        From 0 to ``PROFILES[name].epochs - 1``; schedules have one epoch more than is trained.
 
     Raises
     ------
@@ -79,13 +78,12 @@ def profile(name: str, epoch_seconds: float) -> Weather:
     Returns
     -------
     Weather
-        Bandwidth [byte/s] and latency [s] from host to host. On a star each link has half of the latency: use
-        ``latency * 0.5`` there. After its last change the schedule holds its last state.
+        Bandwidth [byte/s] and latency [s] from host to host; on a star use ``latency * 0.5`` per link.
 
     Raises
     ------
     ValueError
-        If there is no such schedule, or `epoch_seconds` is not a positive number.
+        If there is no such schedule, or `epoch_seconds` is not positive.
 
     Examples
     --------

@@ -1,9 +1,7 @@
-"""Piecewise-constant functions of time and their integrals: the available bandwidth or the latency of a link.
+"""Piecewise-constant functions of time and their integrals: bandwidth or latency of a link.
 
-Because a link's bandwidth is piecewise constant, the bytes it can deliver since time zero are a piecewise-linear curve.
-The finish of a transfer is then one inverse look-up on that curve: exact, with no time step.
-
-It is one module, and a long one, because a signal and the functions that make signals of signals call each other.
+The bytes a link can deliver since time zero are a piecewise-linear curve, so the finish of a transfer is one exact
+inverse look-up, with no time step.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from simnet.base.quantities import Seconds, Written
 Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, float]]
 
 MAX_CHANGES = 10_000_000
-"""Changes of value that one signal may hold (160 MB, and as much again once integrals are asked for)."""
+"""Maximum number of changes of one signal (160 MB, and as much again for integrals)."""
 
 MAX_QUIET = 1_000_000
-"""Points in a row at which a lazily generated signal may keep its value before it counts as constant from there on."""
+"""Generated points in a row without a change after which a signal counts as constant."""
 
 CHUNK = 512
-"""Points that a generated signal is extended by at a time."""
+"""Points generated at a time."""
 
 _FOREVER = sys.float_info.max
 # A step is so many times as long as doubles are apart at its time, so that it lasts as long as it should to 0.1 %.
@@ -60,17 +58,16 @@ def steps(
     Parameters
     ----------
     times : array_like of float, shape (n,)
-        When each value begins [s], strictly ascending, the first 0.
+        Start of each value [s], strictly ascending from 0.
     values : array_like of float, shape (n,)
         Finite and >= 0, in any unit.
     period : float, optional
-        Time [s], > ``times[-1]``, after which the steps repeat, for ever. Without it the last value holds for ever.
+        Time [s], > ``times[-1]``, after which the steps repeat. Default: the last value holds.
 
     Raises
     ------
     ValueError
-        If the times do not ascend from 0, the lengths differ, a value is negative or not finite, or `period` is too
-        short.
+        If times do not ascend from 0, lengths differ, a value is out of range, or `period` is too short.
 
     Examples
     --------
@@ -102,21 +99,15 @@ def steps(
 
 
 def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield the points of a signal as far as its steps can be told, and then raise the error that says so.
+    """Yield the points of a signal while doubles can resolve its steps, then raise an error.
 
-    A step of less than 1e-9 of the longest may be lost, as it makes no more difference than that.
-
-    Parameters
-    ----------
-    points : iterator of (times, values)
-        The points.
-    lasting : array_like
-        How long the steps are [s]. Where doubles are more than a thousandth of one apart, it cannot be told.
+    Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
+    resolution.
 
     Raises
     ------
     SimnetError
-        When points further on are asked for.
+        When later points are requested.
     """
     lengths = np.asarray(lasting, np.float64)
     step = float(lengths[lengths >= _NEGLIGIBLE * lengths.max()].min())
@@ -130,7 +121,7 @@ def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
 
 
 def unresolved(step: float, t: float) -> SimnetError:
-    """Return the error that a step in time [s] is too short for what doubles can tell at time `t` [s].
+    """Return the error that a step [s] is too short for doubles at time `t` [s].
 
     Examples
     --------
@@ -142,10 +133,10 @@ def unresolved(step: float, t: float) -> SimnetError:
 
 
 def product(*signals: Signal) -> Signal:
-    """Return the product of signals, e.g. a bandwidth, its daily course and its outages.
+    """Return the product of signals, e.g. a bandwidth, its daily cycle and its outages.
 
-    The product is exact: it changes where a factor changes. It is generated only as far as it is asked for; while one
-    factor is zero, the others need not be. Nor do their changes count for `MAX_QUIET` then, however long that lasts.
+    It changes where a factor changes, and is generated on demand. While one factor is zero, the others are not
+    generated, and their changes do not count for `MAX_QUIET`.
 
     Examples
     --------
@@ -218,7 +209,7 @@ def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats,
 
 
 def _failing(error: Exception) -> Chunks:
-    """Return an iterator that raises `error` every time."""
+    """Return an iterator that always raises `error`."""
 
     def fail() -> tuple[ArrayLike, ArrayLike]:
         raise error
@@ -228,7 +219,7 @@ def _failing(error: Exception) -> Chunks:
 
 @dataclass(frozen=True)
 class Weather:
-    """How a link changes over time; absolute values in place of the constants of the link.
+    """Bandwidth and latency of a link over time, as absolute values.
 
     Parameters
     ----------
@@ -245,32 +236,28 @@ class Weather:
 class Signal:
     """A non-negative, piecewise-constant, right-continuous function of time on [0, inf).
 
-    The answers do not depend on the order of the questions, nor on points at which the value does not change. A
-    question takes O(log n) time for n changes; sums over many changes are carried in double-double precision, so that a
-    short integral late in a long signal is as exact as one at its beginning.
+    Queries take O(log n) for n changes, in any order. Sums are carried in double-double precision, so that late short
+    integrals are exact.
 
     Parameters
     ----------
     times : array_like of float, shape (n,)
-        Seconds, strictly ascending, the first 0.
+        Seconds, strictly ascending from 0.
     values : array_like of float, shape (n,)
         ``values[i]`` holds from ``times[i]`` to ``times[i + 1]``. Finite and >= 0.
     chunks : iterator of (times, values), optional
-        Continues the signal, chunk by chunk, when later times are asked for. At least one point per chunk; the times
-        ascend from chunk to chunk. Without it, or when it ends, the last value holds for ever. A third entry says
-        until when the chunk is complete, if that is later than its last point; it may then have no points.
+        Generates later points on demand, at least one per chunk, in ascending order. At its end, or without it, the
+        last value holds. A third entry says until when the chunk is complete; it may then be empty.
 
     Raises
     ------
     ValueError
-        If the times do not ascend from 0, the lengths differ, or a value is negative or not finite; for a bad chunk,
-        when it is reached.
+        If times do not ascend from 0, lengths differ, or a value is out of range; for a bad chunk, when it is reached.
 
     Notes
     -----
-    Two bounds keep every question finite. A signal whose value stays the same over more than `MAX_QUIET` generated
-    points in a row counts as constant from the first of them on: `next_change` is then inf, and `inverse` is inf if
-    the value is 0. A signal that would hold more than `MAX_CHANGES` changes raises `SimnetError`.
+    After `MAX_QUIET` generated points in a row without a change a signal counts as constant: `next_change` is then inf,
+    and so is `inverse` if the value is 0. More than `MAX_CHANGES` changes raise `SimnetError`.
 
     Examples
     --------
@@ -314,7 +301,7 @@ class Signal:
         Raises
         ------
         ValueError
-            If `t` is negative or not finite, here and for every time asked for below.
+            If `t` is negative or not finite, as for all times below.
         """
         if not 0.0 <= t <= self._known:
             self._reach(t)
@@ -337,7 +324,7 @@ class Signal:
         Raises
         ------
         ValueError
-            If `end` lies before `start`.
+            If `end` is before `start`.
         """
         if not 0.0 <= start <= end <= self._known:
             self._reach(start)
@@ -380,7 +367,7 @@ class Signal:
         return self._inverse_from(first, amount - head)
 
     def window(self, start: float, end: float) -> tuple[Floats, Floats]:
-        """Return the times and values of the segments in [`start`, `end`), the first at `start`; each shape (n,)."""
+        """Return times and values of the segments in [`start`, `end`), the first at `start`; each shape (n,)."""
         self._reach(start)
         self._reach(end)
         if end < start:
@@ -393,23 +380,17 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return which segments hold from `start` on, and before which time these are all there are.
+        """Return the range of segments from `start` on, and the time before which they are complete.
 
-        What cannot be generated is left out, unless it is the segment at `start` itself.
-
-        Parameters
-        ----------
-        start, until : float
-            Segments from the one at `start` on that begin before `until` [s] are generated where need be.
-        known : int
-            Of what is generated already there may be more, up to so many segments.
+        Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
+        more are included.
 
         Returns
         -------
         first, last : int
-            For `write`: the number of the segment in force at `start`, and one more than that of the last segment.
+            The segment at `start`, and the one after the last.
         end : float
-            Later than `start`; infinity where the last value holds for ever.
+            Later than `start`; infinity if the last value holds for ever.
 
         Examples
         --------
@@ -436,7 +417,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return how often per second the value changes from `t` seconds on, by the changes that are generated at once.
+        """Return the rate of changes per second from `t` on, estimated from those generated at once.
 
         Examples
         --------
@@ -447,20 +428,12 @@ class Signal:
         return (last - 1 - first) / (self._times[last - 1] - self._times[first]) if last - first > 1 else 0.0
 
     def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
-        """Append segments to arrays of doubles.
-
-        Parameters
-        ----------
-        first, last : int
-            The number of the first segment, and one more than that of the last.
-        times, values : array of float
-            When they begin is appended to the one, their values to the other.
-        """
+        """Append times and values of the segments `first` .. `last` - 1 to two arrays."""
         times.extend(self._times[first:last])
         values.extend(self._values[first:last])
 
     def _inverse_from(self, first: int, amount: float) -> float:
-        """As `inverse` from the change number `first`, with the value there already known."""
+        """Return `inverse` from change number `first`, where the value is known."""
         times, values = self._times, self._values
         searched = first
         while self._between(first, len(times) - 1) < amount and self._source is not None:
@@ -481,12 +454,12 @@ class Signal:
         return (self._totals[last] - self._totals[first]) + (self._trailing[last] - self._trailing[first])
 
     def _segments(self, after: float, until: float) -> tuple[Floats, Floats]:
-        """Return the change points in (`after`, `until`], led by the one in force at `after`."""
+        """Return the changes in (`after`, `until`], after the one in force at `after`."""
         segments = slice(bisect_right(self._times, after) - 1, bisect_right(self._times, until))
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return when the segment in force at `t` began and until when it is known to last; (inf, t) if it is not 0."""
+        """Return start and known end of the segment at `t` if its value is 0; else (inf, t)."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t
@@ -554,7 +527,7 @@ class Signal:
         self._values.frombytes(values.tobytes())
 
     def _add_up(self) -> None:
-        """Add up the integral to the changes that are known."""
+        """Extend the integral to all known changes."""
         n = len(self._totals)
         times, values = np.array(self._times[n:]), np.array(self._values[n:])
         time, value, total, trail = (
@@ -569,15 +542,7 @@ class Signal:
 
 
 def _totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Return what changes add to the integral of a signal, and the integral before all of them and up to each.
-
-    Parameters
-    ----------
-    time, value, total : float
-        The change before them: when it was [s], the value since, and the integral up to it.
-    times, values : ndarray, shape (n,)
-        When they are [s], and the values from then on.
-    """
+    """Return the integral of each change, and the running total, given the last change before them."""
     with np.errstate(over="ignore"):
         amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
         return amounts, np.add.accumulate(np.append(total, amounts))

@@ -41,7 +41,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.calibration.software import raises_eager_limit
-from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, LetGo, Stack
+from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, SendCompletion, Stack
 from simnet.schedule import Schedule
 from simnet.validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
 from simnet.validate.shapednet.links import COLUMNS, Change, of_each, predict
@@ -77,7 +77,11 @@ class Library(NamedTuple):
     piece: float = math.inf
 
 
-PLAIN = Library(tuple(dataclasses.replace(STACKS["mpich"], lets_go=one) for one in get_args(LetGo) if one != "left"))
+PLAIN = Library(
+    tuple(
+        dataclasses.replace(STACKS["mpich"], send_completion=one) for one in get_args(SendCompletion) if one != "left"
+    )
+)
 """One of which nothing is known: any sends, steps as they are."""
 
 
@@ -96,7 +100,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
     {
         "openmpi": Library((STACKS["openmpi"],)),
         "mpich": Library(
-            (STACKS["mpich"], dataclasses.replace(STACKS["mpich"], lets_go="acknowledged")), piece=32 * 1024
+            (STACKS["mpich"], dataclasses.replace(STACKS["mpich"], send_completion="acknowledged")), piece=32 * 1024
         ),
         "gloo": Library((STACKS["gloo"],)),
         "tcp": Library((STACKS["tcp"],)),
@@ -145,7 +149,7 @@ def library(tool: str) -> Library:
 
     Examples
     --------
-    >>> [one.lets_go for one in library("mine").stacks]
+    >>> [one.send_completion for one in library("mine").stacks]
     ['taken', 'acknowledged', 'ready', 'request']
     """
     return next((one for name, one in LIBRARIES.items() if tool.startswith(name)), PLAIN)

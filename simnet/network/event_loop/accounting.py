@@ -1,15 +1,15 @@
-"""What ranks spend their time with."""
+"""Accounting of each rank's time: communicating, computing, or waiting."""
 
 from __future__ import annotations
 
 import math
 
 from simnet.network.event_loop.records import COMPUTING, FAILED, OUTSIDE, State
-from simnet.network.event_loop.streams import go_on
+from simnet.network.event_loop.streams import advance_stream
 
 
-def account(s: State, g: int) -> None:
-    """Book the time since a rank's last event under what it has been doing."""
+def account_time(s: State, g: int) -> None:
+    """Book the time since a rank's last event under its activity."""
     rank = s.ranks[g]
     elapsed = s.now - rank.since
     if elapsed <= 0 or rank.state in (OUTSIDE, FAILED):
@@ -27,10 +27,10 @@ def account(s: State, g: int) -> None:
 
 
 def account_beside(s: State, g: int) -> None:
-    """Do the same for a rank that computes beside: from when it is through with that, kernels that run come first."""
+    """Book the time of a rank with a stream: kernels count as computing first."""
     rank = s.ranks[g]
     stream = s.streams[rank.stream]
-    go_on(s, rank.stream, s.now, math.inf, -1)
+    advance_stream(s, rank.stream, s.now, math.inf, -1)
     elapsed = s.now - max(rank.since, stream.computed)
     busy, stream.booked = stream.busy - stream.booked, stream.busy
     rank.since = s.now

@@ -1,30 +1,29 @@
-"""The host's own link, the first of a route: when it is through with what is sent, and when that leaves at all.
+"""The egress queue: a host's own link, the first of a route, and when messages have left over it.
 
-A message has left its host when its bytes have passed the own link at the link's full bandwidth. What waits behind
-slower or busier links waits in the network. Where messages share the own link, all leave at once, and a rank goes on
-when the link is through with all that it sends in a round. What has not left yet when its message goes another way
-leaves over the own link of that, behind what the rank sends there. Where messages leave one after another, each waits
-for those handed over before.
+A message has left its host when its bytes have passed the own link at full bandwidth; what waits behind slower links
+waits in the network. With a shared own link all messages leave at once, and the rank continues when the link has sent
+all of the round. With a queue each message waits for those injected before it. Bytes that have not left when a message
+is rerouted leave over the own link of the new route.
 """
 
 from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.messages import depart
-from simnet.network.event_loop.records import GONE, LEFT, QUEUED, SERVE, VANISHED, State
+from simnet.network.event_loop.event_queue import push_event
+from simnet.network.event_loop.messages import depart_message
+from simnet.network.event_loop.records import DEQUEUE, DRAINED, LEFT, QUEUED, VANISHED, State
 from simnet.network.event_loop.sharing import free_flow
-from simnet.network.event_loop.timelines import look_up
+from simnet.network.event_loop.timelines import update_link
 
 # ruff: noqa: E741 - l is the row of a link.
 
 
-def send_off(s: State, g: int, f: int) -> None:
-    """Note when a message that a rank sends now has left its host, or that the rank has to wait for that."""
+def send_shared(s: State, g: int, f: int) -> None:
+    """Record when a message sent now leaves its host over a shared own link, or that the rank has to wait for that."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
-    rank.let_go = max(rank.let_go, begin)
+    rank.send_complete = max(rank.send_complete, begin)
     route = s.routes[flow.route]
     if route.own < 0 or flow.remaining <= 0:
         return
@@ -39,96 +38,93 @@ def send_off(s: State, g: int, f: int) -> None:
             return
         begin = max(begin, link.port_free)
     link.port_rank, link.port_flow = g, -1
-    look_up(s, l, s.now)
+    update_link(s, l, s.now)
     flow.unsent, flow.next = flow.remaining, -1
-    end = carry(s, f, begin)
+    end = transmit_at(s, f, begin)
     if end <= link.until and not s.watching:
         flow.unsent = 0.0
         link.port_free = end
-        rank.let_go = max(rank.let_go, end)
+        rank.send_complete = max(rank.send_complete, end)
         return
     link.port_flow = f
     rank.missing += 1
-    leaves_at(s, f, end)
+    schedule_departure(s, f, end)
 
 
-def carry(s: State, f: int, begin: float) -> float:
-    """Have the own link carry a message from a time on, and return when it has left if the link does not change."""
+def transmit_at(s: State, f: int, begin: float) -> float:
+    """Let the own link send a message from a time on; return when it has left if the link does not change."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     flow.counted, flow.pace = begin, min(link.capacity, flow.limit)
-    return end_of(s, f)
+    return transmission_end(s, f)
 
 
-def end_of(s: State, f: int) -> float:
-    """Return when a message that its host's own link carries has left, if the link does not change."""
+def transmission_end(s: State, f: int) -> float:
+    """Return when a message being sent has left if the link does not change."""
     flow = s.flows[f]
     return flow.counted + flow.unsent / flow.pace if flow.pace > 0 else math.inf
 
 
-def leaves_at(s: State, f: int, end: float) -> None:
-    """Put on the agenda that a message has left, or that its host's own link has changed before."""
+def schedule_departure(s: State, f: int, end: float) -> None:
+    """Schedule the departure of a message, or the earlier change of its host's own link."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     time = end if end <= link.until else max(flow.counted, link.until)
     if time < math.inf:
         s.ranks[s.messages[flow.message].src].leaving += 1
-    push(s, time, LEFT, f)
+    push_event(s, time, LEFT, f)
 
 
 def count_sent(s: State, f: int) -> None:
-    """Bring up to now what has not left of a message that its host's own link carries."""
+    """Bring the unsent bytes of a message being sent up to now."""
     flow = s.flows[f]
     # One that is left to leave has something left.
     flow.unsent = max(flow.residue, flow.unsent - max(0.0, s.now - flow.counted) * flow.pace)
 
 
-def go_on_sending(s: State, f: int) -> bool:
-    """Have an own link carry on with a message and those behind it; return whether it is known when all leave.
-
-    The link has changed, or the message has left. Where it may yet go another way, that is known when it has.
-    """
+def continue_sending(s: State, f: int) -> bool:
+    """Continue an own link with a message and those behind it; return whether it is known when all have left."""
     l = s.routes[s.flows[f].route].own
-    link, g, end = s.links[l], s.messages[s.flows[f].message].src, end_of(s, f)
-    look_up(s, l, s.now)
+    link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
+    update_link(s, l, s.now)
     if end > s.now:
         count_sent(s, f)
-        end = carry(s, f, s.now)
+        end = transmit_at(s, f, s.now)
     while end <= (s.now if s.watching else link.until):
-        behind = has_left(s, f)
+        behind = finish_departure(s, f)
         if link.port_flow == f:
             link.port_flow = behind
         if behind < 0:
-            s.ranks[g].let_go = max(s.ranks[g].let_go, end)
+            s.ranks[g].send_complete = max(s.ranks[g].send_complete, end)
             if link.port_rank == g:
                 link.port_free = end
             return True
-        f, end = behind, carry(s, behind, end)
-    leaves_at(s, f, end)
+        f, end = behind, transmit_at(s, behind, end)
+    schedule_departure(s, f, end)
     return False
 
 
-def has_left(s: State, f: int) -> int:
-    """Take note that a message has left its host, and return the one behind it; -1 if there is none."""
+def finish_departure(s: State, f: int) -> int:
+    """Record that a message has left its host; return the one behind it, or -1."""
     flow = s.flows[f]
     behind = flow.next
     flow.unsent = 0.0
-    if flow.state == GONE:
+    if flow.state == DRAINED:
         free_flow(s, f)
     return behind
 
 
-def hand_over(s: State, f: int) -> None:
-    """Let a message leave its host now, or behind those that were handed over before."""
+def inject(s: State, f: int) -> None:
+    """Let a message leave its host now, or after those injected before it."""
     flow = s.flows[f]
     begin = s.now + s.send_overhead
     route = s.routes[flow.route]
     if not s.queues or route.own < 0 or flow.remaining <= 0:
-        depart(s, f, begin)
+        depart_message(s, f, begin)
         return
     l = route.own
     link = s.links[l]
-    look_up(s, l, s.now)
+    update_link(s, l, s.now)
     if link.port_first < 0 and link.port_rest <= 0:
         begin = max(begin, link.port_free)
         end = begin + flow.remaining / link.capacity if link.capacity > 0 else math.inf
@@ -139,16 +135,16 @@ def hand_over(s: State, f: int) -> None:
             link.port_free = end
             if end < math.inf:
                 flow.lasts = flow.remaining / link.capacity
-            depart(s, f, begin)
+            depart_message(s, f, begin)
             return
         if begin < math.inf:
-            push(s, begin, SERVE, l)
+            push_event(s, begin, DEQUEUE, l)
     flow.since = s.now + s.send_overhead
-    queue_up(s, f, l)
+    join_egress_queue(s, f, l)
 
 
-def queue_up(s: State, f: int, l: int) -> None:
-    """Let a message wait for its host's own link, behind those that do already."""
+def join_egress_queue(s: State, f: int, l: int) -> None:
+    """Add a message at the end of its host's egress queue."""
     flow, link = s.flows[f], s.links[l]
     flow.state, flow.next = QUEUED, -1
     if link.port_first < 0:
@@ -159,8 +155,8 @@ def queue_up(s: State, f: int, l: int) -> None:
     s.n_queued += 1
 
 
-def serve(s: State, l: int) -> None:
-    """Have a host's own link go on with what has been handed over."""
+def dequeue(s: State, l: int) -> None:
+    """Let a host's own link continue with its egress queue."""
     link = s.links[l]
     if s.now < link.port_free:
         # Asked for by one that has gone another way.
@@ -175,22 +171,22 @@ def serve(s: State, l: int) -> None:
         if f < 0:
             return
         if s.flows[f].since > s.now:
-            push(s, s.flows[f].since, SERVE, l)
+            push_event(s, s.flows[f].since, DEQUEUE, l)
             return
         link.port_first = s.flows[f].next
         s.n_queued -= 1
         link.port_rest = s.flows[f].remaining
-        look_up(s, l, s.now)
+        update_link(s, l, s.now)
         if link.capacity > 0 and s.now + link.port_rest / link.capacity <= link.until:
             s.flows[f].lasts = link.port_rest / link.capacity
-        depart(s, f, s.now)
-    look_up(s, l, s.now)
+        depart_message(s, f, s.now)
+    update_link(s, l, s.now)
     end = s.now + link.port_rest / link.capacity if link.capacity > 0 else math.inf
     if end <= link.until:
         link.port_free, link.port_rest = end, 0.0
         if link.port_first >= 0 and end < math.inf:
-            push(s, end, SERVE, l)
+            push_event(s, end, DEQUEUE, l)
         return
     link.port_rest -= (link.until - s.now) * link.capacity
     link.port_free = link.until
-    push(s, link.until, SERVE, l)
+    push_event(s, link.until, DEQUEUE, l)

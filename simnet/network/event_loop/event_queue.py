@@ -1,21 +1,21 @@
-"""What is due next: a heap of things by time, and a heap of flows by their end. Each entry has four below it."""
+"""The event queue: a four-ary heap of events by time, and a heap of flows by their end."""
 
 from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.records import CHANGE, FAIL, LEFT, TOGGLE, Due, State
+from simnet.network.event_loop.records import CHANGE, FAIL, LEFT, TOGGLE, Event, State
 
 # Links come first at an instant, then failures: their order is by so much smaller.
 _FIRST = 1 << 60
 
 
-def push(s: State, time: float, kind: int, row: int) -> None:
-    """Put something on the agenda, by time and, at one time, in the order of asking."""
-    agenda, place = s.agenda, s.n_due
-    s.n_due += 1
-    s.n_asked += 1
-    order = s.n_asked
+def push_event(s: State, time: float, kind: int, row: int) -> None:
+    """Add an event; at equal times events keep the order of insertion."""
+    event_queue, place = s.event_queue, s.n_events
+    s.n_events += 1
+    s.n_pushed += 1
+    order = s.n_pushed
     if kind in (CHANGE, TOGGLE) or (kind == LEFT and time == math.inf):
         s.n_quiet += 1
     if kind == CHANGE:
@@ -23,71 +23,71 @@ def push(s: State, time: float, kind: int, row: int) -> None:
     elif kind == FAIL:
         order -= _FIRST
     while place > 0:
-        above = agenda[(place - 1) >> 2]
+        above = event_queue[(place - 1) >> 2]
         if above.time < time or (above.time == time and above.order < order):
             break
-        copy_due(above, agenda[place])
+        copy_event(above, event_queue[place])
         place = (place - 1) >> 2
-    entry = agenda[place]
+    entry = event_queue[place]
     entry.time, entry.order, entry.kind, entry.row = time, order, kind, row
 
 
-def drop_first(s: State) -> None:
-    """Take what is due first off the agenda."""
-    s.n_due -= 1
-    sink_due(s, 0, s.agenda[s.n_due])
+def pop_event(s: State) -> None:
+    """Remove the first event."""
+    s.n_events -= 1
+    sink_event(s, 0, s.event_queue[s.n_events])
 
 
-def take_off(s: State, kind: int, row: int) -> float:
-    """Take something off the agenda, and return when it was due."""
-    agenda, place = s.agenda, 0
-    while agenda[place].kind != kind or agenda[place].row != row:
+def remove_event(s: State, kind: int, row: int) -> float:
+    """Remove an event and return its time."""
+    event_queue, place = s.event_queue, 0
+    while event_queue[place].kind != kind or event_queue[place].row != row:
         place += 1
-    time = agenda[place].time
+    time = event_queue[place].time
     if kind in (CHANGE, TOGGLE) or (kind == LEFT and time == math.inf):
         s.n_quiet -= 1
-    s.n_due -= 1
-    last = agenda[s.n_due]
-    while place > 0 and is_before(last, agenda[(place - 1) >> 2]):
-        copy_due(agenda[(place - 1) >> 2], agenda[place])
+    s.n_events -= 1
+    last = event_queue[s.n_events]
+    while place > 0 and is_before(last, event_queue[(place - 1) >> 2]):
+        copy_event(event_queue[(place - 1) >> 2], event_queue[place])
         place = (place - 1) >> 2
-    if place < s.n_due:
-        sink_due(s, place, last)
+    if place < s.n_events:
+        sink_event(s, place, last)
     return time
 
 
-def sink_due(s: State, place: int, entry: Due) -> None:
-    """Put an entry at a place of the agenda, or below it where it belongs."""
-    agenda, size = s.agenda, s.n_due
+def sink_event(s: State, place: int, entry: Event) -> None:
+    """Move an entry down from a place in the heap to where it belongs."""
+    event_queue, size = s.event_queue, s.n_events
     while True:
         first = 4 * place + 1
         if first >= size:
             break
         below = first
         for other in range(first + 1, min(first + 4, size)):
-            if is_before(agenda[other], agenda[below]):
+            if is_before(event_queue[other], event_queue[below]):
                 below = other
-        if not is_before(agenda[below], entry):
+        if not is_before(event_queue[below], entry):
             break
-        copy_due(agenda[below], agenda[place])
+        copy_event(event_queue[below], event_queue[place])
         place = below
-    copy_due(entry, agenda[place])
+    copy_event(entry, event_queue[place])
 
 
-def is_before(a: Due, b: Due) -> bool:
-    """Return whether `a` is due before `b`."""
+def is_before(a: Event, b: Event) -> bool:
+    """Return whether `a` comes before `b`."""
     if a.time == b.time:
         return a.order < b.order
     return a.time < b.time
 
 
-def copy_due(a: Due, b: Due) -> None:
-    """Copy the entry `a` to `b`."""
+def copy_event(a: Event, b: Event) -> None:
+    """Copy entry `a` to `b`."""
     b.time, b.order, b.kind, b.row = a.time, a.order, a.kind, a.row
 
 
-def ends_at(s: State, f: int, time: float) -> None:
-    """Note when a flow will end."""
+def set_flow_end(s: State, f: int, time: float) -> None:
+    """Set the time at which a flow ends."""
     flows, heap = s.flows, s.ends
     here = flows[f].place
     if here < 0:
@@ -115,8 +115,8 @@ def ends_at(s: State, f: int, time: float) -> None:
     flows[f].place = here
 
 
-def never_ends(s: State, f: int) -> None:
-    """Take back when a flow will end, if that has been noted."""
+def clear_flow_end(s: State, f: int) -> None:
+    """Remove the end of a flow, if it has one."""
     here = s.flows[f].place
     if here < 0:
         return
@@ -125,12 +125,12 @@ def never_ends(s: State, f: int) -> None:
     if here < s.n_ends:
         last = s.ends[s.n_ends]
         s.flows[last.flow].place = here
-        ends_at(s, last.flow, last.time)
+        set_flow_end(s, last.flow, last.time)
 
 
-def next_due(s: State) -> float:
-    """Return when the next thing is due; infinity if nothing is."""
-    due = s.agenda[0].time if s.n_due else math.inf
+def next_event_time(s: State) -> float:
+    """Return the time of the next event or flow end; infinity if there is none."""
+    due = s.event_queue[0].time if s.n_events else math.inf
     if s.n_ends:
         due = min(due, s.ends[0].time)
     return due
