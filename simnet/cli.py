@@ -96,7 +96,7 @@ def main() -> None:
 
 def _no_plugins(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        context.with_resource(plugins.refused())
+        context.with_resource(plugins.refuse_plugins())
 
 
 def _version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
 
 T = TypeVar("T", bound=np.generic)
@@ -166,7 +166,7 @@ class Schedule:
     __slots__ = ("_sums", "calls", "n_ranks", "rounds")
 
     def __init__(self, n_ranks: int, rounds: Iterable[Round] = (), calls: Iterable[Call] = ()) -> None:
-        self.n_ranks = whole(n_ranks, "n_ranks", 1)
+        self.n_ranks = check_int(n_ranks, "n_ranks", 1)
         self.rounds: tuple[Round, ...] = tuple(rounds)
         self.calls: tuple[Call, ...] = tuple(calls)
         # Bytes that each rank sends, and receives, once asked for: of a schedule that recurs they are every time.

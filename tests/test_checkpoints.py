@@ -16,7 +16,7 @@ from jobs import AG, RING, Source, job_on
 from simnet import sparsifier_models, topologies
 from simnet.advise import Advised
 from simnet.base.errors import InputError
-from simnet.base.writing import alone, tidy
+from simnet.base.writing import lock_folder, remove_leftovers
 from simnet.job import Checkpoint, ColocatedJob, Compute, LocalSteps, Overlap, checkpoint, row_file, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
@@ -377,7 +377,7 @@ def test_all_that_is_begun_lies_in_a_folder_that_is_tidied(tmp_path, monkeypatch
         Checkpoint(tmp_path / "a.safetensors", "it").write({"a": np.ones(3)}, 1)
     assert list(tmp_path.iterdir()) == seen[1:] == [seen[0].parent]
     monkeypatch.undo()
-    tidy(tmp_path)
+    remove_leftovers(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -402,7 +402,7 @@ def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
 def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    with alone(out, "run"):
+    with lock_folder(out, "run"):
         said = refused("run", scenario, "--out", out)
     assert "another run is at work there; wait for it, or choose another folder with --out" in said
 

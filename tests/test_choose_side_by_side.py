@@ -8,7 +8,7 @@ import pytest
 
 from commands import did, invoke
 from simnet import choose, run
-from simnet.base.processes import Here
+from simnet.base.processes import InlinePool
 from simnet.report import spent
 from simnet.studies.choosing.side_by_side import ANY, side_by_side
 
@@ -22,7 +22,7 @@ LIVE = [
 
 
 def beside(parameters, fields=(), scenario="local_steps_wan"):
-    return side_by_side(scenario, parameters, overrides=[*SMALL, *TWO, *fields], pool=Here())
+    return side_by_side(scenario, parameters, overrides=[*SMALL, *TWO, *fields], pool=InlinePool())
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,9 @@ def test_the_command_and_the_library_say_the_same():
 
 
 def test_jobs_that_exchange_in_every_iteration_are_weighed_as_well():
-    found = side_by_side("quickstart", ["density=1%,10%"], ["topk"], ["job.iterations=3", "job.scale=500"], pool=Here())
+    found = side_by_side(
+        "quickstart", ["density=1%,10%"], ["topk"], ["job.iterations=3", "job.scale=500"], pool=InlinePool()
+    )
     assert found.inner_steps == 3
     for row in found.rows:
         only = ["exchanges={topk: {scheme: topk}}", "policies={topk: {fixed: topk}}", f"job.density={row.values[0]}"]

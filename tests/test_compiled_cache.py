@@ -49,9 +49,9 @@ def loaded_from(path):
 
 def compiled_by(path):
     """Return whether loading compiles, and where the code is kept."""
-    before = len(compiled_cache.done()[0])
+    before = len(compiled_cache.cache_summary()[0])
     twice = loaded_from(path)
-    return len(compiled_cache.done()[0]) > before, getattr(twice._cache, "cache_path", None)
+    return len(compiled_cache.cache_summary()[0]) > before, getattr(twice._cache, "cache_path", None)
 
 
 def test_what_calls_functions_of_another_file_is_compiled_again_when_that_has_changed(tmp_path):
@@ -63,7 +63,7 @@ def test_what_calls_functions_of_another_file_is_compiled_again_when_that_has_ch
         "import callee, caller\n"
         "from simnet.base import compiled_cache, compiling\n"
         "found = compiling.compiled_module(callee, caller).twice(21)\n"
-        "print(found, len(compiled_cache.done()[0]))\n"
+        "print(found, len(compiled_cache.cache_summary()[0]))\n"
     )
 
     def found(body=""):

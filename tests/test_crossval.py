@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.base.progress import told
+from simnet.base.progress import report_progress
 from simnet.calibration.crossval import (
     HeldOut,
     choose_models,
@@ -78,7 +78,7 @@ def test_every_curve_is_held_out_once_and_beside_its_own_times():
     curves = measured()
     own = {one.setting: one.seconds.tolist() for one in curves}
     shares: list[float] = []
-    with told(shares.append):
+    with report_progress(shares.append):
         chosen = choose_models(curves, plain=False)
     assert shares == sorted(shares), "progress goes forward"
     assert shares[-1] <= 1

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import commands
 from simnet import topologies
 from simnet.base.errors import InputError
-from simnet.base.writing import staged
+from simnet.base.writing import stage_files
 from simnet.collectives import allreduce_ring, hierarchical, registry
 from simnet.interchange import (
     kind_of,
@@ -567,7 +567,7 @@ def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
     target.write_text("before")
 
     def fail() -> None:
-        with staged([target], force=True) as folder:
+        with stage_files([target], force=True) as folder:
             (folder / target.name).write_text("after")
             raise ZeroDivisionError
 

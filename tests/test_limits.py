@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from commands import did, refused
 from simnet import collectives, topologies
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, outside
+from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, bounds_error
 from simnet.calibration.readers import read_measurements as read_measured
 from simnet.costs.devices import DeviceOp, load_device
 from simnet.interchange import kinds
@@ -132,7 +132,7 @@ def written(value):
 
 def judge(folder, read, text, place, quantity, value):
     """Hold a reader to the bounds of what it reads."""
-    wrong = outside(value, quantity)
+    wrong = bounds_error(value, quantity)
     filled = text.format(**RIGHT | {place: written(value)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -173,7 +173,7 @@ def test_any_number_at_any_place_is_read_or_refused(tmp_path, case, value):
 )
 def test_fields_of_a_scenario_have_the_same_bounds(tmp_path, field, unit, quantity, value):
     given = "run", "quickstart", "--quiet", "--set", f"{field}={value!r} {unit}", "--set", "job.iterations=2"
-    if not outside(value, quantity):
+    if not bounds_error(value, quantity):
         did(*given, "--out", tmp_path / "out")
         return
     message = refused(*given, "--out", tmp_path / "out")
@@ -219,7 +219,7 @@ def test_at_the_bounds_themselves_all_is_finite(tmp_path, least):
 def test_python_has_the_same_bounds(make, quantity, value):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if not outside(value, quantity) or (quantity is Bandwidth and value == math.inf):
+        if not bounds_error(value, quantity) or (quantity is Bandwidth and value == math.inf):
             made = make(value) if math.isfinite(value) else None
             if isinstance(made, nx.DiGraph):
                 timed(Network(made), collectives.allreduce_ring(made.graph["hosts"], 1e3))

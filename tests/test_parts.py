@@ -219,7 +219,7 @@ class TestRegisteredTopologies:
     def test_refused_code_is_named_and_is_not_in_lists(self, write):
         path = write("mesh: {hop: 0}")
         assert "mesh" in [row[0] for row in topologies_()[1]]
-        with plugins.refused():
+        with plugins.refuse_plugins():
             assert "mesh" not in [row[0] for row in topologies_()[1]]
             with pytest.raises(InputError, match=r"'mesh' is registered as simnet.topologies by mesh_package"):
                 load(path)

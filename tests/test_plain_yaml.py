@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.base.plain_yaml import MAX_KEY, plain_yaml, yaml_text
+from simnet.base.yaml_loader import MAX_KEY, load_yaml, yaml_text
 from simnet.calibration.cost_model_file import load_cost_model
 from simnet.calibration.platform import load_platform
 from simnet.costs.devices import load_device
@@ -86,13 +86,13 @@ def test_what_is_wrong_with_long_values_is_said_in_few_words(tmp_path: Path, rea
 def test_the_line_is_that_of_the_fault(line: int, wrong: str) -> None:
     text = "".join(f"field{number}: 1\n" for number in range(1, line)) + wrong
     with pytest.raises(InputError) as refused:
-        plain_yaml(text, "a.yaml")
+        load_yaml(text, "a.yaml")
     assert refused.value.line == line
 
 
 def test_values_are_those_of_yaml_1_2() -> None:
     text = "[yes, true, FALSE, 010, 0o10, 0x1f, -3, 1_000, 1e3, -.inf, .nan, ~, null, 2026-01-02, '7', 1:30]"
-    found = plain_yaml(text, "a.yaml").value
+    found = load_yaml(text, "a.yaml").value
     assert math.isnan(found.pop(10))
     assert found == ["yes", True, False, 10, 8, 31, -3, 1000, 1000.0, -math.inf, None, None, "2026-01-02", "7", "1:30"]
 
@@ -110,4 +110,4 @@ PLAIN = st.recursive(
 def test_what_is_written_is_read(value: object) -> None:
     with contextlib.suppress(InputError):
         text = yaml_text(value, width=80)
-        assert plain_yaml(text, "a.yaml").value == value
+        assert load_yaml(text, "a.yaml").value == value

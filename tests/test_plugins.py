@@ -277,7 +277,7 @@ class TestRegistered:
         install("mine", SCHEME, entries, version="1.1")
         assert identity(load(own), "x") != before
         own.write_text(SCENARIO.replace("./mine.py:Mine, share: 0.25", "topk"))
-        assert plugins.used({"topk", "other"}) == ["simnet.weather other mine:none mine 1.1"]
+        assert plugins.installed_under({"topk", "other"}) == ["simnet.weather other mine:none mine 1.1"]
 
     def test_what_cannot_be_imported_names_its_package(self, install):
         install("mine_broken", "1 / 0\n", "[simnet.sparsifiers]\nbroken = mine_broken:X\n")
@@ -474,7 +474,7 @@ class TestRefusal:
         told = refused("--no-plugins", "run", own)
         assert "own.yaml:8: exchanges.own.scheme: " in told
         assert "mine.py:Mine' is a file, code of others, which --no-plugins or SIMNET_NO_PLUGINS" in told
-        assert plugins.allowed()
+        assert plugins.plugins_allowed()
         own.write_text(SCENARIO.replace("./mine.py:Mine", "mine"))
         told = refused("--no-plugins", "run", own)
         assert "'mine' is registered as simnet.sparsifiers by mine_scheme 1.0, code of others, which" in told
@@ -483,8 +483,8 @@ class TestRefusal:
             told = refused("--no-plugins", "run", own, "--set", f"network.topology={{{topology}}}")
             assert "'line' is registered as simnet.topologies by mine_scheme 1.0, code of others" in told
         # What simnet itself registers stays.
-        with plugins.refused():
-            assert plugins.names("commands") == ["validate"]
+        with plugins.refuse_plugins():
+            assert plugins.plugin_names("commands") == ["validate"]
         (tmp_path / "a.log").write_text("mine 1\n1024 1e-5\n")
         for refusing, left_out in (
             (["run", own, "--set", "exchanges.own={scheme: artopk, collective: new}"], "allreduce_new"),
@@ -496,9 +496,9 @@ class TestRefusal:
         assert "is registered as" in refused("run", own)
 
     def test_worker_processes_inherit_it(self):
-        with plugins.refused():
+        with plugins.refuse_plugins():
             assert os.environ[plugins.REFUSED] == "1"
-            code = "from simnet.base import plugins; print(plugins.allowed())"
+            code = "from simnet.base import plugins; print(plugins.plugins_allowed())"
             found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert found.stdout == "False\n"
-        assert plugins.allowed()
+        assert plugins.plugins_allowed()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.base.progress import stage, told, tracked
+from simnet.base.progress import progress_stage, report_progress, track_progress
 from simnet.commands import terminal
 
 trees = st.recursive(
@@ -19,9 +19,9 @@ trees = st.recursive(
 
 def work(tree):
     """Go over a tree: each node is a loop over its parts, in stages and in shares."""
-    for share, inner in tracked(tree, 1.0):
-        with stage(share):
-            for _ in tracked(range(2), share):
+    for share, inner in track_progress(tree, 1.0):
+        with progress_stage(share):
+            for _ in track_progress(range(2), share):
                 work(inner)
             work(inner)
 
@@ -29,7 +29,7 @@ def work(tree):
 @given(trees)
 def test_what_is_done_grows_to_its_end(tree):
     shares = []
-    with told(shares.append):
+    with report_progress(shares.append):
         work(tree)
     assert shares == sorted(set(shares))
     assert all(0 < share <= 1 for share in shares)
@@ -39,34 +39,34 @@ def test_what_is_done_grows_to_its_end(tree):
 @given(st.integers(1, 20), st.integers(1, 20))
 def test_loops_in_loops_take_equal_parts(outer, inner):
     shares = []
-    with told(shares.append):
-        for _ in tracked(range(outer)):
-            for _ in tracked(range(inner)):
+    with report_progress(shares.append):
+        for _ in track_progress(range(outer)):
+            for _ in track_progress(range(inner)):
                 pass
     assert shares == pytest.approx([number / (outer * inner) for number in range(1, outer * inner + 1)])
 
 
 def test_arrays_are_gone_over_as_well():
     shares = []
-    with told(shares.append):
-        assert list(tracked(np.arange(2))) == [0, 1]
+    with report_progress(shares.append):
+        assert list(track_progress(np.arange(2))) == [0, 1]
     assert shares == [0.5, 1.0]
 
 
 def test_two_loops_in_a_step_share_it():
     shares = []
-    with told(shares.append):
-        for _ in tracked("a"):
-            list(tracked("bc", 0.5))
-            list(tracked("de"))
+    with report_progress(shares.append):
+        for _ in track_progress("a"):
+            list(track_progress("bc", 0.5))
+            list(track_progress("de"))
     assert shares == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_loop_that_is_left_takes_no_more_than_it_did():
     shares = []
-    with told(shares.append):
-        for _ in tracked("ab"):
-            for letter in tracked("cdef"):
+    with report_progress(shares.append):
+        for _ in track_progress("ab"):
+            for letter in track_progress("cdef"):
                 if letter == "d":
                     break
     assert shares == [0.125, 0.5, 0.625, 1.0]
@@ -74,29 +74,29 @@ def test_a_loop_that_is_left_takes_no_more_than_it_did():
 
 def test_nobody_listens_elsewhere():
     shares = []
-    with told(shares.append):
-        other = threading.Thread(target=lambda: list(tracked("abc")))
+    with report_progress(shares.append):
+        other = threading.Thread(target=lambda: list(track_progress("abc")))
         other.start()
         other.join()
-    assert list(tracked("abc")) == ["a", "b", "c"]
-    with stage(0.5):
+    assert list(track_progress("abc")) == ["a", "b", "c"]
+    with progress_stage(0.5):
         pass
     assert shares == []
 
 
 def test_what_fails_leaves_no_listener():
     shares = []
-    with suppress(RuntimeError), told(shares.append):
-        for _ in tracked("ab"):
+    with suppress(RuntimeError), report_progress(shares.append):
+        for _ in track_progress("ab"):
             raise RuntimeError
-    list(tracked("cd"))
+    list(track_progress("cd"))
     assert shares == []
 
 
 def test_a_bar_shows_on_a_terminal_and_leaves_what_is_printed_alone(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with terminal.progress("models"):
-        for _ in tracked("ab"):
+        for _ in track_progress("ab"):
             print("printed")
     shown = capsys.readouterr()
     assert shown.out == "printed\nprinted\n"
@@ -132,5 +132,5 @@ def test_a_bar_is_plain_lines_in_a_file_that_come_ever_more_rarely(monkeypatch, 
 def test_what_takes_no_two_seconds_leaves_no_line(monkeypatch, capsys):
     monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
     with terminal.progress("models"):
-        list(tracked("abc"))
+        list(track_progress("abc"))
     assert capsys.readouterr() == ("", "")

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import needs
 from commands import contents
+from simnet.base.atomic_replace import replace_files
 from simnet.base.errors import InputError
-from simnet.base.swap import swapped
 from simnet.base.writing import atomic_write
 from simnet.report import results, sentences
 from simnet.report.summary import RunFacts, significant
@@ -97,7 +97,7 @@ def write(folder, made=None, **options):
 
 
 def replaced(folder, **options):
-    with swapped(folder, results.RUN) as stage:
+    with replace_files(folder, results.RUN) as stage:
         write(stage, **options)
 
 

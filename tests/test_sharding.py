@@ -13,7 +13,7 @@ import pytest
 from commands import contents, did, refused
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.rows import Shard, Shards
-from simnet.base.shards import opened
+from simnet.base.shards import open_shards
 from simnet.job import Checkpoint
 from simnet.policies import Fixed
 from simnet.scenario import load
@@ -49,13 +49,13 @@ def source(workers=4, **options):
 
 @contextmanager
 def in_shards(one, where):
-    with opened(one.source, where) as shards:
+    with open_shards(one.source, where) as shards:
         yield replace(one, source=ShardedSource(one.source, shards))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def processes(request):
-    with opened(source(), f"processes:{request.param}") as shards:
+    with open_shards(source(), f"processes:{request.param}") as shards:
         yield shards
 
 
@@ -203,7 +203,7 @@ def test_a_run_has_the_same_files_with_its_workers_in_processes(tmp_path):
 
 @pytest.mark.parametrize("asked", [0, 3])
 def test_a_shard_that_is_killed_ends_what_is_asked_of_it(asked):
-    with opened(source(), "processes:2") as shards:
+    with open_shards(source(), "processes:2") as shards:
         rows = shards.gradients(0)
         results = rows.each(np.max)
         for _ in range(asked):
@@ -276,7 +276,7 @@ def test_a_dask_worker_that_is_killed_ends_what_is_asked_of_it(tmp_path):
 
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        opened(source(), f"dask:{cluster.scheduler_address}") as shards,
+        open_shards(source(), f"dask:{cluster.scheduler_address}") as shards,
     ):
         rows = shards.gradients(0)
         place = shards._asks[1]._place

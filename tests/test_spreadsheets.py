@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from simnet.base.spreadsheets import guarded, guarded_table, unguarded
+from simnet.base.spreadsheets import guard_cell, guard_table, unguard_cell
 from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.cli import app
 from simnet.interchange.messages_csv import read_messages, write_messages
@@ -26,19 +26,19 @@ CELLS = st.text(max_size=5) | st.builds(str.__add__, st.sampled_from([*STARTS, "
 @example("=1+1")
 @example("'=1+1")
 def test_no_text_begins_as_a_formula_and_each_comes_back(text: str) -> None:
-    assert guarded(text)[:1] not in list(STARTS)
-    assert unguarded(guarded(text)) == text.replace("\r", "\n")
+    assert guard_cell(text)[:1] not in list(STARTS)
+    assert unguard_cell(guard_cell(text)) == text.replace("\r", "\n")
     if text[:1] not in [*STARTS, "'"] and "\r" not in text:
-        assert guarded(text) == text
+        assert guard_cell(text) == text
 
 
 @given(st.lists(st.tuples(CELLS, st.integers() | st.floats(allow_nan=False)), min_size=1), CELLS)
 def test_a_table_has_its_numbers_and_no_formula(rows: list[tuple[str, float]], heading: str) -> None:
     table = pd.DataFrame(rows, columns=[heading, "number"])
     before = table.copy(deep=True)
-    read = list(csv.reader(io.StringIO(guarded_table(table).to_csv(index=False), newline="")))
+    read = list(csv.reader(io.StringIO(guard_table(table).to_csv(index=False), newline="")))
     assert not [row for row in read if row[0][:1] in list(STARTS)]
-    assert [unguarded(row[0]) for row in read] == [
+    assert [unguard_cell(row[0]) for row in read] == [
         one.replace("\r", "\n") for one in (heading, *(text for text, _ in rows))
     ]
     assert [float(row[1]) for row in read[1:]] == [float(number) for _, number in rows]
@@ -47,7 +47,7 @@ def test_a_table_has_its_numbers_and_no_formula(rows: list[tuple[str, float]], h
 
 def test_ordinary_tables_keep_their_bytes() -> None:
     table = pd.DataFrame({"policy": ["a", "it's", "a=b", None], "x": [-1.0, 2.5, float("nan"), 0.0]})
-    assert guarded_table(table).to_csv() == table.to_csv()
+    assert guard_table(table).to_csv() == table.to_csv()
 
 
 def test_files_of_a_run_hold_no_formula(small: str) -> None:

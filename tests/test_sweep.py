@@ -90,7 +90,7 @@ class Here:
 
     def each(self, work, tasks, progress, **options):
         for number, task in enumerate(tasks):
-            yield number, processes.attempt(work, task)
+            yield number, processes.run_task(work, task)
 
 
 @pytest.fixture
@@ -506,7 +506,7 @@ def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
             seen.extend(os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
 
     monkeypatch.setattr(processes, "_context", lambda module: Started())
-    processes.start("simnet")
+    processes.start_worker("simnet")
     assert seen == ["1", "1"]
     assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OPENBLAS_NUM_THREADS")) == ("7", None)
 
@@ -753,7 +753,7 @@ def test_the_identity_goes_by_the_content_of_files(tmp_path):
 
 
 def test_a_cell_that_is_not_the_same_on_the_worker_is_refused(tiny):
-    kind, said = processes.attempt(cell.run, (Source(str(tiny)), "0" * 32))
+    kind, said = processes.run_task(cell.run, (Source(str(tiny)), "0" * 32))
     assert kind == "refused"
     assert "not the same on the worker" in said
 
@@ -827,7 +827,7 @@ def test_dask_on_another_machine_without_tls_is_warned_of(monkeypatch, scheduler
     monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=Client))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with dask_cluster.connected(scheduler, f"--scheduler {scheduler}"):
+        with dask_cluster.connect_dask(scheduler, f"--scheduler {scheduler}"):
             pass
     assert asked == [scheduler]
     assert [str(one.message).partition(": who")[0] for one in told] == [f"--scheduler {scheduler}"] * warned
@@ -891,7 +891,7 @@ def test_a_job_that_dies_loses_its_cells_alone(tiny, tmp_path, monkeypatch):
 def dies_of_the_last(tasks):
     if tasks[0][1] == "deadly":
         os._exit(9)
-    return [processes.attempt(cell.run, task) for task in tasks]
+    return [processes.run_task(cell.run, task) for task in tasks]
 
 
 @pytest.mark.extras

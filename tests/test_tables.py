@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharing import max_min_shares
-from simnet.base.arrays import distinct
+from simnet.base.arrays import unique_places
 from simnet.base.errors import SimnetError
 from simnet.network import jitter as jitter_module
 from simnet.network import tables as tables_module
@@ -110,7 +110,7 @@ def test_more_rows_than_their_numbers_can_tell_are_refused(compiled, monkeypatch
 @given(st.lists(st.integers(0, 60)), st.integers(61, 5000))
 def test_numbers_are_told_apart_as_by_sorting(numbers, below):
     given_numbers = np.array(numbers, dtype=np.int64)
-    found, places = distinct(given_numbers, below)
+    found, places = unique_places(given_numbers, below)
     wanted = np.unique(given_numbers, return_inverse=True)
     np.testing.assert_array_equal(found, wanted[0])
     np.testing.assert_array_equal(places, wanted[1])

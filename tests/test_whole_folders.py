@@ -12,9 +12,9 @@ import shutil
 import pytest
 
 from commands import contents, did, invoke
+from simnet.base.atomic_replace import FileSet, finish_replacement, refuse_incomplete_replacement, replace_files
 from simnet.base.errors import InputError
-from simnet.base.swap import Files, completed, refuse_halfway, swapped
-from simnet.base.writing import INCOMPLETE, mark_incomplete, staged
+from simnet.base.writing import INCOMPLETE, mark_incomplete, stage_files
 
 OLD, NEW = ("--set", "job.iterations=2"), ("--set", "job.iterations=3")
 ANEW = (*NEW, "--force")
@@ -215,11 +215,11 @@ def test_a_disk_that_is_full_leaves_the_old_run_as_it_was(small, tmp_path, monke
     assert INCOMPLETE not in contents(out)
 
 
-TABLE = Files("table", ("*.csv", "below/*.csv"), "z.csv")
+TABLE = FileSet("table", ("*.csv", "below/*.csv"), "z.csv")
 
 
 def swap(folder, names, said=""):
-    with swapped(folder, TABLE) as stage:
+    with replace_files(folder, TABLE) as stage:
         for name in names:
             (stage / name).parent.mkdir(exist_ok=True)
             (stage / name).write_text("new")
@@ -246,10 +246,10 @@ def test_who_is_killed_in_between_is_helped_by_whoever_comes_next(tmp_path, monk
         again = laid(tmp_path / str(number), held)
         if any(name.startswith((".table.whole/", ".table.moving/")) for name in held):
             with pytest.raises(InputError, match="a table ended here while its files took their places"):
-                refuse_halfway(again, [TABLE])
+                refuse_incomplete_replacement(again, [TABLE])
         else:
-            refuse_halfway(again, [TABLE])
-        completed(again, TABLE)
+            refuse_incomplete_replacement(again, [TABLE])
+        finish_replacement(again, TABLE)
         found = settled(contents(again))
         assert found in (start, new)
         assert (found == start) or contents(again)[INCOMPLETE] == b"one is missing\n"
@@ -263,7 +263,7 @@ def test_an_error_leaves_all_as_it_was(tmp_path):
     laid(tmp_path, {"a.csv": b"old", "z.csv": b"old"})
 
     def fail():
-        with swapped(tmp_path, TABLE) as stage:
+        with replace_files(tmp_path, TABLE) as stage:
             (stage / "a.csv").write_text("new")
             raise InputError("is odd", file=str(stage / "a.csv"))
 
@@ -286,7 +286,7 @@ def test_files_beside_each_other_are_old_or_new_at_every_moment(profiles, tmp_pa
             (folder / "profiles" / "a.csv").write_text(said)
 
     def replaced():
-        with staged(targets, force=True, suffixes=[".csv"]) as folder:
+        with stage_files(targets, force=True, suffixes=[".csv"]) as folder:
             lay(folder, "new")
 
     lay(tmp_path, "old")
@@ -313,7 +313,7 @@ def test_files_beside_each_other_stay_where_one_cannot_be_replaced(fails, tmp_pa
         return call
 
     def replaced():
-        with staged(targets, force=True) as folder:
+        with stage_files(targets, force=True) as folder:
             for target in targets:
                 (folder / target.name).write_text("new")
 

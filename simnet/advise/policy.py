@@ -9,8 +9,8 @@ import numpy as np
 
 from simnet.advise.adviser import HORIZON, MARGIN, PINGS, WORD, Advice, Adviser, probe_bytes
 from simnet.advise.exchanges import ExchangeCost, exchange_cost
-from simnet.base.checks import whole
-from simnet.base.quantities import Count, Factor, Seconds, bounded
+from simnet.base.checks import check_int
+from simnet.base.quantities import Count, Factor, Seconds, check_bounds
 from simnet.policies import (
     Candidate,
     Decision,
@@ -81,9 +81,9 @@ class Advised:
         self.fallback = fallback or (*dense, self.candidates[0].label)[0]
         if self.fallback not in self._of:
             raise ValueError(f"fallback must be one of {', '.join(self._of)}, got {self.fallback!r}")
-        self.decide_every, self.horizon = whole(decide_every, "decide_every", 1), whole(horizon, "horizon", 1)
-        self.margin = bounded(margin, Factor, "margin")
-        self.change_cost = bounded(change_cost, Seconds, "change_cost")
+        self.decide_every, self.horizon = check_int(decide_every, "decide_every", 1), check_int(horizon, "horizon", 1)
+        self.margin = check_bounds(margin, Factor, "margin")
+        self.change_cost = check_bounds(change_cost, Seconds, "change_cost")
         self.probes = probes
         self.reset()
 

@@ -1,1 +1,1 @@
-"""What everything else stands on: errors for people, units, random streams, checks, files read and written whole."""
+"""Foundations: errors, units, random streams, checks, and file input and output."""

@@ -1,4 +1,4 @@
-"""Names of the arrays that pass between modules, and what many of them ask."""
+"""Array types shared by modules, and small array functions."""
 
 from __future__ import annotations
 
@@ -12,23 +12,15 @@ Ranks: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 Adds: TypeAlias = Callable[[NDArray[np.float32]], Floats | None]
-"""What adds fresh gradients, in place, to rows: float32 of shape (P, n).
-
-It may return the sums of squares of the rows that come of it, as `simnet.sparsifier_models.selection.squared_norms`
-does."""
+"""Adds fresh gradients in place to rows, float32 of shape (P, n); may return the squared norms of the new rows."""
 
 
 PERCENTS = (50, 90, 99)
-"""The percentiles that are told of times."""
+"""Percentiles reported of times."""
 
 
 def percentiles(values: Floats) -> list[float]:
-    """Return the `PERCENTS` of numbers, each the least within which so many of 100 are: one that occurred.
-
-    Parameters
-    ----------
-    values : ndarray of float
-        At least one.
+    """Return the `PERCENTS` of at least one number, each an observed value.
 
     Examples
     --------
@@ -38,19 +30,14 @@ def percentiles(values: Floats) -> list[float]:
     return [float(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
 
 
-def distinct(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
-    """Return which whole numbers there are, ascending, and the place of each of those given among them.
+def unique_places(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
+    """Return the distinct integers >= 0, ascending, and the index of each of `numbers`, shape (m,), among them.
 
-    Parameters
-    ----------
-    numbers : ndarray of int, shape (m,)
-        At least 0.
-    below : int
-        A number above all of them: where it is not much above m, they need not be sorted.
+    `below` exceeds all of them; if it is not much above m, no sorting is needed.
 
     Examples
     --------
-    >>> found, places = distinct(np.array([7, 2, 7]), 8)
+    >>> found, places = unique_places(np.array([7, 2, 7]), 8)
     >>> found.tolist(), places.tolist()
     ([2, 7], [1, 0, 1])
     """
@@ -62,7 +49,7 @@ def distinct(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
 
 
 def last_squares(values: NDArray[np.float32], block: int) -> float:
-    """Return the sum of squares of what comes after the last full block, added up in double precision.
+    """Return the sum of squares after the last full block, in double precision.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Refusals that many parameters share: what is a number, a whole number, a positive number, one of some names."""
+"""Checks of arguments: numbers, integers, positive numbers, names."""
 
 from __future__ import annotations
 
@@ -8,33 +8,17 @@ from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar
 
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 
 T = TypeVar("T")
 
 
-def whole(value: object, name: str, low: int | None = None, high: int | None = None) -> int:
-    """Return `value` as an int.
-
-    Parameters
-    ----------
-    value : object
-        What is given.
-    name : str
-        What it is called in the error.
-    low : int, optional
-        The least that is allowed.
-    high : int, optional
-        The most that is allowed.
-
-    Raises
-    ------
-    ValueError
-        If it is no whole number in low .. high.
+def check_int(value: object, name: str, low: int | None = None, high: int | None = None) -> int:
+    """Return `value` as an int; ValueError if it is not an integer in low .. high. `name` is used in the error.
 
     Examples
     --------
-    >>> whole(2.5, "n_ranks", 1)
+    >>> check_int(2.5, "n_ranks", 1)
     Traceback (most recent call last):
     ValueError: n_ranks must be a whole number >= 1, got 2.5
     """
@@ -46,7 +30,7 @@ def whole(value: object, name: str, low: int | None = None, high: int | None = N
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether `value` is a real number, and not a truth value.
+    """Return whether `value` is a real number and not a bool.
 
     Examples
     --------
@@ -57,9 +41,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def read_number(text: str) -> float:
-    """Return the number that a text from elsewhere is; NaN if it is none, or is longer than any number need be.
-
-    Python's own digit separator, and digits of other scripts, are no numbers of a file.
+    """Return the number in an untrusted text; NaN if it is none or too long. Rejects ``_`` and non-ASCII digits.
 
     Examples
     --------
@@ -72,17 +54,12 @@ def read_number(text: str) -> float:
         return math.nan
 
 
-def positive(value: float, name: str) -> float:
-    """Return `value` as a float.
-
-    Raises
-    ------
-    ValueError
-        If it is no number, not finite, or not above 0.
+def check_positive(value: float, name: str) -> float:
+    """Return `value` as a float; ValueError if it is not a finite number > 0.
 
     Examples
     --------
-    >>> positive(0, "period")
+    >>> check_positive(0, "period")
     Traceback (most recent call last):
     ValueError: period must be a number > 0 and finite, got 0
     """
@@ -91,52 +68,23 @@ def positive(value: float, name: str) -> float:
     return float(value)
 
 
-def named(value: object, name: str, allowed: Collection[str]) -> None:
-    """Refuse what is none of some names.
-
-    Parameters
-    ----------
-    value : object
-        What is given.
-    name : str
-        What it is the name of.
-    allowed : collection of str
-        The names that there are.
-
-    Raises
-    ------
-    ValueError
-        If it is none of them.
+def check_choice(value: object, name: str, allowed: Collection[str]) -> None:
+    """Raise ValueError if `value` is not one of the allowed names.
 
     Examples
     --------
-    >>> named("hsah", "routing", ["hash", "single"])
+    >>> check_choice("hsah", "routing", ["hash", "single"])
     Traceback (most recent call last):
     ValueError: there is no routing 'hsah': did you mean 'hash'? Allowed: hash, single
     """
     if value not in allowed:
-        raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
+        raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), allowed)}")
 
 
-def with_properties(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
-    """Return a dataclass made of some of its properties.
-
-    Parameters
-    ----------
-    kind : type
-        The dataclass.
-    given : mapping
-        Properties by name.
-    called : str
-        What it is called in the error.
-
-    Raises
-    ------
-    ValueError
-        If it has no such property, or refuses it.
-    """
+def make_dataclass(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
+    """Return a dataclass from named properties; ValueError for an unknown one, with what it is `called`."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            raise ValueError(f"{called} has no property {name!r}: {nearest(str(name), known)}")
+            raise ValueError(f"{called} has no property {name!r}: {suggest_names(str(name), known)}")
     return kind(**given)

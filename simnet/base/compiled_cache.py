@@ -1,11 +1,9 @@
-"""Where compiled loops are kept, so that one process compiles them and all others read them.
+"""On-disk cache of compiled loops: one process compiles, all others load.
 
-Numba keeps what it compiles beside the source where it can write there, else in the cache of the user. Here two places
-are added. What was compiled at installation is read from beside the source by those who cannot write there: that is how
-``simnet warm`` serves all users of a machine. And where a user has no folder of that kind, a folder below the one for
-temporary files is taken if nobody else can write to it, as reading what is kept means to run it.
-
-A compilation takes seconds: one line tells of the first one of a process, and of code that cannot be kept.
+Numba caches next to the source if that is writable, else in the user's cache. Two locations are added: a read-only
+cache next to the source, by which ``simnet warm`` serves all users, and a private folder in the temporary directory for
+users without a cache folder. It is private because loading a cache runs it. The first compilation of a process, which
+takes seconds, is reported in one line.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _folders: set[Path] = set()
 
 
 def private_folder(path: Path) -> Path | None:
-    """Return a folder that only this user can read and write, made if it is not there; None if that cannot be had.
+    """Return a folder that only this user can access, created if missing; None if impossible.
 
     Examples
     --------
@@ -54,7 +52,7 @@ def private_folder(path: Path) -> Path | None:
 
 
 class _Installed(_BESIDE):  # type: ignore[misc]
-    """Beside the source, where the function is kept already: there it is read by those who cannot write, too."""
+    """Next to the source, if the function is cached there already; readable without write access."""
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> Any:
@@ -63,11 +61,11 @@ class _Installed(_BESIDE):  # type: ignore[misc]
         return found if any(Path(found.get_cache_path()).glob(kept)) else None
 
     def ensure_cache_path(self) -> None:
-        """Leave it to writing to find that it cannot be done."""
+        """Do nothing: a write will fail if it must."""
 
 
 class _Temporary(_OF_USER):  # type: ignore[misc]
-    """In a folder of the user below that for temporary files."""
+    """In a private folder of the user in the temporary directory."""
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> Any:
@@ -80,34 +78,26 @@ class _Temporary(_OF_USER):  # type: ignore[misc]
         return found
 
     def ensure_cache_path(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         Path(self.get_cache_path()).mkdir(mode=0o700, exist_ok=True)
 
 
 class _Places(FunctionCache._impl_class):  # type: ignore[misc]
-    """Looks where the user has told numba to, and then in more places than numba does."""
+    """Cache locations, numba's own and the two added."""
 
     _locator_classes = (_FIRST, _Installed, *CacheImpl._locator_classes[1:], _Temporary)
 
 
-def kept_code(function: Any, sources: Sequence[str] = ()) -> KeptCode | NowhereKept:
-    """Return where the compiled forms of a function are kept.
-
-    Parameters
-    ----------
-    function : callable
-        The function.
-    sources : sequence of str
-        Files of the functions that it may call: what they compile to is part of it.
-    """
+def find_cache(function: Any, sources: Sequence[str] = ()) -> DiskCache | NoCache:
+    """Return the cache of a function; `sources` are files of functions that are compiled into it."""
     try:
-        return KeptCode(function, sources)
+        return DiskCache(function, sources)
     except RuntimeError:
-        return NowhereKept(function.__name__)
+        return NoCache(function.__name__)
 
 
-class KeptCode(FunctionCache):  # type: ignore[misc]
-    """The compiled forms of a function, on disk."""
+class DiskCache(FunctionCache):  # type: ignore[misc]
+    """Compiled versions of a function, on disk."""
 
     _impl_class = _Places
 
@@ -118,7 +108,7 @@ class KeptCode(FunctionCache):  # type: ignore[misc]
         self._cache_file._source_stamp = (*self._cache_file._source_stamp, *stamps)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return the compiled form for these types, or None, whereupon it is compiled."""
+        """Return the compiled version for these types; None if it has to be compiled."""
         try:
             found = super().load_overload(signature, context)
         except OSError:
@@ -130,7 +120,7 @@ class KeptCode(FunctionCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, signature: Any, made: Any) -> None:
-        """Keep a compiled form, if that can be done."""
+        """Store a compiled version if possible."""
         _compiled.append(self._py_func.__name__)
         try:
             super().save_overload(signature, made)
@@ -139,29 +129,29 @@ class KeptCode(FunctionCache):  # type: ignore[misc]
             _tell_unkept(f"{self.cache_path}: {error.strerror}")
 
 
-class NowhereKept(NullCache):  # type: ignore[misc]
-    """The compiled forms of a function, where no folder was found for them."""
+class NoCache(NullCache):  # type: ignore[misc]
+    """The cache of a function when no folder is available."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def load_overload(self, signature: Any, context: Any) -> None:
-        """Return nothing, whereupon it is compiled."""
+        """Return None, so that it is compiled."""
         _tell_compiling()
         _tell_unkept("no folder of this user was found")
 
     def save_overload(self, signature: Any, made: Any) -> None:
-        """Keep nothing."""
+        """Store nothing."""
         _compiled.append(self._name)
 
 
-def expect_compiling() -> None:
-    """Tell of no compilation: it is what is wanted."""
+def silence_compiling() -> None:
+    """Do not report compilations, as they are intended."""
     _told.add(_COMPILES)
 
 
-def done() -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Return the functions that this process compiled, and the folders in which compiled code is kept."""
+def cache_summary() -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the functions compiled by this process, and the cache folders in use."""
     return tuple(_compiled), tuple(sorted(_folders))
 
 

@@ -1,7 +1,7 @@
-"""Records with named fields that compiled functions take: a dataclass of numbers and tables behind one pointer.
+"""Records with named fields for compiled functions: a dataclass of numbers and tables behind one pointer.
 
-A table is an array of numbers, or of records that are dataclasses of numbers themselves. A function written for lists
-of such records compiles as it is. Its argument is one address, however many tables there are, so that calls are cheap.
+A table is an array of numbers, or of records that are dataclasses of numbers. Functions written for lists of such
+records compile unchanged; their single argument is an address, so that calls are cheap.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ _NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
 
 
 def record_dtype(kind: type) -> np.dtype[Any]:
-    """Return the dtype of an array of such records.
-
-    Raises
-    ------
-    ValueError
-        If a field has the name of an attribute that rows of arrays have themselves.
-    """
+    """Return the dtype of an array of such records; ValueError if a field name clashes with `numpy.record`."""
     fields = get_type_hints(kind, include_extras=True)
     for name in fields:
         if hasattr(np.record, name):
@@ -44,13 +38,13 @@ def record_dtype(kind: type) -> np.dtype[Any]:
 
 
 def _number_dtype(hint: Any) -> np.dtype[Any]:
-    """Return the dtype of a number: that with which its type is annotated, if it is."""
+    """Return the dtype of a number, from its annotation if there is one."""
     found: np.dtype[Any] = np.dtype(hint.__metadata__[0] if get_origin(hint) is Annotated else hint)
     return found
 
 
 def _dtype(hint: Any) -> np.dtype[Any] | None:
-    """Return the dtype of what is in a table; None for a number."""
+    """Return the dtype of a table's entries; None for a number."""
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float
@@ -58,7 +52,7 @@ def _dtype(hint: Any) -> np.dtype[Any] | None:
 
 
 class _StateType(types.Type):  # type: ignore[misc]
-    """The type of a state: of which fields it is made, and from which code functions on it are compiled."""
+    """The numba type of a state: its fields, and a hash of the functions compiled for it."""
 
     def __init__(self, kind: type, code: str) -> None:
         hints = get_type_hints(kind, include_extras=True)
@@ -83,7 +77,7 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
 
 
 def _slot(context: Any, builder: Any, state: _StateType, value: Any, name: str, kind: Any) -> Any:
-    """Return where a field stands, as an address of such values."""
+    """Return the address of a field."""
     slots = builder.bitcast(value, context.get_value_type(kind).as_pointer())
     return cgutils.gep_inbounds(builder, slots, state.places[name])
 
@@ -153,7 +147,7 @@ def _table(name: str, place: int, dtype: np.dtype[Any]) -> property:
 
 
 def _code(module: ModuleType) -> str:
-    """Return what functions of a module do, as it is loaded: its file may have changed since."""
+    """Return the bytecode and constants of a loaded module's functions, for the cache key."""
     parts = []
     for name, one in sorted(vars(module).items()):
         if isinstance(one, FunctionType) and one.__module__ == module.__name__:
@@ -166,15 +160,15 @@ def _code(module: ModuleType) -> str:
 
 @cache
 def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[State]:
-    """Return a class like `kind` whose instances compiled functions take, with arrays for tables.
+    """Return a class like `kind` whose instances compiled functions accept, with arrays for tables.
 
     Parameters
     ----------
     kind : type
-        A dataclass; its fields are float, int, bool, and tables: `list` of one of these or of a dataclass of them, or
-        an array of float64. Numbers in tables are of the dtype with which their type is annotated, if any.
+        A dataclass with float, int, bool, and tables: `list` of one of these or of a dataclass of them, or a float64
+        array. Annotated numbers in tables have the annotated dtype.
     modules : tuple of modules
-        Where the functions are, for the cache to notice that one has changed.
+        Modules with the compiled functions; a change invalidates the cache.
     """
     code = hashlib.sha256("\n".join(map(_code, modules)).encode()).hexdigest()[:16]
     hints = get_type_hints(kind, include_extras=True)

@@ -1,7 +1,7 @@
-"""Sums of squares of single precision numbers, as numpy adds them up in double precision, in compiled loops.
+"""Compiled sums of squares of float32 numbers, in double precision and numpy's order of addition.
 
-Blocks are added up pairwise down to leaves, and these in eight running sums, as numpy does, so that no result depends
-on the processor. Importing this module compiles what numba does not have in its cache.
+Blocks are summed pairwise down to leaves of eight running sums, so that results do not depend on the processor.
+Importing this module compiles what is not cached.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from llvmlite import ir
 from numba import float32, float64, int64, njit, types
 from numba.extending import intrinsic
 
-from simnet.base.compiling import compiled
+from simnet.base.compiling import compile_function
 
 BLOCK, LEAF = 8192, 128
-"""Entries whose squares are added up pairwise, and those of them that eight running sums add up."""
+"""Entries summed pairwise, and entries of a leaf."""
 
 
 def _leaf_type(context: Any, values: Any, start: Any) -> Any:
@@ -44,22 +44,12 @@ def _leaf_type(context: Any, values: Any, start: Any) -> Any:
 
 
 _leaf: Any = intrinsic(_leaf_type)
-"""Sum of the squares of the `LEAF` entries from somewhere on, in eight running sums."""
+"""Sum of squares of `LEAF` entries, in eight running sums."""
 
 
 @njit(forceinline=True)  # type: ignore[untyped-decorator]
-def block(values: Any, first: int, sums: Any) -> Any:
-    """Add up the squares of a block.
-
-    Parameters
-    ----------
-    values : ndarray of float32
-        With `BLOCK` entries from `first` on.
-    first : int
-        Where the block starts.
-    sums : ndarray of float64, shape (`BLOCK` / `LEAF`,)
-        Is written to.
-    """
+def add_block(values: Any, first: int, sums: Any) -> Any:
+    """Return the sum of squares of `BLOCK` entries from `first` on; `sums`, (`BLOCK` / `LEAF`,), is scratch."""
     for leaf in range(sums.size):
         sums[leaf] = _leaf(values, first + leaf * LEAF)
     left = sums.size
@@ -70,11 +60,11 @@ def block(values: Any, first: int, sums: Any) -> Any:
     return sums[0]
 
 
-@compiled(float64(types.Array(float32, 1, "C", readonly=True)))
+@compile_function(float64(types.Array(float32, 1, "C", readonly=True)))
 def sum_of_squares(values: Any) -> float:
-    """Add up the squares of the full blocks, block by block."""
+    """Return the sum of squares of all full blocks."""
     total = 0.0
     sums = np.empty(BLOCK // LEAF)
     for first in range(0, values.size - BLOCK + 1, BLOCK):
-        total += block(values, first, sums)
+        total += add_block(values, first, sums)
     return total

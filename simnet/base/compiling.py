@@ -1,4 +1,4 @@
-"""Compiled loops: numba, with what it compiles kept where there is a place for it."""
+"""Compilation of loops by numba, with an on-disk cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from numba import config, njit, types
 from numba.core.options import DefaultOptions
 
-from simnet.base.compiled_cache import kept_code
+from simnet.base.compiled_cache import find_cache
 
 if config.DISABLE_JIT:
     raise ImportError("numba is set not to compile (NUMBA_DISABLE_JIT)")
@@ -18,18 +18,16 @@ if config.DISABLE_JIT:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(*signatures: Any, sources: Sequence[str] = (), **options: Any) -> Callable[[Function], Function]:
-    """Compile a function for these types of arguments, or take it from the cache if it is there.
+def compile_function(*signatures: Any, sources: Sequence[str] = (), **options: Any) -> Callable[[Function], Function]:
+    """Return a decorator that compiles a function for these argument types, or loads it from the cache.
 
-    Without types that is done when it is first called. Options are those of `numba.njit`, and `sources` the files of
-    functions in other modules that it calls.
-
-    Importing this module raises ImportError where numba is missing or told not to compile.
+    Without types it is compiled on first call. `sources` are files of functions it calls, `options` those of
+    `numba.njit`. Importing this module raises ImportError if numba is missing or disabled.
     """
 
     def compile_now(function: Function) -> Function:
         made = njit(**options)(function)
-        made._cache = kept_code(function, sources)
+        made._cache = find_cache(function, sources)
         for one in signatures:
             made.compile(one)
         if signatures:
@@ -46,9 +44,9 @@ UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") e
 
 @cache
 def compiled_module(*modules: ModuleType) -> ModuleType:
-    """Return a module with the functions of others, none of the same name, compiled when they are first called.
+    """Return a module with the compiled functions of others, whose names are distinct; compiled on first call.
 
-    They call each other compiled; the other modules stay as they are. They must not make arrays.
+    They call each other compiled and must not create arrays.
     """
     names = {one.__name__ for one in modules}
     sources = [file for one in modules if (file := getattr(one, "__file__", None))]
@@ -60,15 +58,12 @@ def compiled_module(*modules: ModuleType) -> ModuleType:
         if isinstance(function, FunctionType) and function.__module__ in names:
             copy = FunctionType(function.__code__, made.__dict__, name, function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-            made.__dict__[name] = _in_one_version(compiled(sources=sources, **UNCOUNTED)(copy))
+            made.__dict__[name] = _in_one_version(compile_function(sources=sources, **UNCOUNTED)(copy))
     return made
 
 
 def _in_one_version(function: Any) -> Any:
-    """Let compiled functions call another with whole numbers of 64 bits, whatever they have.
-
-    numba would compile it once more for every constant, and width, that it is called with.
-    """
+    """Make compiled callers pass all integers as int64, so that there is one version per function."""
     template = function.get_call_template
 
     def widened(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A connection to a Dask cluster."""
+"""Connection to a Dask cluster."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _TIMEOUT = "10 s"
 
 
 @contextmanager
-def connected(scheduler: str, option: str) -> Iterator[Any]:
-    """Return a ``distributed.Client``, which closes when a ``with`` block ends.
+def connect_dask(scheduler: str, option: str) -> Iterator[Any]:
+    """Return a ``distributed.Client`` as a context manager.
 
     Parameters
     ----------
     scheduler : str
-        Address of the scheduler, such as ``tls://10.0.0.1:8786``. Certificates are those of the configuration of Dask.
+        Address such as ``tls://10.0.0.1:8786``; certificates come from Dask's configuration.
     option : str
-        Where it was given, for errors.
+        The command-line option, for errors.
 
     Raises
     ------
     InputError
-        If Dask is not installed, or there is no scheduler.
+        If Dask is not installed, or the scheduler does not answer.
 
     Warns
     -----
     UserWarning
-        If the scheduler is on another machine, and nothing encrypts what is sent.
+        If the scheduler is remote and the connection is not encrypted.
     """
     if _in_the_open(scheduler):
         warnings.warn(
@@ -58,7 +58,7 @@ def connected(scheduler: str, option: str) -> Iterator[Any]:
 
 
 def _in_the_open(scheduler: str) -> bool:
-    """Return whether an address is of another machine, by a protocol without encryption.
+    """Return whether an address is remote and unencrypted.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Errors written for people: what was found, where, what is allowed, and the nearest right name."""
+"""Errors for people: the value found, where, what is allowed, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 MOST_LISTED = 50
-"""Names that an error lists; of more it says how many there are."""
+"""Maximum number of names that an error lists."""
 
 MOST_SAID = 1500
-"""Bytes of a line of an error, of which a file may have given a part; the middle of a longer one is left out."""
+"""Maximum bytes of an error line; the middle of a longer one is left out."""
 
 _MOST_FIELD, _MOST_GUESSED = 200, 200
 
 DISTRIBUTION = "simnet-sparse"
-"""The name under which simnet is installed, that of ``pyproject.toml``: an index has a simnet of others."""
+"""Name of the distribution, as in ``pyproject.toml``."""
 
 
 class SimnetError(Exception):
-    """Something the user can mend. The command line prints the message without a traceback and exits with 2."""
+    """An error the user can fix. The command line prints its message without a traceback and exits with 2."""
 
 
 def plain_warnings() -> None:
-    """Let warnings of this process be a line for people, without the place in the code that they come from."""
+    """Print warnings of this process as one line, without their place in the code."""
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
 
 
@@ -36,11 +36,11 @@ class InputError(SimnetError):
     message : str
         What is wrong, with the value found and what is allowed.
     file : str, optional
-        The file it stands in, as the user named it.
+        The file, as the user named it.
     line : int, optional
-        Its line, from 1.
+        The line, from 1.
     field : str, optional
-        The field, dotted from the top of the file, e.g. ``network.weather[0].bandwidth``.
+        The field, e.g. ``network.weather[0].bandwidth``.
 
     Examples
     --------
@@ -51,20 +51,15 @@ class InputError(SimnetError):
     def __init__(
         self, message: str, *, file: str | None = None, line: int | None = None, field: str | None = None
     ) -> None:
-        message = "\n".join(shortened(one, MOST_SAID) for one in message.split("\n"))
-        field = None if field is None else shortened(field, _MOST_FIELD)
+        message = "\n".join(shorten_text(one, MOST_SAID) for one in message.split("\n"))
+        field = None if field is None else shorten_text(field, _MOST_FIELD)
         self.message, self.file, self.line, self.field = message, file, line, field
         where = "" if file is None else file if line is None else f"{file}:{line}"
         super().__init__(": ".join(part for part in (where, field or "", message) if part))
 
 
 def to_install(extra: str) -> str:
-    """Return the command that installs simnet with what an extra names, for an error that something is missing.
-
-    Parameters
-    ----------
-    extra : str
-        One of those in ``pyproject.toml``.
+    """Return the command that installs simnet with an extra of ``pyproject.toml``.
 
     Examples
     --------
@@ -75,11 +70,11 @@ def to_install(extra: str) -> str:
 
 
 class DivergedError(SimnetError):
-    """A training whose loss or gradients are no finite numbers any more."""
+    """A training whose loss or gradients are no longer finite."""
 
 
 class Waits(NamedTuple):
-    """A rank that waits for ever: in which round, of which phase, and for which ranks."""
+    """A rank that waits for ever: its round, the phase, and the ranks it waits for."""
 
     rank: int
     round: int
@@ -95,13 +90,13 @@ class StalledError(SimnetError):
     message : str
         What stopped, and when.
     waiting : sequence of str
-        One line per waiting rank or transfer: who waits, and for what.
+        One line per waiting rank or transfer.
     elapsed : float, optional
-        When everything had stopped [s], counted from `origin`.
+        When everything had stopped [s since `origin`].
     failed : mapping of int to float, optional
-        Ranks that failed before they were done, and when [s].
+        Failed ranks, and when they failed [s].
     stuck : sequence of Waits
-        Where ranks failed, the ranks that wait in consequence.
+        Ranks that wait because of failures.
     origin : float
         The moment from which `elapsed` counts [s].
 
@@ -133,19 +128,12 @@ class StalledError(SimnetError):
         return "\n  ".join([self.args[0], *self.waiting[:20], *more])
 
 
-def shortened(text: str, most: int) -> str:
-    """Return a text with its middle left out where it is longer than so many bytes.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    most : int
-        Bytes that it may have.
+def shorten_text(text: str, most: int) -> str:
+    """Return a text with its middle left out if it has more than `most` bytes.
 
     Examples
     --------
-    >>> shortened("some words", 10), shortened("a" * 100, 10)
+    >>> shorten_text("some words", 10), shorten_text("a" * 100, 10)
     ('some words', 'aaaaa...aa')
     """
     if len(text) <= most // 4 or len(code := text.encode(errors="surrogatepass")) <= most:
@@ -154,33 +142,24 @@ def shortened(text: str, most: int) -> str:
     return f"{begins.decode(errors='ignore')}...{ends.decode(errors='ignore')}"
 
 
-def nearest(name: str, allowed: Iterable[str], most: int = MOST_LISTED) -> str:
-    """Return a sentence that lists `allowed`, at most so many, and, for a likely typo, the nearest of them.
-
-    Parameters
-    ----------
-    name : str
-        What is given.
-    allowed : iterable of str
-        The names that there are.
-    most : int
-        So many of them are listed.
+def suggest_names(name: str, allowed: Iterable[str], most: int = MOST_LISTED) -> str:
+    """Return a sentence with the nearest allowed name, if one is near, and up to `most` allowed names.
 
     Examples
     --------
-    >>> nearest("artpok", ["dense", "topk", "artopk"])
+    >>> suggest_names("artpok", ["dense", "topk", "artopk"])
     "did you mean 'artopk'? Allowed: artopk, dense, topk"
     """
     names = sorted(allowed)
-    return f"{suggestion(name, names)}Allowed: {listed(names, most) or 'none'}"
+    return f"{did_you_mean(name, names)}Allowed: {join_names(names, most) or 'none'}"
 
 
-def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """Return the question whether the nearest of `allowed` was meant, with a blank after it; "" if none is near.
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Return the question whether the nearest of `allowed` was meant, with a trailing blank; "" if none is near.
 
     Examples
     --------
-    >>> suggestion("fattree", ["star", "fat_tree"]), suggestion("onehop", ["allreduce_ring", "allgather_onehop"])
+    >>> did_you_mean("fattree", ["star", "fat_tree"]), did_you_mean("onehop", ["allreduce_ring", "allgather_onehop"])
     ("did you mean 'fat_tree'? ", "did you mean 'allgather_onehop'? ")
     """
     if len(name) > _MOST_GUESSED:  # to compare them takes a time that grows with its square
@@ -192,12 +171,12 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     return f"did you mean '{folded[close[0]]}'? " if close else ""
 
 
-def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+def join_names(names: Sequence[str], most: int = MOST_LISTED) -> str:
     """Return `names` as a list in a sentence, cut after `most` of them.
 
     Examples
     --------
-    >>> listed(["a", "b", "c", "d"], most=2)
+    >>> join_names(["a", "b", "c", "d"], most=2)
     'a, b, ... (4 in all)'
     """
     return ", ".join(names if len(names) <= most else [*names[:most], f"... ({len(names)} in all)"])

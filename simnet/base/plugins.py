@@ -1,27 +1,23 @@
-"""What others add to simnet: entry points of their packages, a group for each kind of thing, and files of their own.
+"""Plug-ins: entry points of other packages, one group per kind, and files of the user.
 
 ====================  ==========================================================================
 ``sparsifiers``       a `simnet.sparsifier_models.base.Sparsifier` class
 ``topologies``        a function that returns a graph as `simnet.topologies` describes it
 ``collectives``       an entry of `simnet.collectives.registry`
 ``weather``           an annotated function that returns a `simnet.network.weather.Signal`
-``policies``          an annotated class with what `simnet.policies.Policy` asks for
+``policies``          an annotated class with the methods of `simnet.policies.Policy`
 ``strategies``        an annotated `simnet.strategies.Strategy` class
 ``log_readers``       a `simnet.calibration.readers.LogFormat`
 ``devices``           a function that returns a `simnet.costs.devices.DeviceProfile`
 ``commands``          a function that adds commands to the command line
 ====================  ==========================================================================
 
-In a package's ``pyproject.toml`` the group is ``simnet.`` and the kind, as ``simnet.topologies``. What comes with
-simnet keeps its names, whatever others register. A file is named with what is wanted of it, as
-``./my_scheme.py:Rotating``.
+The group in ``pyproject.toml`` is ``simnet.`` and the kind. Names of simnet itself cannot be replaced. A file is named
+with the object in it, as ``./my_scheme.py:Rotating``. Unusable plug-ins are skipped with a warning, or an error if
+requested by name. Errors inside plug-in code name its author; ``SIMNET_TRACEBACK`` keeps the traceback.
 
-What cannot be used, `usable` leaves out with a warning; `load` refuses it to who asks for it by name. What goes wrong
-while code of others runs is one message that says whose it is, by `blamed`; with ``SIMNET_TRACEBACK`` in the
-environment it keeps its traceback.
-
-All of this is code that runs with the rights of the user. Where ``SIMNET_NO_PLUGINS`` is set in the environment, as
-``simnet --no-plugins`` does, it is refused, here and in the processes that are started from here.
+Plug-ins run with the rights of the user. ``SIMNET_NO_PLUGINS``, set by ``simnet --no-plugins``, refuses them, also in
+child processes.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, nearest
+from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, suggest_names
 from simnet.base.reading import read_text
 
 if TYPE_CHECKING:
@@ -59,70 +55,63 @@ Kind: TypeAlias = Literal[
 ]
 
 REFUSED = "SIMNET_NO_PLUGINS"
-"""The environment variable that refuses code of others, unless it is empty or 0."""
+"""Environment variable that refuses plug-ins, unless empty or 0."""
 
 TRACEBACK = "SIMNET_TRACEBACK"
-"""The environment variable that keeps tracebacks of code of others, unless it is empty or 0."""
+"""Environment variable that keeps tracebacks of plug-in code, unless empty or 0."""
 
 MAX_BYTES = 2**20
-"""The largest file that is loaded."""
+"""Maximum size of a plug-in file."""
 
 
 class PluginError(SimnetError, ValueError):
-    """Code of others that is refused, cannot be imported, or is not what its kind asks for."""
+    """A plug-in that is refused, cannot be imported, or does not fit its kind."""
 
 
 class PluginWarning(UserWarning):
-    """Something that is registered is left out, as it cannot be used: its kind, its name, and why."""
+    """A registered plug-in is skipped: its kind, its name, and the reason."""
 
     def __init__(self, kind: Kind, name: str, why: str) -> None:
         super().__init__(why)
         self.kind, self.name = kind, name
 
 
-def registered(kind: Kind) -> EntryPoints:
-    """Return the entry points of a kind; where plugins are refused, those of simnet itself.
+def registered_plugins(kind: Kind) -> EntryPoints:
+    """Return the entry points of a kind; where plug-ins are refused, only those of simnet.
 
     Examples
     --------
-    >>> "validate" in registered("commands").names
+    >>> "validate" in registered_plugins("commands").names
     True
     """
     from importlib.metadata import EntryPoints
 
-    return EntryPoints(one for one in _all(kind) if allowed() or _own(one))
+    return EntryPoints(one for one in _all(kind) if plugins_allowed() or _own(one))
 
 
-def names(kind: Kind) -> list[str]:
-    """Return the names that are registered for a kind, sorted."""
-    return sorted(registered(kind).names)
+def plugin_names(kind: Kind) -> list[str]:
+    """Return the names registered for a kind, sorted."""
+    return sorted(registered_plugins(kind).names)
 
 
-def entry(kind: Kind, name: str) -> EntryPoint | None:
-    """Return the entry point of a name, refused or not, by the first package that has one; None if nobody does."""
+def find_entry(kind: Kind, name: str) -> EntryPoint | None:
+    """Return the first entry point of a name, refused or not; None if there is none."""
     return next(iter(_all(kind).select(name=name)), None)
 
 
-def load(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
-    """Return what is made of that which the first package registers under a name; None if nobody registered it.
-
-    Parameters
-    ----------
-    kind, name
-        Where it is registered.
-    make : callable
-        Checks what is loaded, and returns what is to be had of it.
+def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
+    """Return what `make` returns for the first plug-in registered under a name; None if there is none.
 
     Raises
     ------
     PluginError
-        If it is refused, cannot be imported, or `make` raises; names the package and the reason.
+        If it is refused, cannot be imported, or `make` raises; names package and reason.
     """
-    found = entry(kind, name)
+    found = find_entry(kind, name)
     if found is None:
         return None
     package = "" if found.dist is None else f" by {found.dist.name} {found.dist.version}"
-    if not allowed() and not _own(found):
+    if not plugins_allowed() and not _own(found):
         raise PluginError(f"{name!r} is registered as simnet.{kind}{package}, {_WHY}")
     own = (found.module, found.attr, f"{name!r}, registered as simnet.{kind}{package} ({found.value})")
     if not _own(found):
@@ -135,10 +124,10 @@ def load(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
         raise PluginError(f"{own[-1]}, cannot be used: {why}") from error
 
 
-def usable(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
-    """Return what `get` returns for each name that is registered; what it refuses is left out, with a warning."""
+def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
+    """Return `get` of each registered name; what it refuses is skipped with a warning."""
     found = {}
-    for name in names(kind):
+    for name in plugin_names(kind):
         try:
             one = get(name)
         except PluginError as error:
@@ -149,22 +138,13 @@ def usable(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
     return found
 
 
-def wrong(by: Any, found: object, wanted: str) -> Exception:
-    """Return the error that a function or method, perhaps one of others, returned something else than it should.
-
-    Parameters
-    ----------
-    by : callable
-        The function or method.
-    found : object
-        What it returned.
-    wanted : str
-        What it should return.
+def return_error(by: Any, found: object, wanted: str) -> Exception:
+    """Return the error that a function or method, possibly a plug-in's, returned `found` instead of what is `wanted`.
 
     Examples
     --------
-    >>> wrong(nearest, None, "a text")
-    TypeError('nearest returned None, and not a text')
+    >>> return_error(suggest_names, None, "a text")
+    TypeError('suggest_names returned None, and not a text')
     """
     kind, name = type(found), getattr(by, "__qualname__", type(by).__name__)
     shown = reprlib.repr(found) if kind.__module__ == "builtins" else f"a {kind.__name__}"
@@ -176,15 +156,15 @@ def wrong(by: Any, found: object, wanted: str) -> Exception:
     return PluginError(f"{author}: {what}{place}") if author else TypeError(what)
 
 
-def instance(found: object, wanted: type[T]) -> T:
-    """Return what is registered, or what it returned, if it is of a type; raise PluginError otherwise."""
+def check_instance(found: object, wanted: type[T]) -> T:
+    """Return an object if it has the wanted type; raise PluginError otherwise."""
     if isinstance(found, wanted):
         return found
     raise PluginError(f"it gives no {wanted.__name__}, but what is of type {type(found).__name__}")
 
 
-def theirs(error: BaseException) -> BaseException:
-    """Return an error of code of others as a `PluginError` that says whose it is; any other as it is."""
+def name_author(error: BaseException) -> BaseException:
+    """Return an error from plug-in code as a `PluginError` with its author; others unchanged."""
     if not isinstance(error, Exception) or isinstance(error, SimnetError):
         return error
     author, place = _blame(error)
@@ -194,24 +174,24 @@ def theirs(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def blamed() -> Iterator[None]:
-    """Let what code of others raises inside the block be a `PluginError` that says whose it is."""
+def name_authors() -> Iterator[None]:
+    """Convert errors from plug-in code inside the block into `PluginError` with the author."""
     try:
         yield
     except Exception as error:
-        if (found := theirs(error)) is error:
+        if (found := name_author(error)) is error:
             raise
         raise found from error
 
 
-def left_out(kind: Kind) -> str:
-    """Return what to add to a message that something was not found: what was not looked at as it is refused."""
-    refused = sorted(one.name for one in _all(kind) if not allowed() and not _own(one))
-    return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
+def refused_names(kind: Kind) -> str:
+    """Return the suffix of a not-found message that lists refused plug-ins."""
+    refuse_plugins = sorted(one.name for one in _all(kind) if not plugins_allowed() and not _own(one))
+    return f"; not looked at: {', '.join(refuse_plugins)}, {_WHY}" if refuse_plugins else ""
 
 
-def used(words: Set[str]) -> list[str]:
-    """Return kind, name, place, package and version of all that is registered under one of `words`, sorted."""
+def installed_under(words: Set[str]) -> list[str]:
+    """Return kind, name, value, package and version of all entry points under one of `words`, sorted."""
     from importlib.metadata import distributions
 
     groups = {f"simnet.{kind}" for kind in get_args(Kind)}
@@ -224,63 +204,61 @@ def used(words: Set[str]) -> list[str]:
     return sorted(found)
 
 
-def is_file(name: str) -> bool:
-    """Return whether a name stands for something in a file, as ``./my_scheme.py:Rotating`` does.
+def names_file(name: str) -> bool:
+    """Return whether a name refers to an object in a file, as ``./my_scheme.py:Rotating``.
 
     Examples
     --------
-    >>> is_file("./my_scheme.py:Rotating"), is_file("topk")
+    >>> names_file("./my_scheme.py:Rotating"), names_file("topk")
     (True, False)
     """
     return ":" in name
 
 
-def placed(name: str, folder: Path) -> str:
-    """Return the name with the full path of its file, if it has one, which starts from a folder.
+def absolute_name(name: str, folder: Path) -> str:
+    """Return the name with the absolute path of its file, if it has one, relative to a folder.
 
     Examples
     --------
-    >>> placed("./my_scheme.py:Rotating", Path("/jobs")), placed("topk", Path("/jobs"))
+    >>> absolute_name("./my_scheme.py:Rotating", Path("/jobs")), absolute_name("topk", Path("/jobs"))
     ('/jobs/my_scheme.py:Rotating', 'topk')
     """
     path, _, wanted = name.rpartition(":")
-    return f"{(folder / path).absolute()}:{wanted}" if is_file(name) else name
+    return f"{(folder / path).absolute()}:{wanted}" if names_file(name) else name
 
 
-def in_file(name: str) -> Any:
-    """Return what a file defines, as ``my_scheme.py:Rotating``.
-
-    The module is that of this content: loaded once in each process, and anew when the file has changed.
+def load_from_file(name: str) -> Any:
+    """Return the object that a file defines, as ``my_scheme.py:Rotating``; loaded once per content and process.
 
     Raises
     ------
     PluginError
-        If files are refused here, or the name has another form.
+        If plug-ins are refused, or the name has another form.
     InputError
-        If the file is not there, is too large, fails while it is imported, or defines no such name.
+        If the file is missing, too large, fails on import, or has no such object.
     """
     path, _, wanted = name.rpartition(":")
     if not path.endswith(".py") or not wanted.isidentifier():
         raise PluginError(f"a file is named with a class in it, as ./my_scheme.py:Rotating; got {name!r}")
-    if not allowed():
+    if not plugins_allowed():
         raise PluginError(f"{name!r} is a file, {_WHY}")
     module = _module(path, read_text(Path(path), MAX_BYTES).encode())
     if not hasattr(module, wanted):
         own = [
             name for name, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__
         ]
-        raise InputError(f"defines no {wanted!r}: {nearest(wanted, own)}", file=path)
+        raise InputError(f"defines no {wanted!r}: {suggest_names(wanted, own)}", file=path)
     return getattr(module, wanted)
 
 
-def allowed() -> bool:
-    """Return whether code of others may be loaded here."""
+def plugins_allowed() -> bool:
+    """Return whether plug-ins may be loaded."""
     return os.environ.get(REFUSED, "") in ("", "0")
 
 
 @contextmanager
-def refused() -> Iterator[None]:
-    """Load no code of others inside the block: neither entry points nor files that a scenario names."""
+def refuse_plugins() -> Iterator[None]:
+    """Load no plug-ins inside the block."""
     before = os.environ.get(REFUSED, "")
     os.environ[REFUSED] = "1"
     try:
@@ -293,11 +271,11 @@ _WHY = f"code of others, which --no-plugins or {REFUSED} in the environment refu
 
 
 _AUTHORS: set[tuple[str, str, str]] = set()
-"""The modules in which code of others was found, what in them, and what to say of it."""
+"""Module, qualified name and description of plug-in code."""
 
 
 def _author(module: str, name: str) -> str:
-    """Return whose a function or class of a module is, or else the module, or else its package; "" if not theirs."""
+    """Return the author of a function or class, by name, module, or package; "" if it is not a plug-in's."""
     near = sorted(one for one in _AUTHORS if one[0].partition(".")[0] == module.partition(".")[0])
     for same in ((module, name.partition(".")[0]), (module,), ()):
         if found := [one[-1] for one in near if one[: len(same)] == same]:
@@ -306,7 +284,7 @@ def _author(module: str, name: str) -> str:
 
 
 def _blame(error: BaseException) -> tuple[str, str]:
-    """Return whose code raised an error, and where: the last of their lines, or else of those that an object ran."""
+    """Return the author of code that raised an error, and the last place in it."""
     ran, wrote = ("", ""), ("", "")
     from traceback import walk_tb
 
@@ -334,7 +312,7 @@ def _all(kind: Kind) -> EntryPoints:
 
 @lru_cache
 def _scanned(kind: Kind, *_folders: tuple[str, int]) -> EntryPoints:
-    """Look through every installed package, which takes time, again only where a folder has changed."""
+    """Scan all installed packages, again only if a folder has changed."""
     from importlib.metadata import entry_points
 
     return entry_points(group=f"simnet.{kind}")
@@ -345,7 +323,7 @@ def _own(entry: EntryPoint) -> bool:
 
 
 def _module(path: str, text: bytes) -> ModuleType:
-    """Return the module of a file's text, under a name that tells its content."""
+    """Return the module of a file's text, named by its content."""
     import hashlib
     import traceback
     from importlib.abc import SourceLoader

@@ -1,7 +1,6 @@
-"""A pool of processes on this machine that take one task after another.
+"""A pool of worker processes that run one task after another.
 
-A task that fails, or whose process ends, costs no other. When this process is killed, so that it cannot tell anybody,
-the others notice that it is gone and end themselves.
+A failed task, or a process that dies, does not affect other tasks. Workers end themselves when the parent dies.
 """
 
 from __future__ import annotations
@@ -23,43 +22,40 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import SimnetError, plain_warnings
-from simnet.base.plugins import blamed
+from simnet.base.plugins import name_authors
 from simnet.base.threads import one_thread
 
 Report: TypeAlias = Callable[[Any], None]
-"""Called by a task, its last argument, with how far it is."""
+"""Called by a task, as its last argument, with its progress."""
 
 Progress: TypeAlias = Callable[[int, Any], None]
-"""Called with the number of a task and what that one reported last."""
+"""Called with the number of a task and its last progress."""
 
 _REPORT_EVERY = 0.1
 
 
 class Outcome(NamedTuple):
-    """What came of a task: ``done`` with what it returned, ``refused`` or ``failed`` with why, ``lost`` with how.
-
-    A task is lost if its process ended, which is no fault of the task: it may have been short of memory, or killed.
-    """
+    """Result of a task: ``done`` with a value, ``refused`` or ``failed`` and why, or ``lost`` with its process."""
 
     kind: Literal["done", "refused", "failed", "lost"]
     content: Any
 
 
 class Worker(NamedTuple):
-    """A process that does one task after another: it is sent a function and its arguments, and sends an `Outcome`."""
+    """A process that receives a function and its arguments, and sends an `Outcome`, repeatedly."""
 
     connection: Connection
     process: BaseProcess
 
     def ended(self, remedy: str) -> str:
-        """Say how the process ended, which has left a task undone, and what to do if it had too little memory."""
+        """Return how the process ended, with a remedy if it may have run out of memory."""
         self.process.join()
         self.connection.close()
         return _ending(self.process.exitcode, remedy)
 
 
 class Pool:
-    """Processes, at most `jobs` at a time, that stay for one task after another until a ``with`` block ends."""
+    """A context manager of up to `jobs` worker processes, which are reused."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -70,7 +66,7 @@ class Pool:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        end([*self._idle, *(worker for _, worker in self._busy.values())])
+        end_workers([*self._idle, *(worker for _, worker in self._busy.values())])
 
     def each(
         self,
@@ -81,26 +77,26 @@ class Pool:
         at_once: int | None = None,
         retry: bool = False,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Do tasks, in any order; yield the number of each with what came of it.
+        """Run tasks in any order; yield the number and outcome of each.
 
         Parameters
         ----------
         work : callable
-            A function of a module, called with the arguments of a task and a `Report`.
+            A module-level function, called with the arguments of a task and a `Report`.
         tasks : sequence of tuple
-            The arguments; processes take them in this order.
+            The arguments, taken in this order.
         progress : callable
-            Called now and then.
+            Called from time to time.
         at_once : int, optional
-            At most so many at a time, if less than the pool has.
+            Maximum of concurrent tasks, if below the size of the pool.
         retry : bool
-            Whether to do tasks again that were lost, one at a time, as they may have been short of memory together.
+            Whether to rerun lost tasks one at a time, as they may have run out of memory together.
         """
         waiting = list(range(len(tasks)))[::-1]
         lost = []
         while waiting or self._busy:
             while waiting and len(self._busy) < min(at_once or self.jobs, self.jobs):
-                worker = self._idle.pop() if self._idle else start(work.__module__)
+                worker = self._idle.pop() if self._idle else start_worker(work.__module__)
                 number = waiting.pop()
                 self._busy[worker.connection] = number, worker
                 # A process that has ended is noticed when it should answer.
@@ -130,8 +126,8 @@ class Pool:
                 yield number, outcome
 
 
-class Here(Pool):
-    """In place of processes, this one: a library starts none unless it is asked to."""
+class InlinePool(Pool):
+    """A pool that runs tasks in this process; a library starts no processes unless asked."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -145,27 +141,15 @@ class Here(Pool):
         at_once: int | None = None,
         retry: bool = False,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Do tasks one after the other; yield the number of each with what came of it.
-
-        Parameters
-        ----------
-        work, tasks, progress, at_once, retry
-            As of `Pool.each`; no task can be lost.
-        """
+        """Run tasks one after another as `Pool.each` does; none can be lost."""
         for number, task in enumerate(tasks):
-            yield number, attempt(work, task, partial(progress, number))
+            yield number, run_task(work, task, partial(progress, number))
 
 
-def attempt(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> Outcome:
-    """Do a task in this process; what goes wrong is in the outcome.
-
-    Parameters
-    ----------
-    work, task, report
-        The function, its arguments, and the last of its arguments, which it calls now and then.
-    """
+def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> Outcome:
+    """Run a task in this process and return its outcome, errors included."""
     try:
-        with blamed():
+        with name_authors():
             return Outcome("done", work(*task, report))
     except SimnetError as error:
         return Outcome("refused", str(error))
@@ -178,7 +162,7 @@ def _told_of(number: int, progress: Progress) -> Progress:
 
 
 def _context(module: str) -> BaseContext:
-    """Return how processes are started: by a server that forks, where there is one."""
+    """Return the start method: a fork server if available, which is safe with threads."""
     # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
     if "forkserver" in multiprocessing.get_all_start_methods():
         found = multiprocessing.get_context("forkserver")
@@ -187,14 +171,8 @@ def _context(module: str) -> BaseContext:
     return multiprocessing.get_context("spawn")
 
 
-def start(module: str) -> Worker:
-    """Start a process that does tasks, the functions of a module above all.
-
-    Parameters
-    ----------
-    module : str
-        Name of the module.
-    """
+def start_worker(module: str) -> Worker:
+    """Start a worker process that preloads a module."""
     started_by = _context(module)
     ours, theirs = started_by.Pipe()
     process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
@@ -209,14 +187,8 @@ def start(module: str) -> Worker:
     return Worker(ours, process)
 
 
-def end(workers: Sequence[Worker]) -> None:
-    """End processes, whatever they are at.
-
-    Parameters
-    ----------
-    workers : sequence of Worker
-        The processes.
-    """
+def end_workers(workers: Sequence[Worker]) -> None:
+    """Terminate worker processes."""
     for worker in workers:
         worker.process.terminate()
         worker.connection.close()
@@ -226,7 +198,7 @@ def end(workers: Sequence[Worker]) -> None:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Let what starts meanwhile inherit that Ctrl-C does not reach it: it is for this process to tidy up."""
+    """Let processes started inside the block ignore Ctrl-C; the parent cleans up."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -238,7 +210,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _serve(connection: Connection) -> None:
-    """Do one task after another; the life of a process."""
+    """Run tasks, the main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plain_warnings()
@@ -256,11 +228,11 @@ def _serve(connection: Connection) -> None:
             work, task = connection.recv()
             # The first report of a task comes at once, however soon it follows another task.
             reported = -math.inf
-            connection.send(attempt(work, task, report))
+            connection.send(run_task(work, task, report))
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, be it in the middle of its work."""
+    """End this process when its parent dies."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -268,7 +240,7 @@ def _end_with_parent() -> None:
 
 
 def _ending(exitcode: int | None, remedy: str) -> str:
-    """Say how a process ended that left no result."""
+    """Return how a process ended without a result."""
     if exitcode is not None and exitcode < 0:
         with suppress(ValueError):
             name = signal.Signals(-exitcode).name
@@ -278,8 +250,8 @@ def _ending(exitcode: int | None, remedy: str) -> str:
 
 
 @contextmanager
-def endable() -> Iterator[None]:
-    """Let signals that end this process raise SystemExit, so that it ends first what it has started."""
+def exit_on_signal() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that started processes are ended first."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)

@@ -1,7 +1,7 @@
-"""How far a long computation is: told from the loops inside to whoever shows it, through all that is between.
+"""Progress of long computations, from the loops inside to the command that shows it.
 
-Loops that may take seconds go over `tracked`. Nobody listens unless a command asks with `told`, and then a loop inside
-another fills the share of the step that it is in.
+Loops that may take seconds iterate over `track_progress`; a command listens with `report_progress`. A nested loop fills
+its share of the enclosing step.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class _Listener:
     tell: Callable[[float], None]
     done: float = 0.0
     end: float = 1.0
-    """What will be done at the end of the step that is under way."""
+    """Progress at the end of the current step."""
 
 
 _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def told(tell: Callable[[float], None]) -> Iterator[None]:
-    """Have a function called with the share that is done, in [0, 1], ever more, while a block lasts.
+def report_progress(tell: Callable[[float], None]) -> Iterator[None]:
+    """Call a function with the share done, in [0, 1] and rising, during the block.
 
     Examples
     --------
     >>> shares = []
-    >>> with told(shares.append):
-    ...     for outer in tracked("ab"):
-    ...         for inner in tracked("cd", share=0.5):
+    >>> with report_progress(shares.append):
+    ...     for outer in track_progress("ab"):
+    ...         for inner in track_progress("cd", share=0.5):
     ...             pass
     >>> shares
     [0.125, 0.25, 0.5, 0.625, 0.75, 1.0]
@@ -48,8 +48,8 @@ def told(tell: Callable[[float], None]) -> Iterator[None]:
 
 
 @contextmanager
-def stage(share: float) -> Iterator[None]:
-    """Let a block take a share of what is left of the step of the loop around it, in (0, 1]."""
+def progress_stage(share: float) -> Iterator[None]:
+    """Let the block take a share, in (0, 1], of what is left of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield
@@ -63,26 +63,13 @@ def stage(share: float) -> Iterator[None]:
         listener.end = end
 
 
-def tracked(items: Collection[T], share: float = 1.0) -> Iterator[T]:
-    """Go over items, and tell how many are done.
-
-    Parameters
-    ----------
-    items : collection
-        They should take about the same time.
-    share : float
-        As of `stage`.
-
-    Yields
-    ------
-    object
-        Each in turn.
-    """
+def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
+    """Yield items of about equal cost and report how many are done; `share` as in `progress_stage`."""
     listener = _listener.get()
     if listener is None or len(items) == 0:
         yield from items
         return
-    with stage(share):
+    with progress_stage(share):
         begun, end = listener.done, listener.end
         for number, item in enumerate(items, 1):
             # Without rounding at the end, which is that of the stage.
@@ -92,7 +79,7 @@ def tracked(items: Collection[T], share: float = 1.0) -> Iterator[T]:
 
 
 def _reached(listener: _Listener) -> None:
-    """Tell that the step that is under way is done."""
+    """Report that the current step is done."""
     if listener.end > listener.done:
         listener.done = listener.end
         listener.tell(listener.done)

@@ -1,8 +1,8 @@
-"""Quantities: annotations that say how people write a number, and within which bounds it lies.
+"""Quantities: annotations that say how people write a number, and its bounds.
 
-A parameter annotated ``latency: Seconds`` is a plain float in Python and to a type checker, and the text ``10 ms`` in a
-scenario, whose parts are derived from the functions and classes that they configure (`simnet.scenario.parts`). So a
-unit, a bound and a default stand once, in the signature, also in those of other packages.
+A parameter annotated ``latency: Seconds`` is a float in Python and the text ``10 ms`` in a scenario, whose fields
+derive from the signatures they configure (`simnet.scenario.parts`). Unit, bounds and default are stated once, in the
+signature.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class Notation:
     what : str
         What the number is, for the JSON Schema.
     examples : tuple of str or int
-        How it may be written.
+        Ways to write it.
     read : callable
-        Returns the number that a text stands for; raises ValueError for what is no such text.
+        Returns the number of a text; raises ValueError.
     scales : sequence of (str, float)
-        Units in which it is written out, and what they stand for, the unit of 1 first. Without any, a number is as good
-        as a text, and is written as a number.
+        Units for output and their values, the unit of 1 first; none for plain numbers.
     """
 
     what: str
@@ -53,7 +52,7 @@ class Notation:
     scales: Sequence[tuple[str, float]] = ()
 
     def write(self, value: float) -> str:
-        """Return a text that reads back as exactly the same number, the shortest of them.
+        """Return the shortest text that reads back as exactly the same number.
 
         Examples
         --------
@@ -81,7 +80,7 @@ class Notation:
 
 @dataclass(frozen=True)
 class NotTiny:
-    """Says of a number, such as a rate that things are divided by, how small it may be where it is not 0."""
+    """The least value of a number that is not 0, such as a rate that is divided by."""
 
     least: float
 
@@ -98,17 +97,17 @@ class NotTiny:
 
 @dataclass(frozen=True)
 class Written:
-    """What people write for a parameter that Python takes in more forms, such as any array."""
+    """The written form of a parameter that Python accepts in more forms."""
 
     form: Any
 
 
 class Absolute:
-    """Marks the signal that a function returns as a bandwidth or latency itself, and not a factor on the link's own."""
+    """Marks a returned signal as an absolute bandwidth or latency, not a factor."""
 
 
 def _fraction(value: object) -> object:
-    """Read ``10 %`` as 0.1; leave numbers alone."""
+    """Return ``10 %`` as 0.1; numbers unchanged."""
     if not isinstance(value, str):
         return value
     if "%" in value:
@@ -212,21 +211,12 @@ _BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
 )
 
 
-def outside(value: float, quantity: Any, got: object = None) -> str:
-    """Return what is wrong with a number, in the words of a scenario's fields; "" if nothing is.
-
-    Parameters
-    ----------
-    value : float
-        The number, in SI units; below 0 only where the quantity allows it.
-    quantity : annotation
-        What it is, such as `Seconds`.
-    got : object, optional
-        How it is written, for the words.
+def bounds_error(value: float, quantity: Any, got: object = None) -> str:
+    """Return what is wrong with a number in SI units; "" if nothing is. `got` is its written form.
 
     Examples
     --------
-    >>> outside(1e305, Bandwidth), outside(1e-300, Bandwidth, "1e-300"), outside(1e9, Bandwidth)
+    >>> bounds_error(1e305, Bandwidth), bounds_error(1e-300, Bandwidth, "1e-300"), bounds_error(1e9, Bandwidth)
     ('must be <= 1e+18, got 1e+305', "must be >= 1e-12, got '1e-300'", '')
     """
     _, *marks = get_args(quantity)
@@ -241,35 +231,23 @@ def outside(value: float, quantity: Any, got: object = None) -> str:
     return ""
 
 
-def bounded(value: float, quantity: Any, name: str) -> float:
-    """Return a number if nothing is wrong with it.
-
-    Parameters
-    ----------
-    value, quantity
-        As of `outside`.
-    name : str
-        What it is called.
-
-    Raises
-    ------
-    ValueError
-        If something is wrong with it.
+def check_bounds(value: float, quantity: Any, name: str) -> float:
+    """Return a number, or raise ValueError if it is out of the bounds of `quantity`.
 
     Examples
     --------
-    >>> bounded(1e300, Seconds, "latency")
+    >>> check_bounds(1e300, Seconds, "latency")
     Traceback (most recent call last):
     ValueError: latency must be <= 1e+12, got 1e+300
     """
-    wrong = outside(value, quantity)
+    wrong = bounds_error(value, quantity)
     if wrong:
         raise ValueError(f"{name} {wrong}")
     return value
 
 
 def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the annotations of some parameters, without those that name what is only there for a type checker."""
+    """Return the annotations of some parameters, except those that only exist for type checkers."""
     if isinstance(target, type) and (dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
         written, known = target.__annotations__, vars(sys.modules[target.__module__])
     else:

@@ -1,4 +1,4 @@
-"""Files from elsewhere: read only if they are files and not too large; texts only if they are UTF-8."""
+"""Reading of untrusted files: only regular files of limited size, texts only in UTF-8."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MARKS = {
 }
 
 
-def unpacking(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
-    """Return a file that unpacks what is read of one that gzip packed; any other as it is.
+def open_unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
+    """Return a file that unpacks gzip content; other files unchanged.
 
-    To read from it raises `OSError`, `EOFError` or `zlib.error` where it is damaged.
+    Reading a damaged file raises `OSError`, `EOFError` or `zlib.error`.
 
     Examples
     --------
     >>> from io import BytesIO
-    >>> unpacking(BytesIO(gzip.compress(b"a log"))).read(4), unpacking(BytesIO(b"a log")).read(4)
+    >>> open_unpacked(BytesIO(gzip.compress(b"a log"))).read(4), open_unpacked(BytesIO(b"a log")).read(4)
     (b'a lo', b'a lo')
     """
     packed = file.read(len(_GZIP)) == _GZIP
@@ -46,16 +46,16 @@ def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bo
     path : Path
         The file.
     largest : int
-        Bytes that it may have at most, unpacked; more are not read.
+        Maximum of bytes, unpacked.
     shown : str, optional
-        What messages call it; its path when omitted.
+        Its name in messages; the path by default.
     unpack : bool
-        Unpack what gzip packed.
+        Whether to unpack gzip content.
 
     Raises
     ------
     InputError
-        If it is not there, no file (a pipe would wait for ever), cannot be read or unpacked, or is too large.
+        If it is missing, not a regular file, unreadable, or too large.
 
     Examples
     --------
@@ -63,32 +63,22 @@ def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bo
     Traceback (most recent call last):
     simnet.base.errors.InputError: nowhere.et: there is no such file
     """
-    with reading(path, largest, shown, unpack=unpack) as more:
+    with open_reading(path, largest, shown, unpack=unpack) as more:
         return more(largest + 1)
 
 
 @contextmanager
-def reading(
+def open_reading(
     path: Path, largest: int, shown: str | None = None, *, unpack: bool = True
 ) -> Iterator[Callable[[int], bytes]]:
-    """Open a file; what it gives returns so many of the next bytes, fewer at the end.
-
-    Parameters
-    ----------
-    path, largest, shown, unpack
-        As for `read_bytes`. A file that is larger is refused at once, one that gzip packed when so much is unpacked.
-
-    Raises
-    ------
-    InputError
-        As `read_bytes`.
+    """Open a file as a function that returns up to so many next bytes; parameters and errors as of `read_bytes`.
 
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("abcde")
-    ...     with reading(Path(folder, "a.txt"), 100) as more:
+    ...     with open_reading(Path(folder, "a.txt"), 100) as more:
     ...         more(3), more(3), more(3)
     (b'abc', b'de', b'')
     """
@@ -97,7 +87,7 @@ def reading(
         if not path.is_file():
             raise InputError("is not a file" if path.exists() else "there is no such file", file=name)
         with path.open("rb") as file:
-            inside = unpacking(file) if unpack else file
+            inside = open_unpacked(file) if unpack else file
             left, when = largest, "" if inside is file else " when unpacked"
             too_large = InputError(f"is larger than {largest:,} bytes{when}, the most that are read", file=name)
 
@@ -119,18 +109,7 @@ def reading(
 
 
 def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: bool = False) -> str:
-    """Return the text of a file, without a byte order mark.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    largest : int
-        Bytes that it may have at most, unpacked; more are not read.
-    shown : str, optional
-        What messages call it; its path when omitted.
-    unpack : bool
-        Unpack what gzip packed; if False, it is refused.
+    """Return the text of a file, without a byte order mark; gzip is refused unless `unpack`.
 
     Raises
     ------
@@ -145,40 +124,19 @@ def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: boo
     """
     name = str(path) if shown is None else shown
     content = read_bytes(path, largest, shown, unpack=unpack)
-    return decoded(content.removeprefix(beginning(content, name)), name)
+    return decode_utf8(content.removeprefix(byte_order_mark(content, name)), name)
 
 
-def beginning(content: bytes, name: str) -> bytes:
-    """Return the byte order mark with which a text begins, which may be empty.
-
-    Raises
-    ------
-    InputError
-        If it begins as what is no UTF-8 text.
-    """
+def byte_order_mark(content: bytes, name: str) -> bytes:
+    """Return the byte order mark of a text, possibly empty; InputError if it starts like another format."""
     for mark, what in _MARKS.items():
         if content.startswith(mark):
             raise InputError(f"is not UTF-8 text: it is {what}", file=name)
     return BOM_UTF8 if content.startswith(BOM_UTF8) else b""
 
 
-def decoded(content: bytes, name: str, offset: int = 0) -> str:
-    """Return a piece of a text.
-
-    Parameters
-    ----------
-    content : bytes
-        The piece, which ends between characters.
-    name : str
-        What messages call its file.
-    offset : int
-        Where in its file it begins [byte].
-
-    Raises
-    ------
-    InputError
-        If it is not UTF-8.
-    """
+def decode_utf8(content: bytes, name: str, offset: int = 0) -> str:
+    """Return a piece of a text that starts at `offset` in its file; InputError if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

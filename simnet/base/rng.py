@@ -1,4 +1,4 @@
-"""Named random streams: every stochastic thing in a run draws from its own generator, all derived from one seed."""
+"""Named random streams: each stochastic component draws from its own generator, derived from one seed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ import numpy as np
 
 
 def stream(seed: int, *name: str | int) -> np.random.Generator:
-    """Return the generator of the stream `name` under `seed`.
+    """Return the generator of stream `name` under `seed`.
 
-    The same seed and name give the same numbers in every process and on every machine; different names give
-    independent streams, so that adding a stochastic thing never shifts the draws of another.
+    The same seed and name give the same numbers everywhere; different names give independent streams.
 
     Parameters
     ----------
     seed : int
-        The seed of the run, >= 0.
+        The seed of the run, >= 0; ValueError otherwise.
     *name : str or int
-        What the stream drives, from general to particular, e.g. ``"jitter", iteration``.
-
-    Raises
-    ------
-    ValueError
-        If `seed` is negative.
+        From general to particular, e.g. ``"jitter", iteration``.
 
     Examples
     --------
@@ -45,7 +39,7 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
 
 @cache
 def _hash() -> Any:
-    """Return the hash of names; loaded when it is asked for, as a network without randomness has no use for it."""
+    """Return the hash of names, imported on first use."""
     from hashlib import blake2b
 
     return blake2b

@@ -1,8 +1,7 @@
-"""Numbers of P workers, a row each, that live in shards: in other processes, on this machine or on others.
+"""Rows of numbers of P workers that live in shards: other processes, here or on other machines.
 
-What is done to rows is sent to where they live, and only what comes of it is sent back. Worker w lives in shard w
-modulo their number, so that shards take turns where results come in the order of the workers. `simnet.base.shards`
-starts shards; `each` does the same to the rows of an array as to `Rows`.
+Work is sent to the rows, and only results come back. Worker w lives in shard w modulo their number. `map_rows` works on
+arrays and on `Rows`; `simnet.base.shards` starts shards.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ Values: TypeAlias = NDArray[np.float32]
 
 
 class Answer(Protocol):
-    """What a shard will have answered."""
+    """A pending answer of a shard."""
 
     def result(self) -> Any:
-        """Wait for it, and return it; SimnetError if the shard is lost."""
+        """Wait for and return it; SimnetError if the shard is lost."""
 
 
 Ask: TypeAlias = Callable[..., Answer]
-"""Has a shard do `Shard.answer`, of which it takes the arguments."""
+"""Calls `Shard.answer` with its arguments."""
 
 
 @runtime_checkable
 class Separable(Protocol):
-    """What draws the gradients of some workers of a job as they are beside those of the others."""
+    """A source that can draw the gradients of some workers independently."""
 
     @property
     def workers(self) -> int:
@@ -44,11 +43,11 @@ class Separable(Protocol):
         """Entries n of a gradient."""
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of some workers, ascending, as float32 of shape (len(workers), n); in `out` if given."""
+        """Return gradients of some workers, ascending, as float32 of shape (len(workers), n), in `out` if given."""
 
 
 class _Row(NamedTuple):
-    """Where a row lives: which rows, which worker, which entries."""
+    """Location of a row: the rows' number, the worker, the entries."""
 
     number: int
     worker: int
@@ -56,15 +55,7 @@ class _Row(NamedTuple):
 
 
 class Shard:
-    """The rows of some workers, in the process where they live.
-
-    Parameters
-    ----------
-    source : Separable
-        Draws their gradients.
-    first, shards : int
-        The workers are `first`, `first` + `shards`, and so on.
-    """
+    """Rows of some workers, in the process where they live: workers `first`, `first` + `shards`, ..."""
 
     def __init__(self, source: Separable, first: int, shards: int) -> None:
         self._source, self._shards = source, shards
@@ -72,22 +63,24 @@ class Shard:
         self._kept: dict[int, Values] = {}
 
     def answer(self, dropped: Sequence[int], asked: str, *given: Any) -> Any:
-        """Forget the rows `dropped`, by their numbers, and do what is `asked`: another method."""
+        """Drop rows by number, and call the method `asked`."""
         for number in dropped:
             del self._kept[number]
         return getattr(self, asked)(*given)
 
     def make(self, number: int, entries: int) -> None:
-        """Make rows of zeros."""
+        """Create rows of zeros."""
         self._kept[number] = np.zeros((len(self._workers), entries), dtype=np.float32)
 
     def draw(self, number: int, iteration: int) -> None:
-        """Draw the gradients of an iteration, into the rows of that number if there are some."""
+        """Draw the gradients of an iteration, into existing rows of that number."""
         self._kept[number] = self._source.gradients_of(self._workers, iteration, self._kept.get(number))
 
     def call(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Return what `work` returns of what is given; a `_Row` stands for its entries."""
-        return work(*(self._entries(one) if isinstance(one, _Row) else one for one in given))
+        """Return the result of `work`; a `_Row` argument stands for its entries."""
+        return work(
+            *(self._entries(apply_to_row) if isinstance(apply_to_row, _Row) else apply_to_row for apply_to_row in given)
+        )
 
     def _entries(self, row: _Row) -> Values:
         found: Values = self._kept[row.number][row.worker // self._shards, row.entries]
@@ -95,15 +88,7 @@ class Shard:
 
 
 class Shards:
-    """All shards of a job.
-
-    Parameters
-    ----------
-    source : Separable
-        What draws in them.
-    asks : sequence of callable
-        One for each shard.
-    """
+    """All shards of a job: the source of gradients, and a function per shard that calls it."""
 
     def __init__(self, source: Separable, asks: Sequence[Ask]) -> None:
         self.workers, self.parameters = source.workers, source.parameters
@@ -113,21 +98,21 @@ class Shards:
         self._dropped: list[list[int]] = [[] for _ in asks]
 
     def ask(self, worker: int, asked: str, *given: Any) -> Answer:
-        """Ask the shard of a worker for a method of `Shard`."""
+        """Call a method of `Shard` in the shard of a worker."""
         shard = worker % self.count
         dropped, self._dropped[shard] = self._dropped[shard], []
         return self._asks[shard](dropped, asked, *given)
 
     def zeros(self, entries: int) -> Rows:
-        """Return rows of zeros, of all workers."""
+        """Return rows of zeros of all workers."""
         return self._new(entries, "make", entries)
 
     def gradients(self, iteration: int) -> Rows:
-        """Return the gradients of an iteration, of all workers."""
+        """Return the gradients of an iteration of all workers."""
         return self._new(self.parameters, "draw", iteration)
 
     def redraw(self, rows: Rows, iteration: int) -> None:
-        """Put the gradients of an iteration into rows of all workers, whole ones."""
+        """Draw the gradients of an iteration into complete rows of all workers."""
         self._everywhere("draw", rows.number, iteration)
 
     def _new(self, entries: int, asked: str, *given: Any) -> Rows:
@@ -148,25 +133,25 @@ class Shards:
 
 
 class Rows:
-    """Rows that live in shards; used as an array of float32 of shape (P, n) is, as far as exchanges need it.
+    """Rows in shards, usable like a float32 array of shape (P, n) as far as exchanges need it.
 
     Parameters
     ----------
     shards : Shards
         Where they live.
     number : int
-        Which they are.
+        Their number there.
     workers : sequence of int
-        Whose they are, by their numbers in the job, in order.
+        Their workers, in order.
     entries : slice
-        Which entries of what lives there.
+        Which entries.
     base : Rows, optional
-        Rows of which these are a part.
+        Rows of which these are a view.
 
     Attributes
     ----------
     flags : namespace
-        As of an array: ``writeable``, whether they may change. It is for those to heed who send work that changes them.
+        ``writeable``, as of an array; callers that send mutating work must respect it.
     """
 
     dtype = np.dtype(np.float32)
@@ -183,11 +168,11 @@ class Rows:
         return len(self._workers)
 
     def __iter__(self) -> Iterator[Values]:
-        """Yield the rows, as copies."""
+        """Yield copies of the rows."""
         return self.each(np.copy)
 
     def __getitem__(self, part: Any) -> Any:
-        """Return the row of a worker, as a copy; or a part of these: ``[:, a:b]``, or as an array of workers says."""
+        """Return a copy of a worker's row, or a view: ``[:, a:b]``, or by an array of workers."""
         if isinstance(part, tuple):
             start, stop, step = part[1].indices(self.shape[1])
             if part[0] != slice(None) or step != 1:
@@ -200,32 +185,33 @@ class Rows:
         return self.at(part, np.copy)
 
     def zeros(self) -> Rows:
-        """Return rows of zeros, of the same workers, and as long."""
+        """Return rows of zeros of the same shape and workers."""
         made = self.shards.zeros(self.shape[1])
         return made if len(self) == self.shards.workers else made[np.asarray(self._workers)]
 
     def copy(self, order: str = "C") -> Rows:
-        """Return the same numbers as rows of their own."""
+        """Return a copy."""
         made = self.zeros()
         deque(made.each(np.copyto, self), maxlen=0)
         return made
 
     def at(self, place: int, work: Callable[..., Any]) -> Any:
-        """Return what `work` returns of the row of one worker."""
+        """Return the result of `work` on one worker's row."""
         worker = self._workers[place]
         return self.shards.ask(worker, "call", work, _Row(self.number, worker, self._entries)).result()
 
     def each(self, work: Callable[..., Any], *others: Rows | Iterable[Any]) -> Iterator[Any]:
-        """Yield what `work` returns of each row, in order, as `map` does; every shard is at work on a row of its own.
+        """Yield the results of `work` on each row, in order, with one row in progress per shard.
 
-        Parameters
-        ----------
-        work : callable
-            A function of a module, or what else can be sent by pickle. It may change the rows.
-        others : Rows or iterable
-            What else it is called with for each row.
+        `work` is picklable and may change the rows; `others` are further arguments per row.
         """
-        given = zip(*(one._places() if isinstance(one, Rows) else one for one in (self, *others)), strict=False)
+        given = zip(
+            *(
+                apply_to_row._places() if isinstance(apply_to_row, Rows) else apply_to_row
+                for apply_to_row in (self, *others)
+            ),
+            strict=False,
+        )
         asked: deque[Answer] = deque()
 
         def ask(rows: int) -> None:
@@ -242,46 +228,28 @@ class Rows:
         return (_Row(self.number, worker, self._entries) for worker in self._workers)
 
 
-def each(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Iterator[Any]:
-    """Yield what `work` returns of each row, as `map` does, wherever they live.
-
-    Parameters
-    ----------
-    work : callable
-        As of `Rows.each`.
-    rows : ndarray or Rows
-        The rows.
-    *others : Rows or iterable
-        What else it is called with for each row.
+def map_rows(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Iterator[Any]:
+    """Yield the results of `work` on each row, as `map` does, wherever they live.
 
     Examples
     --------
-    >>> list(each(np.max, np.array([[1, 2], [4, 3]], dtype=np.float32)))
+    >>> list(map_rows(np.max, np.array([[1, 2], [4, 3]], dtype=np.float32)))
     [np.float32(2.0), np.float32(4.0)]
     """
     return rows.each(work, *others) if isinstance(rows, Rows) else map(work, rows, *others)
 
 
 def zeros_like(rows: Any) -> Any:
-    """Return zeros in the shape of rows, and where they live."""
+    """Return zeros in the shape and place of rows."""
     return rows.zeros() if isinstance(rows, Rows) else np.zeros_like(rows)
 
 
-def one(work: Callable[..., Any], rows: Values | Rows, place: int) -> Any:
-    """Return what `work` returns of one row, wherever it lives.
-
-    Parameters
-    ----------
-    work : callable
-        As of `Rows.each`.
-    rows : ndarray or Rows
-        The rows.
-    place : int
-        Which of them.
+def apply_to_row(work: Callable[..., Any], rows: Values | Rows, place: int) -> Any:
+    """Return the result of `work` on one row, wherever it lives.
 
     Examples
     --------
-    >>> one(np.max, np.array([[1, 2], [4, 3]], dtype=np.float32), 1)
+    >>> apply_to_row(np.max, np.array([[1, 2], [4, 3]], dtype=np.float32), 1)
     np.float32(4.0)
     """
     return rows.at(place, work) if isinstance(rows, Rows) else work(rows[place])

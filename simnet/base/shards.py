@@ -1,4 +1,4 @@
-"""Shards of workers, as `simnet.base.rows` has them: processes of this machine, or actors on the workers of Dask."""
+"""Shards of workers (`simnet.base.rows`): local processes, or actors on Dask workers."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from simnet.base.dask_cluster import connected
+from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.processes import Outcome, Report, Worker, end, start
+from simnet.base.processes import Outcome, Report, Worker, end_workers, start_worker
 from simnet.base.rows import Ask, Separable, Shard, Shards
 
 
 @contextmanager
-def opened(source: Separable, where: str) -> Iterator[Shards]:
-    """Have shards for the workers of a job until a ``with`` block ends.
+def open_shards(source: Separable, where: str) -> Iterator[Shards]:
+    """Provide shards for the workers of a job, as a context manager.
 
     Parameters
     ----------
     source : Separable
-        What draws the gradients. Each shard gets a copy, by pickle.
+        Source of gradients; each shard gets a pickled copy.
     where : str
-        ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard on every worker of a Dask scheduler; not more than
-        there are workers of the job.
+        ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for one shard per Dask worker.
 
     Raises
     ------
     InputError
-        If it says something else, Dask is not installed, or there is no scheduler.
+        If `where` is invalid, Dask is not installed, or the scheduler does not answer.
     """
     kind, _, rest = where.partition(":")
     if kind == "dask" and rest:
@@ -45,14 +44,14 @@ def opened(source: Separable, where: str) -> Iterator[Shards]:
             begun.result()
         yield Shards(source, processes)
     finally:
-        end([one.worker for one in processes])
+        end_workers([one.worker for one in processes])
 
 
 class _Process:
-    """A shard that is a process of this machine."""
+    """A shard in a local process."""
 
     def __init__(self, workers: Sequence[int]) -> None:
-        self.worker: Worker = start(__name__)
+        self.worker: Worker = start_worker(__name__)
         self._workers = workers
         self._last: _Reply | None = None
 
@@ -60,7 +59,7 @@ class _Process:
         return self.ask(_answer, *given)
 
     def ask(self, work: Any, *task: Any) -> _Reply:
-        """Have a function called there."""
+        """Call a function there."""
         # If it were still sending, and this process too, both would wait for ever.
         if self._last is not None:
             self._last.read()
@@ -81,20 +80,20 @@ class _Process:
 
 
 class _Reply:
-    """What a process will have answered."""
+    """A pending answer of a process."""
 
     def __init__(self, process: _Process) -> None:
         self._process = process
         self._outcome: Outcome | None = None
 
     def read(self) -> Outcome:
-        """Wait for it."""
+        """Wait for the outcome."""
         if self._outcome is None:
             self._outcome = self._process.receive()
         return self._outcome
 
     def result(self) -> Any:
-        """Wait for it, and return it; raise what went wrong."""
+        """Return the answer, or raise its error."""
         outcome = self.read()
         if outcome.kind == "done":
             return outcome.content
@@ -107,7 +106,7 @@ _here: list[Shard] = []
 
 
 def _begin(source: Separable, first: int, shards: int, _: Report) -> None:
-    """Have a shard in this process, which is there for no other."""
+    """Create the shard of this process."""
     _here[:] = [Shard(source, first, shards)]
 
 
@@ -118,10 +117,10 @@ def _answer(*given: Any) -> Any:
 
 @contextmanager
 def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
-    """Have a shard on each worker of a Dask scheduler."""
+    """Provide a shard on each Dask worker."""
     option = f"--workers-on dask:{scheduler}"
     # An actor looks for its client there.
-    with connected(scheduler, option) as client, client.as_current():
+    with connect_dask(scheduler, option) as client, client.as_current():
         places = sorted(client.scheduler_info(n_workers=-1)["workers"])[: source.workers]
         if not places:
             raise InputError("the Dask scheduler has no workers", file=option)
@@ -133,7 +132,7 @@ def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
 
 
 class _Actor:
-    """A shard that is an actor on a worker of Dask."""
+    """A shard that is an actor on a Dask worker."""
 
     def __init__(self, actor: Any, place: str) -> None:
         self._actor, self._place = actor, place
@@ -143,13 +142,13 @@ class _Actor:
 
 
 class _ActorReply:
-    """What an actor will have answered."""
+    """A pending answer of an actor."""
 
     def __init__(self, future: Any, place: str) -> None:
         self._future, self._place = future, place
 
     def result(self) -> Any:
-        """Wait for it, and return it; raise what went wrong."""
+        """Return the answer, or raise its error."""
         try:
             return self._future.result()
         except Exception as failure:

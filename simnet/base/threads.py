@@ -1,8 +1,4 @@
-"""One thread for linear algebra, so that sums do not depend on how many processors a machine has.
-
-Several threads add up in another order, and a model that is trained then differs in its last digits. Processes side
-by side use the processors better, too.
-"""
+"""Single-threaded linear algebra, so that sums do not depend on the number of processors."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""What libraries of linear algebra go by when they are loaded."""
+"""Environment variables of linear algebra libraries, read when they load."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let libraries that are loaded meanwhile, here or in processes that start meanwhile, use one thread.
+    """Let libraries loaded, and processes started, inside the block use one thread.
 
     Examples
     --------

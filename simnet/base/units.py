@@ -1,8 +1,7 @@
-"""Quantities as people write them, ``10 ms``, ``25 Gbit/s``, ``64 MiB``, and the SI numbers they stand for.
+"""Quantities as people write them, ``10 ms``, ``25 Gbit/s``, ``64 MiB``, converted to SI.
 
-Inside simnet every time is in seconds, every amount in bytes and every rate in bytes per second. This module is the
-border. It reads one number and one unit, nothing else: no arithmetic, no bare numbers (10 of what?), no guessing
-between bits (``b``) and bytes (``B``), and no units that are nearly always a slip, such as millibits (``mb``).
+Inside simnet, times are seconds, amounts bytes, rates bytes per second. A text is one number and one unit: no bare
+numbers, no guessing between bits (``b``) and bytes (``B``), and no likely typos such as millibits (``mb``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from decimal import Context, Decimal
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 
 if TYPE_CHECKING:
     from pint import UnitRegistry
@@ -55,7 +54,7 @@ _PREFIXES = {
 
 
 class _Kind(NamedTuple):
-    """A dimension: what to call it, its pint dimensionality, its common units, and an example."""
+    """A dimension: its name, pint dimensionality, common units, and an example."""
 
     name: str
     dimensionality: str
@@ -95,22 +94,17 @@ _COMMON = {
 
 
 def seconds(text: Quantity) -> float:
-    """Read a time; return seconds.
+    """Return a time in seconds, >= 0 and finite.
 
     Parameters
     ----------
     text : str or number
-        A number and a unit: ns, us, ms, s, min, h or d. Only 0 may stand without unit.
-
-    Returns
-    -------
-    float
-        Seconds, >= 0 and finite; the float nearest to the decimal number written.
+        A number and a unit: ns, us, ms, s, min, h or d; only 0 needs no unit.
 
     Raises
     ------
     ValueError
-        If there is no unit, or an unknown one, or one that is not a time; if the number is negative or too large.
+        If the unit is missing, unknown or not a time, or the number is negative or too large.
 
     Examples
     --------
@@ -129,9 +123,7 @@ def seconds(text: Quantity) -> float:
 
 
 def size(text: Quantity) -> float:
-    """Read an amount of data, as `seconds` reads a time; return bytes.
-
-    Units are B or bit (b), with k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (powers of 1024).
+    """Return an amount of data in bytes; units B or bit (b), with k, M, G, T or Ki, Mi, Gi, Ti.
 
     Examples
     --------
@@ -142,10 +134,7 @@ def size(text: Quantity) -> float:
 
 
 def bandwidth(text: Quantity) -> float:
-    """Read a bandwidth, as `seconds` reads a time; return bytes per second.
-
-    Units are an amount of data (see `size`) per time, or bps, kbps, Mbps, Gbps, Tbps (bits per second) and Bps, kBps,
-    MBps, ... (bytes per second).
+    """Return a bandwidth in bytes per second; units are a `size` per time, or bps, kbps, Mbps, ... and Bps, kBps, ...
 
     Examples
     --------
@@ -160,12 +149,7 @@ def bandwidth(text: Quantity) -> float:
 
 
 def fraction(text: str) -> float:
-    """Read a number or a percentage; return the number.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
+    """Return a number or percentage as a number; ValueError if it is neither.
 
     Examples
     --------
@@ -183,12 +167,7 @@ def fraction(text: str) -> float:
 
 
 def count(text: Quantity) -> int:
-    """Read a number of things, ``7B``, ``350M`` or ``64k``; return it.
-
-    Raises
-    ------
-    ValueError
-        If it is no whole number above 0.
+    """Return a count such as ``7B``, ``350M`` or ``64k``; ValueError if it is not an integer above 0.
 
     Examples
     --------
@@ -207,7 +186,7 @@ def count(text: Quantity) -> int:
 
 
 def is_count(text: str) -> bool:
-    """Return whether a text is what `count` reads."""
+    """Return whether `count` accepts a text."""
     try:
         return count(text) > 0
     except ValueError:
@@ -226,14 +205,14 @@ def format_seconds(value: float) -> str:
 
 
 WIDEST = 100.0
-"""How many times its lower end the upper end of an interval may be; a wider one tells nothing."""
+"""Maximum ratio of an interval's ends; a wider interval is not informative."""
 
 NOT_DETERMINED = "not determined by these data"
-"""Said in place of an interval wider than that, and of what follows from it."""
+"""Replaces a wider interval, and what follows from it."""
 
 
 def determined(low: float, high: float) -> bool:
-    """Return whether an interval of a time tells anything: whether its ends are within a factor of `WIDEST`.
+    """Return whether the ends of an interval are within a factor of `WIDEST`.
 
     Examples
     --------
@@ -244,7 +223,7 @@ def determined(low: float, high: float) -> bool:
 
 
 def format_interval(low: float, high: float) -> str:
-    """Return an interval of times in words.
+    """Return an interval of times as text.
 
     Examples
     --------
@@ -255,7 +234,7 @@ def format_interval(low: float, high: float) -> str:
 
 
 def finite(value: float) -> float | None:
-    """Return a number; None if it is infinite or NaN, which JSON has no word for.
+    """Return a number; None if it is infinite or NaN, which JSON cannot represent.
 
     Examples
     --------
@@ -266,14 +245,7 @@ def finite(value: float) -> float | None:
 
 
 def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
-    """Return an interval for programs: its ends, or null and why where it is not determined.
-
-    Parameters
-    ----------
-    low, high : float
-        The ends.
-    unit : str
-        What follows the names of the ends.
+    """Return the ends of an interval for JSON, or nulls and the reason; `unit` is the suffix of their names.
 
     Examples
     --------
@@ -286,12 +258,7 @@ def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float
 
 
 def format_within(value: float, low: float, high: float) -> str:
-    """Return a time and its interval for a table.
-
-    Parameters
-    ----------
-    value, low, high : float
-        The time and the ends of its interval [s]; where these are the time itself, it is shown alone.
+    """Return a time [s] and its interval for a table; the time alone if they coincide.
 
     Examples
     --------
@@ -313,7 +280,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """Return a bandwidth [byte/s] for a table: in bits per second, three significant digits, powers of 1000.
+    """Return a bandwidth [byte/s] for a table, in bits per second with three significant digits.
 
     Examples
     --------
@@ -348,7 +315,7 @@ def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
     known = _resolve(unit.translate(_MICRO))
     if known is None:
         alike = [f"'{name}'" for name in kind.units if name.casefold() == unit.casefold()]
-        remedy = f"did you mean {' or '.join(alike)}? Case matters" if alike else nearest(unit, kind.units)
+        remedy = f"did you mean {' or '.join(alike)}? Case matters" if alike else suggest_names(unit, kind.units)
         raise ValueError(f"{shown}: unknown unit '{unit}'; {remedy}")
     factor, dimensionality = known
     if dimensionality != kind.dimensionality:
@@ -358,7 +325,7 @@ def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _resolve(unit: str) -> tuple[Decimal, str] | None:
-    """Return the factor to SI (with bytes) and the dimensionality of a unit, or None if there is no such unit."""
+    """Return SI factor and dimensionality of a unit; None if there is no such unit."""
     if unit in _COMMON:
         return _COMMON[unit]
     if not all(_is_known(name.strip()) for name in unit.split("/")):
@@ -369,7 +336,7 @@ def _resolve(unit: str) -> tuple[Decimal, str] | None:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a unit name is defined, with a prefix that people mean with it, and no plural of a symbol ("ds")."""
+    """Return whether a unit name is defined, with a usual prefix and no plural of a symbol ("ds")."""
     return any(
         (not prefix or prefix in _PREFIXES.get(base, {})) and (not plural or len(name) > 3)
         for prefix, base, plural in _registry().parse_unit_name(name)
@@ -387,7 +354,7 @@ def _registry() -> UnitRegistry[Decimal]:
 
 
 def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """Write `value` in the largest of the ascending `units` in which it rounds to at least 1."""
+    """Return `value` in the largest of the ascending `units` in which it rounds to at least 1."""
     base = next(name for name, factor in units if factor == 1)
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {base}"

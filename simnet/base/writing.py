@@ -1,6 +1,6 @@
-"""Files and folders that appear under their names when they are complete, or not at all.
+"""Atomic writing: files and folders appear under their names when complete, or not at all.
 
-What the system says against writing becomes an `InputError`; `whole` alone lets the `OSError` through.
+Write errors become `InputError`; only `open_atomic` lets the `OSError` through.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ except ImportError:
     _locks = None
 
 INCOMPLETE = "INCOMPLETE"
-"""File in a folder of results of which some are missing: what is there, and what is not."""
+"""File in an incomplete result folder that says what is missing."""
 
 _BEGUN = re.compile(r"\..*[0-9a-f]{16}\.tmp")
 
 
-def temporary(path: Path) -> Path:
-    """Return the name, which nobody else uses, of what is written before it gets its own: a file, or its folder."""
+def temporary_name(path: Path) -> Path:
+    """Return a unique name for what is written before it is renamed."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
-def tidy(folder: Path) -> None:
-    """Take away the files, and folders, that somebody who was killed had begun to write in a folder."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files and folders of killed processes."""
     for one in folder.iterdir() if folder.is_dir() else ():
         if _BEGUN.fullmatch(one.name):
             with suppress(OSError):
@@ -48,24 +48,12 @@ def tidy(folder: Path) -> None:
 
 
 @contextmanager
-def whole(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name when it is complete, and not at all when something goes wrong.
+def open_atomic(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name when complete, and not at all on an error.
 
-    Until then an older file of that name stays. The folder must exist.
-
-    Parameters
-    ----------
-    path : Path
-        Its name.
-    sync : bool
-        Whether to wait for the disk, so that it outlives a loss of power, too, and not only the process.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
+    An older file stays until then. `sync` waits for the disk, so that it survives a power loss. Raises OSError.
     """
-    begun = temporary(path)
+    begun = temporary_name(path)
     try:
         with begun.open("xb") as stream:
             yield stream
@@ -80,12 +68,7 @@ def whole(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file as `whole` does, with an error for people.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    """Open a file as `open_atomic` does, with InputError if it cannot be written.
 
     Examples
     --------
@@ -96,49 +79,49 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     >>> path.read_text()
     '42'
     """
-    with explained(Path(path)), whole(Path(path)) as stream:
+    with explain_write_errors(Path(path)), open_atomic(Path(path)) as stream:
         yield stream
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder in their order, each as `atomic_write` does, and the folders in it that they need."""
+    """Write files, and the folders they need, in order and atomically each."""
     for name, data in files.items():
-        with explained(folder / name):
+        with explain_write_errors(folder / name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / name) as stream:
             stream.write(data)
 
 
 @contextmanager
-def staged(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
-    """Give a folder in which to write files and folders that then appear as `targets`, unless something goes wrong.
+def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
+    """Provide a folder whose files and folders then appear as `targets`, unless an error occurs.
 
     Parameters
     ----------
     targets : sequence of Path
-        Beside each other. What is written has their names.
+        Targets in one folder; what is written has their names.
     force : bool
-        Whether they may be there already.
+        Whether existing targets are replaced.
     suffixes : sequence of str
-        A folder that is replaced holds files that end like this and nothing else.
+        A folder is only replaced if all its files end like this.
 
     Raises
     ------
     InputError
-        If one is there already and may not be replaced, or something cannot be written.
+        If a target exists and may not be replaced, or something cannot be written.
 
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as home:
-    ...     with staged([Path(home, "a.txt")], force=False) as folder:
+    ...     with stage_files([Path(home, "a.txt")], force=False) as folder:
     ...         _ = (folder / "a.txt").write_text("42")
     ...     Path(home, "a.txt").read_text(), len(list(Path(home).iterdir()))
     ('42', 1)
     """
     refuse_existing(targets, force, suffixes)
-    folder = temporary(targets[0])
-    with explained(targets[0], advice=""):
+    folder = temporary_name(targets[0])
+    with explain_write_errors(targets[0], advice=""):
         try:
             folder.mkdir()
             yield folder
@@ -154,7 +137,7 @@ def staged(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -
 
 @contextmanager
 def _put_aside(targets: Sequence[Path], folder: Path) -> Iterator[None]:
-    """Have what is at some targets in a folder before anything new is at one of them; back again if that fails."""
+    """Move existing targets into a folder during the block, and back if it fails."""
     waiting = [target for target in targets if target.exists() or target.is_symlink()]
     moved: list[Path] = []
     try:
@@ -174,22 +157,16 @@ def _put_aside(targets: Sequence[Path], folder: Path) -> Iterator[None]:
 
 
 def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
-    """Write files that are beside each other, all of them or none, where none is, unless by `force`; see `staged`."""
-    with staged(list(files), force) as folder:
+    """Write files in one folder, all or none, and only with `force` over existing ones; see `stage_files`."""
+    with stage_files(list(files), force) as folder:
         for path, data in files.items():
             (folder / path.name).write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise InputError for what is there and may not be replaced: worth asking before work that takes long.
-
-    Parameters
-    ----------
-    targets, force, suffixes
-        As for `staged`.
-    """
+    """Raise InputError for existing targets that may not be replaced; parameters as of `stage_files`."""
     for target in targets:
-        with explained(target, advice=""):
+        with explain_write_errors(target, advice=""):
             if not (target.exists() or target.is_symlink()):
                 continue
             if target.exists() and not (target.is_file() or target.is_dir()):
@@ -201,15 +178,15 @@ def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str
 
 
 def mark_incomplete(folder: Path, said: str) -> None:
-    """Leave a file in a folder of results that says what is missing there; take it away if nothing is said."""
+    """Write what is missing in a folder of results; remove the mark if nothing is."""
     if said:
         write_files(folder, {INCOMPLETE: f"{said}\n".encode()})
     else:
         (folder / INCOMPLETE).unlink(missing_ok=True)
 
 
-def synced(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder, if the system can tell."""
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's names, are on the disk, if the system can tell."""
     with suppress(OSError):
         held = os.open(path, os.O_RDONLY)
         try:
@@ -219,8 +196,8 @@ def synced(path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path, advice: str = "; choose another folder with --out") -> Iterator[None]:
-    """Turn what the system says against writing into an error for people, with advice at its end."""
+def explain_write_errors(path: Path, advice: str = "; choose another folder with --out") -> Iterator[None]:
+    """Turn write errors into InputError, with advice at the end."""
     try:
         yield
     except OSError as error:
@@ -231,32 +208,30 @@ def explained(path: Path, advice: str = "; choose another folder with --out") ->
 
 
 @contextmanager
-def alone(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
-    """Keep others out of a folder, and take away what one that was killed had begun to write there.
-
-    On a file system that has no locks neither is done.
+def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
+    """Lock a folder and remove leftovers of killed processes there; does nothing on file systems without locks.
 
     Parameters
     ----------
     folder : Path
-        The folder, which is there.
+        An existing folder.
     what : str
-        What people call what works there.
+        What works there, for the error.
     below : sequence of str
-        The folders in it in which this is at work, too.
+        Subfolders used as well.
 
     Raises
     ------
     InputError
-        If another one is at work there.
+        If another process holds the lock.
     """
     # The system lets go of it when this process ends, however that happens.
-    with explained(folder):
+    with explain_write_errors(folder):
         held = os.open(folder, os.O_RDONLY) if _locks is not None else None
     try:
         if held is not None and _locked(held, folder, what):
             for one in (folder, *(folder / name for name in below)):
-                tidy(one)
+                remove_leftovers(one)
         yield
     finally:
         if held is not None:
@@ -264,7 +239,7 @@ def alone(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _locked(held: int, folder: Path, what: str) -> bool:
-    """Lock a folder; say whether its file system can do so."""
+    """Lock a folder; return False if its file system has no locks."""
     assert _locks is not None
     try:
         _locks.flock(held, _locks.LOCK_EX | _locks.LOCK_NB)

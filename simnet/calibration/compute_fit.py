@@ -18,8 +18,8 @@ import numpy as np
 
 from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.errors import InputError
-from simnet.base.plain_yaml import yaml_text
 from simnet.base.rng import stream
+from simnet.base.yaml_loader import yaml_text
 
 LEAST_ITERATIONS = 20
 """Iterations that a fit takes, at least."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import determined
 from simnet.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.calibration.curves import Curve, Setting
@@ -261,7 +261,7 @@ class CalibratedCostModel:
         for name, value in (("algorithm", algorithm), ("protocol", protocol)):
             known = self.pinned(name)
             if value is not None and value.casefold() not in map(str.casefold, known):
-                raise InputError(f"there is no {value!r}; {nearest(value, known)}", file=f"--{name}")
+                raise InputError(f"there is no {value!r}; {suggest_names(value, known)}", file=f"--{name}")
 
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
@@ -302,7 +302,7 @@ class CalibratedCostModel:
         if self.model.steps is not None:
             known |= set(SPECIFIED_COLLECTIVES)
         if name not in known:
-            return InputError(f"nothing is known of {name!r}; {nearest(name, known)}", field="collective")
+            return InputError(f"nothing is known of {name!r}; {suggest_names(name, known)}", field="collective")
         some = "2 or more" if self.model.steps is not None and self.model.steps.nccl else f"2 to {MAX_RANKS:,}"
         return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
 

@@ -13,9 +13,9 @@ from typing import Annotated, Literal, TypeAlias, get_args
 import pydantic
 from pydantic import ConfigDict, Field
 
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import plain_fields, yaml_text
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.yaml_loader import load_yaml_mapping, yaml_text
 from simnet.calibration.cards import CARD_PER_RANK, RAIL_CARDS, CardCount
 from simnet.calibration.cost_model import CalibratedCostModel, specified_cost_model
 from simnet.calibration.curve_models import CURVE_FITS, CurveModel, Mixture, MixtureComponent
@@ -255,7 +255,9 @@ def cost_model_of(source: str) -> CalibratedCostModel:
     if source in platform_names():
         return specified_cost_model(load_platform(source))
     if not path.exists() and not path.suffix:
-        raise InputError(f"there is no such file, and no platform {source!r}; {nearest(source, platform_names())}")
+        raise InputError(
+            f"there is no such file, and no platform {source!r}; {suggest_names(source, platform_names())}"
+        )
     return specified_cost_model(load_platform(path)) if is_platform(path) else load_cost_model(path)
 
 
@@ -274,7 +276,7 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         If it cannot be read, is too large, not YAML, or a field of it is wrong.
     """
     name = str(path)
-    read = plain_fields(read_text(Path(path), MAX_BYTES), name, "a fabric file")
+    read = load_yaml_mapping(read_text(Path(path), MAX_BYTES), name, "a fabric file")
     version = read.value.get("version")
     if version != FILE_VERSION:
         message = f"must be {FILE_VERSION}, the version that is read, got {str(version)[:40]}"

@@ -19,7 +19,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.calibration.curve_models import CURVE_FITS, MIXED_MODELS
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit_predictor
@@ -144,7 +144,7 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Interpolation, list[HeldOut]]:
     """Predict every number of ranks from the others, by each interpolation; `nccl` as of `fit_predictor`."""
     found: dict[Interpolation, list[HeldOut]] = {name: [] for name in get_args(Interpolation)}
-    for ranks in tracked(sorted({curve.setting.ranks for curve in curves}), 0.5):
+    for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
         if held:
             model = fit_predictor(kept, curve_model, nccl=nccl)
@@ -156,7 +156,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> di
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
     """Predict every collective from the others, by each transfer."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
-    for collective in tracked(sorted({curve.setting.collective for curve in curves})):
+    for collective in track_progress(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
         held = [one for one in curves if one.setting.collective == collective]
         if kept:
@@ -207,7 +207,7 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
     names = tuple(CURVE_FITS) if plain else MIXED_MODELS
-    by_curve_model = {name: leave_sizes_out(curves, name) for name in tracked(names, 0.3 if wide else 1.0)}
+    by_curve_model = {name: leave_sizes_out(curves, name) for name in track_progress(names, 0.3 if wide else 1.0)}
     measured = any(by_curve_model.values())
     curve_model = (
         min(MIXED_MODELS, key=lambda name: round(mean_log_error(by_curve_model[name]), 4))
@@ -228,7 +228,9 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
     transfer: Transfer = "steps"
     nccl = False
     if wide:
-        counted = {counting: _judge_counting(curves, curve_model, counting) for counting in tracked((False, True), 0.8)}
+        counted = {
+            counting: _judge_counting(curves, curve_model, counting) for counting in track_progress((False, True), 0.8)
+        }
         # Ranks alone hardly tell how steps are counted, as what is wrong with them is corrected there.
         known = any(found[-1] for found in counted.values())
         nccl = could_be_nccl(curves) and (1 if known else _MUCH_BETTER) * counted[True][0] <= counted[False][0]

@@ -20,7 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.checks import read_number
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration.readers import TABLE_COLUMNS, total_bytes
 
 CONDITION_COLUMNS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
@@ -171,7 +171,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     for name, value in where.items():
         if name not in rows:
             allowed = list(dict.fromkeys([*TABLE_COLUMNS, *rows.columns]))
-            raise InputError(f"there is no column {name!r}; {nearest(name, allowed)}", file="--where")
+            raise InputError(f"there is no column {name!r}; {suggest_names(name, allowed)}", file="--where")
         column, number = rows[name], _read_quantity(value)
         texts = column.astype(str).where(column.notna(), "")
         if is_numeric_dtype(column) and not is_bool_dtype(column) and not math.isnan(number):
@@ -180,7 +180,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
             taken = (texts == value).to_numpy()
         if not taken.any():
             allowed = sorted(texts.unique())[:30]
-            raise InputError(f"no row has {name} = {value!r}; {nearest(value, allowed)}", file="--where")
+            raise InputError(f"no row has {name} = {value!r}; {suggest_names(value, allowed)}", file="--where")
         rows = rows[taken]
     side = rows["in_place"].fillna(False) == in_place
     return rows[side] if side.any() else rows

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.calibration.device_kernels import LibraryKernels, kernels_of
 from simnet.calibration.encoding_kernels import KernelCall
 from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod
@@ -90,8 +90,8 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
     """Return the measured profile of kernels; raise InputError if a method has too few lengths."""
     entries: dict[str, list[int]] = {}
     seconds: dict[str, list[float]] = {}
-    for n in tracked([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
-        for method, (count, call) in tracked(kernels.make(n, density).items()):
+    for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
+        for method, (count, call) in track_progress(kernels.make(n, density).items()):
             if method in CODE_METHODS and n not in GRADIENT_LENGTHS[::2]:
                 continue
             before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from simnet.base.errors import InputError, nearest, to_install
+from simnet.base.errors import InputError, suggest_names, to_install
 from simnet.base.rng import stream
 from simnet.calibration.encoding_kernels import CODE_SOURCES, KernelCall, encoding_calls
 from simnet.sparsifier_models import selection
@@ -56,7 +56,9 @@ class LibraryKernels:
 def kernels_of(library: str | None = None) -> LibraryKernels:
     """Return the kernels of a library; by default the first of torch on a GPU, CuPy, torch and numpy."""
     if library is not None and library not in KERNEL_LIBRARIES:
-        raise InputError(f"there is no library {library!r}; {nearest(library, KERNEL_LIBRARIES)}", file="--library")
+        raise InputError(
+            f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--library"
+        )
     for name in (library,) if library is not None else ("cuda", "cupy", "torch"):
         try:
             return _KERNEL_MAKERS[name]()

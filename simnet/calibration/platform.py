@@ -19,9 +19,9 @@ import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import Plain, plain_fields
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping
 
 MAX_BYTES = 2**16
 """The largest platform file that is read."""
@@ -96,7 +96,7 @@ def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
 
     def known(name: object) -> object:
         if not isinstance(name, str) or name not in names:
-            raise ValueError(f"there is no {what} {name!r:.60}; {nearest(str(name)[:60], filter(None, names))}")
+            raise ValueError(f"there is no {what} {name!r:.60}; {suggest_names(str(name)[:60], filter(None, names))}")
         return name
 
     return BeforeValidator(known)
@@ -227,7 +227,7 @@ def load_platform(source: str | Path) -> Platform:
         with as_file(files("simnet.calibration") / "platforms" / f"{name}.yaml") as path:
             return _read_platform(path, name)
     if isinstance(source, str) and "." not in name and "/" not in name and not Path(name).exists():
-        raise InputError(f"there is no platform {name!r}; {nearest(name, platform_names())}")
+        raise InputError(f"there is no platform {name!r}; {suggest_names(name, platform_names())}")
     return _read_platform(Path(source), name)
 
 
@@ -241,7 +241,7 @@ def is_platform(path: Path) -> bool:
 
 
 def _read_platform(path: Path, name: str) -> Platform:
-    read = plain_fields(read_text(path, MAX_BYTES), name, "a platform")
+    read = load_yaml_mapping(read_text(path, MAX_BYTES), name, "a platform")
     try:
         return Platform.model_validate(read.value)
     except pydantic.ValidationError as error:
@@ -249,7 +249,7 @@ def _read_platform(path: Path, name: str) -> Platform:
 
 
 def validation_refusal(
-    error: pydantic.ValidationError, file: str | None = None, read: Plain | None = None
+    error: pydantic.ValidationError, file: str | None = None, read: YamlDocument | None = None
 ) -> InputError:
     """Return the first error of validation; `file` is the name that the user gave, `read` its content with lines."""
     first = error.errors(include_url=False)[0]

@@ -87,7 +87,7 @@ def known_algorithms() -> tuple[str, ...]:
 
 def _known_algorithms(collective: str) -> dict[str, registry.Collective]:
     """Return the algorithms of a collective whose schedules are counted, by name."""
-    return _registered_algorithms(collective, plugins.allowed())
+    return _registered_algorithms(collective, plugins.plugins_allowed())
 
 
 # Fitting asks for each setting; looking through packages takes time.

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration import cards, measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import cost_model_yaml
@@ -194,7 +194,7 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
         found = measured.load_dataset(source)
         return found.rows, tuple(str(one) for one in found.problems)
     if Path(source).name == source and not Path(source).suffix and not _exists(source):
-        named = f"{source[:60]!r}; {nearest(source, shipped)}"
+        named = f"{source[:60]!r}; {suggest_names(source, shipped)}"
         raise InputError(f"there is no such file, and no shipped measurements {named}")
     found = read_logs(source, facts if isinstance(facts, LogFacts) else constant_facts(facts))
     return found.rows, tuple(str(one) for one in (*found.problems, *_without_place(found.rows)))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import networkx as nx
 import pandas as pd
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.step_counts import count_steps
 from simnet.calibration.step_model import PARAMETERS, StepModel, undetermined_parameters
@@ -79,7 +79,7 @@ def place_ranks(given: str, overrides: Sequence[str] = ()) -> Placement:
             raise InputError(f"{given}: cannot be read: {error.strerror}", file="--topology") from None
         there = False
     if not there:
-        raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given, LINK_FAMILIES)}",
+        raise InputError(f"there is no topology and no file {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
                          file="--topology")  # fmt: skip
     return Placement(given, _hosts_of_node(given))
 

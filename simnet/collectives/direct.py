@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step
 from simnet.collectives.registry import collective
 from simnet.costs.collectives import pairwise_alltoall
@@ -18,7 +18,7 @@ def all_to_all(n_ranks: int) -> Program:
 
     In round s = 1 .. P - 1 rank r sends to r + s and receives from r - s.
     """
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     steps = []
     for s in range(1, P):
@@ -32,8 +32,8 @@ def through_server(n_ranks: int, server: int = 0) -> Program:
 
     The messages of a round share the server's link, which is what makes them follow each other.
     """
-    P = whole(n_ranks, "n_ranks", 1)
-    whole(server, "server", 0, P - 1)
+    P = check_int(n_ranks, "n_ranks", 1)
+    check_int(server, "server", 0, P - 1)
     workers = np.delete(np.arange(P), server)
     home = np.full_like(workers, server)
     return Program(P, 1, [Step(workers, home, reduce=True, phase="push"), Step(home, workers, phase="pull")])

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Ranks
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step, gathered, one_size
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.costs.collectives import (
@@ -38,7 +38,7 @@ from simnet.schedule import Call, Round, Schedule
 
 def all_reduce(n_ranks: int) -> Program:
     """All-reduce of one chunk: partners exchange and reduce the whole vector, at distance 1, 2, 4, ..."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold(P)
     q = np.arange(len(stay))
     steps = [Step(leave, leave - 1, reduce=True, phase="fold")]
@@ -49,7 +49,7 @@ def all_reduce(n_ranks: int) -> Program:
 
 def rabenseifner(n_ranks: int) -> Program:
     """All-reduce of 2^floor(log2 P) chunks: reduce-scatter by recursive halving, all-gather by recursive doubling."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold(P)
     Q = len(stay)
     q = np.arange(Q)
@@ -65,7 +65,7 @@ def rabenseifner(n_ranks: int) -> Program:
 
 def all_gather(n_ranks: int) -> Program:
     """All-gather of P chunks: partners at distance 1, 2, 4, ... exchange all they have; rank r contributes chunk r."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold(P)
     q = np.arange(len(stay))
     # Neighbours fold into neighbours, so that what an aligned group of d ranks holds is one range of chunks.
@@ -81,7 +81,7 @@ def all_gather(n_ranks: int) -> Program:
 
 def bruck(n_ranks: int) -> Program:
     """All-gather of P chunks in ceil(log2 P) rounds for every P; rank r contributes chunk r."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
     steps = [Step(rank, (rank - d) % P, rank, min(d, P - d), phase="Bruck") for d in _powers_below(P)]
@@ -90,7 +90,7 @@ def bruck(n_ranks: int) -> Program:
 
 def shortest(n_ranks: int) -> Program:
     """All-gather of P chunks in ceil(log2 P) rounds: recursive doubling at powers of two, Bruck's algorithm else."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     return all_gather(P) if POWERS_OF_TWO.among(P) else bruck(P)
 
 
@@ -293,7 +293,7 @@ def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
     >>> alltoall_bruck(6, 10).columns()["nbytes"][::6]
     array([30., 20., 20.])
     """
-    rank, distance = np.arange(whole(n_ranks, "n_ranks", 1)), np.arange(n_ranks)
+    rank, distance = np.arange(check_int(n_ranks, "n_ranks", 1)), np.arange(n_ranks)
     blocks = [(d, np.count_nonzero(distance & d)) for d in _powers_below(n_ranks)]
     rounds = [Round(rank, (rank + d) % n_ranks, many * one_size(nbytes), 0.0, "Bruck") for d, many in blocks]
     calls = [Call(0, len(rounds), "alltoall", "bruck", n_ranks * one_size(nbytes))] if rounds else []

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.schedule import Call, Round, Schedule
 
 Array: TypeAlias = NDArray[Any]
@@ -119,8 +119,8 @@ class Program:
         self, n_ranks: int, n_chunks: int, steps: Iterable[Step] = (), operation: str = "", algorithm: str = ""
     ) -> None:
         self.operation, self.algorithm = operation, algorithm
-        self.n_ranks = whole(n_ranks, "n_ranks", 1)
-        self.n_chunks = whole(n_chunks, "n_chunks", 1)
+        self.n_ranks = check_int(n_ranks, "n_ranks", 1)
+        self.n_chunks = check_int(n_chunks, "n_chunks", 1)
         self.steps: tuple[Step, ...] = tuple(step for step in steps if len(step) and step.times > 0)
         for step in self.steps:
             if min(step.src.min(), step.dst.min()) < 0 or max(step.src.max(), step.dst.max()) >= n_ranks:
@@ -144,7 +144,7 @@ class Program:
         ndarray of int64, shape (n_chunks + 1,)
             Chunk i is elements ``bounds[i] : bounds[i + 1]``.
         """
-        return np.arange(self.n_chunks + 1, dtype=np.int64) * whole(n, "n", 0) // self.n_chunks
+        return np.arange(self.n_chunks + 1, dtype=np.int64) * check_int(n, "n", 0) // self.n_chunks
 
     def schedule(self, chunk_nbytes: ArrayLike, *, gamma: float = 0.0) -> Schedule:
         """Return the messages for chunks of these sizes.

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base import plugins
 from simnet.base.arrays import Floats
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.base.plugins import PluginError
 from simnet.collectives.program import Program
 from simnet.schedule import Schedule
@@ -187,7 +187,7 @@ def collective(operation: Operation, algorithm: str, **entry: Any) -> Callable[[
 def _schedule(by: Callable[..., Schedule], *arguments: Any, **options: Any) -> Schedule:
     if isinstance(made := by(*arguments, **options), Schedule):
         return made
-    raise plugins.wrong(by, made, "a Schedule")
+    raise plugins.return_error(by, made, "a Schedule")
 
 
 def entry_of(function: object) -> Collective | None:
@@ -213,7 +213,7 @@ def built_in() -> tuple[Collective, ...]:
 
 def _registered(name: str) -> Collective | None:
     """Return a collective of another package; what comes with simnet keeps its names."""
-    one = plugins.load("collectives", name, _marked)
+    one = plugins.load_plugin("collectives", name, _marked)
     taken = (one is None) or any(
         one.name == own.name or (one.operation, one.algorithm) == (own.operation, own.algorithm) for own in built_in()
     )
@@ -231,7 +231,7 @@ def every(operation: Operation | None = None) -> list[Collective]:
 
     A warning tells which of other packages cannot be used.
     """
-    of_others = plugins.usable("collectives", _registered).values()
+    of_others = plugins.usable_plugins("collectives", _registered).values()
     return [one for one in (*built_in(), *of_others) if operation in (None, one.operation)]
 
 
@@ -291,13 +291,15 @@ def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
     allowed : iterable of str
         The names that there are.
     """
-    for registered in plugins.names("collectives"):
+    for registered in plugins.plugin_names("collectives"):
         if str(name) == registered or str(name).endswith(f"_{registered}"):
             try:
                 _registered(registered)
             except PluginError as error:
                 return error
-    return ValueError(f"there is no {what} {name!r}: {nearest(str(name), allowed)}{plugins.left_out('collectives')}")
+    return ValueError(
+        f"there is no {what} {name!r}: {suggest_names(str(name), allowed)}{plugins.refused_names('collectives')}"
+    )
 
 
 def offered(operation: Operation, *, on_nodes: bool) -> list[Collective]:
@@ -328,4 +330,4 @@ def algorithm_in_logs(name: str) -> str:
 def _first(wanted: Callable[[Collective], bool]) -> Collective | None:
     """Return the first that is wanted; packages of others are only looked through if it is none of simnet's."""
     found = next(filter(wanted, built_in()), None)
-    return found or next(filter(wanted, plugins.usable("collectives", _registered).values()), None)
+    return found or next(filter(wanted, plugins.usable_plugins("collectives", _registered).values()), None)

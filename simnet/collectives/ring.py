@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step, gathered
 from simnet.collectives.registry import collective
 from simnet.costs.collectives import ring_allgather, ring_allreduce, ring_reduce_scatter
@@ -19,7 +19,7 @@ from simnet.schedule import Schedule
 
 def all_gather(n_ranks: int) -> Program:
     """All-gather of P chunks in P - 1 rounds; rank r contributes chunk r."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on chunk r - s, which its left neighbour sent it the round before.
     step = Step(rank, (rank + 1) % P, first=rank, times=P - 1, stride=-1, phase="all-gather")
@@ -28,7 +28,7 @@ def all_gather(n_ranks: int) -> Program:
 
 def reduce_scatter(n_ranks: int) -> Program:
     """Reduce-scatter of P chunks in P - 1 rounds; rank r ends with chunk r."""
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on what it has of chunk r - 1 - s; chunk r has then come full circle to rank r.
     step = Step(rank, (rank + 1) % P, first=rank - 1, reduce=True, times=P - 1, stride=-1, phase="reduce-scatter")

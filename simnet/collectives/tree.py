@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.costs.collectives import binomial_reduce, tree_allreduce
@@ -49,7 +49,7 @@ def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments
     segments : int
         Chunks that follow each other.
     """
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     down, _ = _down(P, arity)
     return Program(P, segments, _pipeline(_rooted(down, root, P), segments), "broadcast", _named(arity, segments))
 
@@ -62,7 +62,7 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
     n_ranks, root, arity, segments
         As of `broadcast`.
     """
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
     up = _rooted(_up(down, depth), root, P)
     return Program(P, segments, _pipeline(up, segments), "reduce", _named(arity, segments))
@@ -76,7 +76,7 @@ def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> 
     n_ranks, arity, segments
         As of `broadcast`.
     """
-    P = whole(n_ranks, "n_ranks", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
     up, down = _up(down, depth), down._replace(at=down.at + depth)
     both = Edges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
@@ -97,7 +97,7 @@ def _down(P: int, arity: int | None) -> tuple[Edges, int]:
         at = depth - 1 - np.log2(lowest).astype(np.int64)
     else:
         # k-ary: level by level, left to right; a parent sends to all its children in the round of its level.
-        whole(arity, "arity", 1)
+        check_int(arity, "arity", 1)
         parent = (child - 1) // arity
         level_starts = [0]
         while level_starts[-1] < P:
@@ -111,13 +111,13 @@ def _up(down: Edges, depth: int) -> Edges:
 
 
 def _rooted(edges: Edges, root: int, P: int) -> Edges:
-    whole(root, "root", 0, P - 1)
+    check_int(root, "root", 0, P - 1)
     return edges._replace(src=(edges.src + root) % P, dst=(edges.dst + root) % P)
 
 
 def _pipeline(edges: Edges, segments: int) -> list[Step]:
     """In round t, every edge that segment 0 crossed at most `segments` rounds ago carries segment t - at."""
-    whole(segments, "segments", 1)
+    check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")
     src, dst, at, reduce = (column[order] for column in edges)
     steps = []

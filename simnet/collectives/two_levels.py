@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives import ring
 from simnet.collectives.program import Program, Step
 from simnet.collectives.registry import POWERS_OF_TWO, collective
@@ -18,8 +18,8 @@ def two_levels(n_ranks: int, group_size: int) -> Program:
     Groups are `group_size` consecutive ranks (the last may be smaller), leaders their first ranks, chunks as many as
     leaders.
     """
-    P = whole(n_ranks, "n_ranks", 1)
-    whole(group_size, "group_size", 1)
+    P = check_int(n_ranks, "n_ranks", 1)
+    check_int(group_size, "group_size", 1)
     rank = np.arange(P)
     leaders = rank[::group_size]
     L = len(leaders)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.commands import completion, terminal
 from simnet.commands.options import Batch, Compute, Device, Fields, Force, Json, Memory, Size, Stack
 from simnet.studies import options
@@ -386,7 +386,7 @@ def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
     found = options.fields(answer.range_, "--range")
     for name in found:
         if name not in axes:
-            raise InputError(f"{name} is no axis of {what}; {nearest(name, axes)}", file="--range")
+            raise InputError(f"{name} is no axis of {what}; {suggest_names(name, axes)}", file="--range")
     return found
 
 

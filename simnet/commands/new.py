@@ -89,7 +89,7 @@ def _package(kind: str, name: str, out: Path, force: bool) -> None:
 
 def _written(kind: str, name: str, place: Path, force: bool) -> None:
     """Write the files of a kind into a folder, all of them or none, where none is, unless by force."""
-    from simnet.base.writing import explained, write_new
+    from simnet.base.writing import explain_write_errors, write_new
 
     folder, texts = files("simnet") / "data" / "new" / kind, {}
     for one in sorted(folder.iterdir(), key=lambda one: one.name):
@@ -104,7 +104,7 @@ def _written(kind: str, name: str, place: Path, force: bool) -> None:
         if not (schema.is_file() and schema.read_text(encoding="utf-8") == text):
             texts[schema] = text
     with terminal.no_empty_folders(place):
-        with explained(place):
+        with explain_write_errors(place):
             place.mkdir(parents=True, exist_ok=True)
         write_new(texts, force)
     terminal.say(f"Written: {', '.join(map(str, texts))}")

@@ -80,7 +80,7 @@ def predict_job(
     force: Force = False,
 ) -> None:
     """Predict the iterations of a job part by part, with intervals, from its links, stack, device and computing."""
-    from simnet.base.spreadsheets import guarded_table
+    from simnet.base.spreadsheets import guard_table
     from simnet.base.writing import refuse_existing, write_new
     from simnet.report.tables import show_listing
     from simnet.scenario import load
@@ -91,7 +91,7 @@ def predict_job(
     with terminal.progress("iterations"):
         found = predicted(load(scenario, set_ or ()), options.words(policies))
     if out is not None:
-        write_new({out: guarded_table(found.iterations).to_csv(index=False)}, force)
+        write_new({out: guard_table(found.iterations).to_csv(index=False)}, force)
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return

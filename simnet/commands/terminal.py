@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import simnet
 from simnet.base import plugins
-from simnet.base.errors import InputError, SimnetError, nearest
+from simnet.base.errors import InputError, SimnetError, suggest_names
 from simnet.commands.options import grouped
 
 P = ParamSpec("P")
@@ -120,7 +120,7 @@ class Commands(TyperGroup):
             ctx.meta[_TYPED] = args
             return None, None, args
         typed = words if any(name.startswith(f"{args[0]} ") for name in known) else args[0]
-        typer.echo(f"error: there is no command {printable(typed)!r}: {nearest(typed, known)}", err=True)
+        typer.echo(f"error: there is no command {printable(typed)!r}: {suggest_names(typed, known)}", err=True)
         raise typer.Exit(2)
 
     def _others(self, name: str) -> list[str]:
@@ -143,7 +143,7 @@ class Commands(TyperGroup):
 def _registered() -> typer.Typer:
     """Return an application of the commands that packages register."""
     app = typer.Typer()
-    plugins.usable("commands", lambda name: plugins.load("commands", name, lambda add: add(app)))
+    plugins.usable_plugins("commands", lambda name: plugins.load_plugin("commands", name, lambda add: add(app)))
     return app
 
 
@@ -236,7 +236,7 @@ def _said(error: Any) -> str:
     option = next((one for one in parameter.opts if one.startswith("--")), parameter.metavar or parameter.name)
     if found := re.search(r"'([^']*)' is not one of (.*)", error.message, re.DOTALL):
         allowed = re.findall(r"'([^']*)'", found[2])
-        return f"{option}: there is no {found[1]!r}: {nearest(found[1], allowed)}"
+        return f"{option}: there is no {found[1]!r}: {suggest_names(found[1], allowed)}"
     # Where types are read by pydantic, it knows what was given.
     given = [one["input"] for one in getattr(error.__cause__, "errors", list)()]
     got = f", got {given[0]!r}" if given and repr(given[0]) not in error.message else ""
@@ -260,7 +260,7 @@ def explained(command: Callable[P, R]) -> Callable[..., R]:
     @functools.wraps(command)
     def explained(*, quiet: bool = False, verbose: bool = False, **options: Any) -> R:
         try:
-            with _voice(quiet, verbose), plugins.blamed():
+            with _voice(quiet, verbose), plugins.name_authors():
                 return flat(**options)
         except SimnetError as error:
             if verbose:
@@ -354,10 +354,10 @@ def bar(text: str) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Show how far the loops are, inside a block, that go over `simnet.base.progress.tracked`."""
-    from simnet.base.progress import told
+    """Show how far the loops are, inside a block, that go over `simnet.base.progress.track_progress`."""
+    from simnet.base.progress import report_progress
 
-    with bar(text) as show, told(show):
+    with bar(text) as show, report_progress(show):
         yield
 
 

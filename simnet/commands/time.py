@@ -119,10 +119,10 @@ def time_(
         schedule, timing.place_of(where, schedule.n_ranks), begin, messages=messages is not None
     )
     if messages is not None and timed.timing.messages is not None:
-        from simnet.base.writing import staged
+        from simnet.base.writing import stage_files
         from simnet.interchange import write_messages
 
-        with staged([messages], force) as folder:
+        with stage_files([messages], force) as folder:
             write_messages(timed.timing.messages, folder / messages.name)
     if json_:
         typer.echo(json.dumps(timing.figures(timed), indent=2))

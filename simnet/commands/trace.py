@@ -126,7 +126,7 @@ def synth(
     force: Force = False,
 ) -> None:
     """Write a trace of synthetic gradients."""
-    from simnet.base.writing import staged
+    from simnet.base.writing import stage_files
     from simnet.costs import models
     from simnet.costs.layers import Layer
     from simnet.traces import converting, synthetic
@@ -146,7 +146,7 @@ def synth(
             like=like, iterations=iterations, scale=scale, seed=seed,
         )  # fmt: skip
     made = converting.Generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
-    with staged([out], force, _OF_TRACES) as folder:
+    with stage_files([out], force, _OF_TRACES) as folder:
         (folder / out.name).mkdir()
         with terminal.progress("steps"):
             converting.write_folder(made, folder / out.name, dtype.value)
@@ -164,8 +164,8 @@ def fit(
     json_: Json = False,
 ) -> None:
     """Fit the synthetic generator to a trace, and say how close it comes."""
-    from simnet.base.progress import stage
-    from simnet.base.writing import staged
+    from simnet.base.progress import progress_stage
+    from simnet.base.writing import stage_files
     from simnet.report.traces import closeness_plot
     from simnet.traces import comparing
     from simnet.traces import fit as fitted
@@ -175,9 +175,9 @@ def fit(
     densities = _densities(density)
     source = _recorded(trace, scale, seed, all_steps=True)
     options.figure(figure, force)
-    with staged([out], force) as folder:
+    with stage_files([out], force) as folder:
         with terminal.progress("fit"):
-            with _usable(trace), stage(0.8):
+            with _usable(trace), progress_stage(0.8):
                 parameters = fitted(source)
             found = comparing.compare_with_synthetic(source, parameters, densities, seed=seed)
         if figure is not None:
@@ -228,7 +228,7 @@ def convert(
     force: Force = False,
 ) -> None:
     """Write a trace, or part of it, with another type or as another kind of file."""
-    from simnet.base.writing import staged
+    from simnet.base.writing import stage_files
     from simnet.traces import converting
 
     archive = out.suffix == ".npz"
@@ -249,7 +249,7 @@ def convert(
         entries=entries,
         seed=seed,
     )
-    with staged([out], force, () if archive else _OF_TRACES) as folder, terminal.progress("steps"):
+    with stage_files([out], force, () if archive else _OF_TRACES) as folder, terminal.progress("steps"):
         if archive:
             converting.write_npz(part, folder / out.name, (dtype or kept).value)
         else:

@@ -22,7 +22,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Literal, NamedTuple, cast
 
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.base.units import format_seconds
 from simnet.costs.devices import DeviceProfile, Provenance
 from simnet.costs.models import ComputeTime, MatrixFormat, ModelProfile, load_model, model_names, model_operations
@@ -157,7 +157,7 @@ def pass_time(
     """
     chip = known_chips().get(device.chip)
     if chip is None:
-        known = f"whose profile names no chip of which that is known: {nearest(device.chip, known_chips())}"
+        known = f"whose profile names no chip of which that is known: {suggest_names(device.chip, known_chips())}"
         if not device.chip:
             known = "whose profile names no chip"
         raise ValueError(f"how long {profile.name} computes is not known on {device.name}, {known}")
@@ -232,7 +232,7 @@ def _estimated_time(profile: ModelProfile, chip: ChipPeaks, batch: float | None,
     """Return an estimate from operations."""
     operations, samples = model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
-        reason = nearest(precision, chip.peaks)
+        reason = suggest_names(precision, chip.peaks)
         raise ValueError(f"how long {profile.name} computes in {precision} is not known on {chip.name}; {reason}")
     if not operations or not samples:
         lacks = "its batch (--batch, job.batch)" if operations else "the tokens of a sample (job.tokens)"

@@ -8,9 +8,9 @@ from dataclasses import MISSING, fields
 from typing import Any, NoReturn, get_args
 
 from simnet.base.checks import is_number
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import dotted, plain_fields
-from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown, outside, parameter_hints
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown, bounds_error, parameter_hints
+from simnet.base.yaml_loader import field_path, load_yaml_mapping
 from simnet.costs.devices import CollectiveSlowdown, DeviceProfile, KernelMethod, Provenance, SideStreamSlowdown
 
 _STREAMS: dict[str, type] = {"side_stream": SideStreamSlowdown, "beside_collectives": CollectiveSlowdown}
@@ -18,8 +18,8 @@ _STREAMS: dict[str, type] = {"side_stream": SideStreamSlowdown, "beside_collecti
 
 def read_profile(text: str, file: str) -> DeviceProfile:
     """Return the profile that the YAML `text` of `file` describes; raise InputError for a wrong field."""
-    given, lines = plain_fields(text, file, "a device profile")
-    line_of = {dotted(loc): line for loc, line in lines.items()}
+    given, lines = load_yaml_mapping(text, file, "a device profile")
+    line_of = {field_path(loc): line for loc, line in lines.items()}
 
     def refuse(message: str, field: str) -> NoReturn:
         known = field.rstrip(".")
@@ -37,7 +37,7 @@ def read_profile(text: str, file: str) -> DeviceProfile:
             given = {"bytes_per_entry": 0.0} | given
         for name in (*given, *types):
             if name not in types:
-                refuse(f"there is no such field: {nearest(str(name), types)}", f"{at}{name}")
+                refuse(f"there is no such field: {suggest_names(str(name), types)}", f"{at}{name}")
             if name not in given and name in needed:
                 refuse("is missing", f"{at}{name}")
         found = dict(given)
@@ -56,7 +56,7 @@ def read_profile(text: str, file: str) -> DeviceProfile:
                     refuse(f"must be a number, got {reprlib.repr(value)}", f"{at}{name}")
                 if not 0 <= value < math.inf:
                     refuse(f"must be finite and >= 0, got {value}", f"{at}{name}")
-                if wrong := outside(value, types[name]):
+                if wrong := bounds_error(value, types[name]):
                     refuse(wrong, f"{at}{name}")
                 found[name] = float(value)
         if "corrections" in found:

@@ -77,7 +77,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base import plugins
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown
 from simnet.base.reading import read_text
 from simnet.costs.device_ops import DeviceOp, Kernel
@@ -323,7 +323,9 @@ class DeviceProfile:
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
         if found is None:
-            raise ValueError(f"device profile {self.name!r} has no method {name!r}: {nearest(name, self.methods)}")
+            raise ValueError(
+                f"device profile {self.name!r} has no method {name!r}: {suggest_names(name, self.methods)}"
+            )
         return found
 
     def _streamed(self, name: str) -> KernelMethod | None:
@@ -339,13 +341,13 @@ class DeviceProfile:
 
 def device_names() -> list[str]:
     """Return the names of the profiles that come with simnet or are registered by packages, sorted."""
-    return sorted({*_shipped_names(), *plugins.names("devices")})
+    return sorted({*_shipped_names(), *plugins.plugin_names("devices")})
 
 
 def usable_devices() -> dict[str, DeviceProfile]:
     """Return the profiles by name, sorted; warn about registered ones that cannot be used."""
     shipped = {name: _shipped_profile(name) for name in _shipped_names()}
-    return dict(sorted({**plugins.usable("devices", load_device), **shipped}.items()))
+    return dict(sorted({**plugins.usable_plugins("devices", load_device), **shipped}.items()))
 
 
 def load_device(name_or_path: str | Path) -> DeviceProfile:
@@ -378,9 +380,11 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     name = DEVICE_ALIASES.get(str(path), str(path))
     if name in _shipped_names():
         return _shipped_profile(name)
-    found = plugins.load("devices", name, lambda device: plugins.instance(device(), DeviceProfile))
+    found = plugins.load_plugin("devices", name, lambda device: plugins.check_instance(device(), DeviceProfile))
     if found is None:
-        raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {nearest(name, device_names())}")
+        raise ValueError(
+            f"there is no device profile {name!r} (nor a .yaml file): {suggest_names(name, device_names())}"
+        )
     return found
 
 

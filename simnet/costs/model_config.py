@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import Plain, plain_fields, shown
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping, shorten_value
 from simnet.costs.layers import TransformerShape
 
 MAX_BYTES = 2**16
@@ -25,12 +25,12 @@ def read_shape(path: str | Path) -> TransformerShape:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, file: str) -> TransformerShape:
-    fields = _Fields(plain_fields(text, file, "a config.json of transformers"), file)
+    fields = _Fields(load_yaml_mapping(text, file, "a config.json of transformers"), file)
     kind = fields.given.get("model_type")
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
     if not isinstance(kind, str) or kind not in MODEL_KINDS:
-        fields.refuse(f"is {shown(kind)}; {nearest(str(kind), MODEL_KINDS)}", "model_type")
+        fields.refuse(f"is {shorten_value(kind)}; {suggest_names(str(kind), MODEL_KINDS)}", "model_type")
     if fields.flag("add_cross_attention", default=False):
         fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
     return MODEL_KINDS[kind](fields)
@@ -39,7 +39,7 @@ def _parsed(text: str, file: str) -> TransformerShape:
 class _Fields:
     """Fields of a file, each checked where it is used."""
 
-    def __init__(self, read: Plain, file: str) -> None:
+    def __init__(self, read: YamlDocument, file: str) -> None:
         self.given: dict[str, Any] = read.value
         self._read, self._file = read, file
 
@@ -54,13 +54,13 @@ class _Fields:
         if value is None:
             self.refuse("is missing", name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            self.refuse(f"must be a whole number from 1 to {most:,}, got {shown(value)}", name)
+            self.refuse(f"must be a whole number from 1 to {most:,}, got {shorten_value(value)}", name)
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.given.get(name)
         if value is not None and not isinstance(value, bool):
-            self.refuse(f"must be true or false, got {shown(value)}", name)
+            self.refuse(f"must be true or false, got {shorten_value(value)}", name)
         return default if value is None else value
 
     def head_size(self, width: int, heads: int) -> int:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import MOST_PARAMETERS
 from simnet.costs.layers import (
     Layer,
@@ -187,7 +187,7 @@ def load_model(name: str) -> ModelProfile:
     key = _plain_name(name)
     found = {_plain_name(known): known for known in _MODELS} | _ALIASES
     if key not in found:
-        reason = f"{nearest(name.lower(), _MODELS)}, or a config.json"
+        reason = f"{suggest_names(name.lower(), _MODELS)}, or a config.json"
         if units.is_count(name):
             reason = "that is a number of parameters, which `parameters` takes"
         raise ValueError(f"there is no model {name!r}: {reason}")

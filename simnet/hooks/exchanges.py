@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.hooks import kernels, oktopk
 from simnet.hooks.messages import GroupMessages
 from simnet.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
@@ -198,5 +198,7 @@ SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
 def worker_scheme(name: str) -> WorkerScheme:
     """Return the part of a worker in the scheme `name`; InputError if hooks do not know it."""
     if name not in SCHEMES:
-        raise InputError(f"hooks do not know the exchange {name!r}; {nearest(name, SCHEMES)}", file="simnet.hooks")
+        raise InputError(
+            f"hooks do not know the exchange {name!r}; {suggest_names(name, SCHEMES)}", file="simnet.hooks"
+        )
     return SCHEMES[name]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet import sparsifier_models
-from simnet.base.checks import is_number, whole
+from simnet.base.checks import check_int, is_number
 from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
@@ -154,7 +154,7 @@ class Hook:
             choices = read.choices
         hook = cls.__new__(cls)
         hook._set_up(choices, group)
-        hook._every = whole(every, "every", 1)
+        hook._every = check_int(every, "every", 1)
         if "density" in read.axes:
             hook._sizes = _Sizes(read, name, hook.size, kept)
             return hook
@@ -218,7 +218,7 @@ class Hook:
         hook = cls.__new__(cls)
         hook._set_up(tuple(entries), group)
         hook._advising = Advising(
-            entries, profile, group, every=whole(every, "every", 1), probes=probes, log=log, **options
+            entries, profile, group, every=check_int(every, "every", 1), probes=probes, log=log, **options
         )
         return hook
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError
-from simnet.base.spreadsheets import guarded
+from simnet.base.spreadsheets import guard_cell
 
 if TYPE_CHECKING:
     from simnet.hooks.messages import Message
@@ -155,4 +155,4 @@ class IterationLog:
         compute = seconds(began, computed) - wait - select
         measured = (compute, select, communicate, merge, wait, seconds(computed, ended), seconds(began, ended))
         told = [f"{value:.9f}" for value in (began_s, *measured)]
-        self._rows.writerow([one.number, guarded(one.exchange), repr(one.density), *told])
+        self._rows.writerow([one.number, guard_cell(one.exchange), repr(one.density), *told])

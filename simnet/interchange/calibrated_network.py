@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet import topologies
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import dotted, plain_fields
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
+from simnet.base.yaml_loader import field_path, load_yaml_mapping
 from simnet.topologies.graphs import Node
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     text = _part(read_text(Path(path), MAX_BYTES)) or "network:"
     if len(text.lstrip("\n")) > MAX_NETWORK:
         refuse("is larger than any network in a fabric file")
-    read = plain_fields(text, file, "a fabric file")
-    line_of |= {dotted(loc): line for loc, line in read.lines.items()}
+    read = load_yaml_mapping(text, file, "a fabric file")
+    line_of |= {field_path(loc): line for loc, line in read.lines.items()}
     network: Any = read.value.get("network")
     if network is None:
         refuse("is not there: simnet calibrate --topology star, or multi_gpu_nodes, writes it")
     if not isinstance(network, dict) or len(network) != 1:
-        refuse(f"must be one topology with its parameters; {nearest('', FIELDS)}")
+        refuse(f"must be one topology with its parameters; {suggest_names('', FIELDS)}")
     family, given = next(iter(network.items()))
     if family not in FIELDS:
-        refuse(f"there is no {str(family)[:40]!r} in a fabric file; {nearest(str(family)[:40], FIELDS)}")
+        refuse(f"there is no {str(family)[:40]!r} in a fabric file; {suggest_names(str(family)[:40], FIELDS)}")
     where = f"network.{family}"
     if not isinstance(given, dict) or set(given) != set(FIELDS[family]):
         refuse(f"must have {', '.join(FIELDS[family])}, and nothing else", where)

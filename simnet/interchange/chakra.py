@@ -22,7 +22,7 @@ import numpy as np
 from simnet.base.errors import InputError
 from simnet.base.quantities import MOST_BYTES
 from simnet.base.reading import read_bytes
-from simnet.base.writing import explained
+from simnet.base.writing import explain_write_errors
 from simnet.interchange.operations import read_rounds
 from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of
 from simnet.schedule import Round, Schedule
@@ -89,7 +89,7 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
 
 
 def _put(path: Path, content: bytes) -> None:
-    with explained(path, advice=""):
+    with explain_write_errors(path, advice=""):
         path.write_bytes(content)
 
 

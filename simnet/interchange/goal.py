@@ -19,10 +19,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from simnet.base.checks import positive
-from simnet.base.errors import InputError, nearest
+from simnet.base.checks import check_positive
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
-from simnet.base.writing import explained
+from simnet.base.writing import explain_write_errors
 from simnet.interchange.operations import read_rounds
 from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of, round_of_work
 from simnet.schedule import Schedule
@@ -68,7 +68,7 @@ def write_goal(schedule: Schedule, path: str | Path) -> None:
         If a message has 1e18 bytes or a rank computes for 1e9 seconds: the format's numbers are shorter.
     """
     written = 0
-    with explained(Path(path), advice=""), Path(path).open("w", encoding="ascii", newline="\n") as out:
+    with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="ascii", newline="\n") as out:
         out.write(f"num_ranks {schedule.n_ranks}\n")
         for ops in operations_of(schedule, 1e9, every_round=True):
             for rank, text in _rank_texts(ops):
@@ -134,7 +134,7 @@ def read_goal(
     ...     read_goal(Path(folder, "ring.goal")) == ring
     True
     """
-    per_second = 1e9 / positive(nanoseconds_per_calc, "nanoseconds_per_calc")
+    per_second = 1e9 / check_positive(nanoseconds_per_calc, "nanoseconds_per_calc")
     return read_rounds(_GoalText(Path(path), largest), strict, per_second)
 
 
@@ -264,7 +264,7 @@ class _Block:
         for line, waiting, kind, before in self._needs:
             for label in (waiting, before):
                 if label not in self._labels:
-                    close = nearest(label, self._labels).partition("Allowed:")[0]
+                    close = suggest_names(label, self._labels).partition("Allowed:")[0]
                     self.file.refuse(line, f"there is no label {label!r} in this rank; {close}".rstrip("; "))
             self._edges.append((self._labels[waiting], self._labels[before], bool(kind)))
         self._labels, self._needs = {}, []

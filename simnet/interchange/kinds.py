@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count, Seconds
 from simnet.interchange import chakra, goal, messages_csv
 from simnet.interchange.calibrated_network import read_fabric_network
@@ -215,7 +215,7 @@ def _settled(path: str | Path, kind: str | None, allowed: Sequence[K], what: str
         if name == found:
             return name
     if kind is not None:
-        raise ValueError(f"there is no format {kind!r} of {what}; {nearest(kind, allowed)}")
+        raise ValueError(f"there is no format {kind!r} of {what}; {suggest_names(kind, allowed)}")
     listed = ", ".join(_NAMES[name] for name in allowed)
     if found is not None:
         raise InputError(f"is {_NAMES[found]}, not {what}; read are {listed}", file=str(path))

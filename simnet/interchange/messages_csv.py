@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.checks import read_number
-from simnet.base.errors import InputError, nearest
-from simnet.base.quantities import Size, outside
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.quantities import Size, bounds_error
 from simnet.base.reading import read_text
-from simnet.base.spreadsheets import guarded, unguarded
-from simnet.base.writing import explained
+from simnet.base.spreadsheets import guard_cell, unguard_cell
+from simnet.base.writing import explain_write_errors
 from simnet.interchange.round_annotations import RoundMessages as Sent
 from simnet.interchange.round_annotations import assemble_schedule
 from simnet.network import Messages
@@ -64,7 +64,7 @@ def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
     'round,phase,src,dst,nbytes_B\n0,swap,0,1,10\n0,swap,1,0,20.5\n'
     """
     timed = ("start_s", "finish_s") if isinstance(messages, Messages) else ()
-    with explained(Path(path), advice=""), Path(path).open("w", encoding="utf-8", newline="") as out:
+    with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="utf-8", newline="") as out:
         table = csv.writer(out, lineterminator="\n")
         table.writerow(("round", "phase", "src", "dst", "nbytes_B", *timed))
         for columns in _pieces_of(messages):
@@ -80,11 +80,11 @@ def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]
             named = (messages.round, messages.phase, messages.src, messages.dst)
             sizes = [_number(value) for value in messages.nbytes[part].tolist()]
             index, phase, src, dst = (one[part].tolist() for one in named)
-            yield [index, map(guarded, phase), src, dst, sizes, *(one[part].tolist() for one in times)]
+            yield [index, map(guard_cell, phase), src, dst, sizes, *(one[part].tolist() for one in times)]
         return
     for index, one in enumerate(messages.rounds):
         sizes = [_number(value) for value in one.nbytes.tolist()]
-        yield [[index] * len(one), [guarded(one.phase)] * len(one), one.src.tolist(), one.dst.tolist(), sizes]
+        yield [[index] * len(one), [guard_cell(one.phase)] * len(one), one.src.tolist(), one.dst.tolist(), sizes]
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
@@ -158,7 +158,7 @@ class _Rows:
         names = [name.strip() for name in row]
         for name in NEEDED:
             if name not in names:
-                given = nearest(name, names).replace("Allowed:", "Given:") if names else "the file is empty"
+                given = suggest_names(name, names).replace("Allowed:", "Given:") if names else "the file is empty"
                 self._refuse(line, f"has no column {name!r}; {given}")
         self.names = names
 
@@ -172,9 +172,9 @@ class _Rows:
         if src == dst:
             self._refuse(line, f"rank {src} sends to itself")
         nbytes = read_number(cells["nbytes_B"])
-        if wrong := outside(nbytes, Size, cells["nbytes_B"][:40]):
+        if wrong := bounds_error(nbytes, Size, cells["nbytes_B"][:40]):
             self._refuse(line, wrong, "nbytes_B")
-        phase = unguarded(cells.get("phase", ""))
+        phase = unguard_cell(cells.get("phase", ""))
         if len(phase) > MAX_PHASE:
             self._refuse(line, f"is longer than {MAX_PHASE} characters", "phase")
         known = self.phases.setdefault(index, phase)

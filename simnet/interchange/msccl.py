@@ -19,8 +19,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.errors import nearest
-from simnet.base.quantities import Size, bounded, outside
+from simnet.base.errors import suggest_names
+from simnet.base.quantities import Size, bounds_error, check_bounds
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.schedule import Round, Schedule
 
@@ -74,7 +74,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     ...     read_msccl(file, nbytes=1000).rounds
     (Round(1 messages, 500 bytes, phase='allgather'),)
     """
-    bounded(nbytes, Size, "nbytes")
+    check_bounds(nbytes, Size, "nbytes")
     top = read_xml(path, ["algo"])
     n_ranks = top.whole("ngpus", 1, MAX_GPUS)
     chunk = nbytes / top.whole("nchunksperloop", 1, _MOST)
@@ -84,7 +84,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     rounds: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
     for one in messages:
         size = one.send.count * chunk
-        if wrong := outside(size, Size):
+        if wrong := bounds_error(size, Size):
             one.send.at.refuse(f"its bytes {wrong}", "cnt")
         rounds[level[one]].append((one.send.gpu, one.recv.gpu, size))
     phase = top.attributes.get("coll", "")[:_LONGEST_NAME]
@@ -150,12 +150,12 @@ def _block(block: Element, rank: int, n_ranks: int) -> list[_Step]:
     steps: list[_Step] = []
     for one in block.children:
         if one.tag not in ("step", "op"):
-            one.refuse(f"is not read inside of a thread block; {nearest(one.tag, ('step', 'op'))}")
+            one.refuse(f"is not read inside of a thread block; {suggest_names(one.tag, ('step', 'op'))}")
         if one.whole("s" if one.tag == "step" else "step", 0, _MOST) != len(steps):
             one.refuse(f"steps must be numbered 0, 1, ...; expected {len(steps)}")
         kind = one.get("type")
         if kind not in _STEPS:
-            one.refuse(f"{kind[:40]!r} is no step; {nearest(kind, _STEPS)}", "type")
+            one.refuse(f"{kind[:40]!r} is no step; {suggest_names(kind, _STEPS)}", "type")
         receives, sends = _STEPS[kind]
         if (sends and to < 0) or (receives and source < 0):
             one.refuse(f"a step {kind!r} needs a peer, but its thread block has send={to} and recv={source}")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.base.checks import read_number, whole
-from simnet.base.quantities import Seconds, outside
+from simnet.base.checks import check_int, read_number
+from simnet.base.quantities import Seconds, bounds_error
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.topologies.checks import affordable, seconds
 from simnet.topologies.graphs import Node, empty
@@ -91,7 +91,7 @@ def read_nccl_topology(
     >>> graph.edges[0, 1]["bandwidth"], graph.edges[0, "node:0/cpu:0"]["bandwidth"]
     (80000000000.0, 24000000000.0)
     """
-    whole(nodes, "nodes", 1)
+    check_int(nodes, "nodes", 1)
     seconds(latency, "latency")
     seconds(network_latency, "network_latency")
     top = read_xml(path, ["system"])
@@ -247,6 +247,6 @@ def _micros(net: Element) -> float:
     """Return the latency of a card [s]; 0 if it names none."""
     text = net.attributes.get("latency", "0")
     value = read_number(text)
-    if wrong := outside(value / 1e6, Seconds, text[:40]):
+    if wrong := bounds_error(value / 1e6, Seconds, text[:40]):
         net.refuse(wrong, "latency")
     return value / 1e6

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from simnet.base.errors import InputError, nearest, shortened
+from simnet.base.errors import InputError, shorten_text, suggest_names
 from simnet.base.reading import read_text
-from simnet.base.writing import explained
+from simnet.base.writing import explain_write_errors
 from simnet.topologies.graphs import Node, check, label
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     links = "links" if "links" in data and "edges" not in data else "edges"
     for name in ("nodes", links):
         if not isinstance(data.get(name), list):
-            refuse(f"must be a list; {nearest(name, data)}".replace("Allowed:", "Given:"), name)
+            refuse(f"must be a list; {suggest_names(name, data)}".replace("Allowed:", "Given:"), name)
     graph: nx.DiGraph[Node] = nx.DiGraph(**entries(data.get("graph", {}), "graph"))
     for number, one in enumerate(data["nodes"]):
         facts = dict(entries(one, f"nodes[{number}]"))
@@ -113,7 +113,7 @@ def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
         text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
     except TypeError as error:
         raise ValueError(f"the graph carries what JSON has no form for: {error}") from None
-    with explained(Path(path), advice=""):
+    with explain_write_errors(Path(path), advice=""):
         Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
@@ -132,4 +132,4 @@ def _json(text: str, file: str) -> object:
 
 
 def _shown(value: object) -> str:
-    return shortened(json.dumps(value), 40)
+    return shorten_text(json.dumps(value), 40)

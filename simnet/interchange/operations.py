@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from simnet.base.errors import InputError
-from simnet.base.quantities import Seconds, Size, outside
+from simnet.base.quantities import Seconds, Size, bounds_error
 from simnet.interchange.round_annotations import (
     CALC,
     RECV,
@@ -259,7 +259,7 @@ def build_schedule(
 ) -> Schedule:
     """Return the schedule of operations whose rounds are known; `per_second` units of work are a second."""
     for send, _ in messages:
-        if wrong := outside(send.size, Size):
+        if wrong := bounds_error(send.size, Size):
             file.refuse_at(send, f"the bytes of a message {wrong}")
     sends = sorted((send for send, _ in messages), key=lambda send: placed[send])
     columns = np.array([(placed[one], one.rank, one.peer, one.size) for one in sends], dtype=np.int64).reshape(-1, 4)
@@ -267,7 +267,7 @@ def build_schedule(
     for op, index in placed.items():
         if op.kind == "calc" and op.size:
             work[index, op.rank] += op.size
-            if wrong := outside(work[index, op.rank] / per_second, Seconds):
+            if wrong := bounds_error(work[index, op.rank] / per_second, Seconds):
                 file.refuse_at(op, f"the seconds of work of rank {op.rank} in a round {wrong}")
     rounds = max(placed.values(), default=-1) + 1
     when = np.array(list(work), dtype=np.int64).reshape(-1, 2)

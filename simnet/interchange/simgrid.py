@@ -21,8 +21,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simnet.base.errors import nearest
-from simnet.base.quantities import MOST_RATE, Bandwidth, Rate, Seconds, outside
+from simnet.base.errors import suggest_names
+from simnet.base.quantities import MOST_RATE, Bandwidth, Rate, Seconds, bounds_error
 from simnet.interchange.simgrid_profiles import read_profile
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.network.weather import Signal, Weather
@@ -174,13 +174,13 @@ class _Reader:
             if one.tag in ("zone", "AS"):
                 inner = one.get("routing")
                 if inner not in _ROUTINGS:
-                    one.refuse(f"{inner[:40]!r} is not read; {nearest(inner, _ROUTINGS)}", "routing")
+                    one.refuse(f"{inner[:40]!r} is not read; {suggest_names(inner, _ROUTINGS)}", "routing")
                 self._new(one, one.get("id"), self.zones)
                 self.zone(one, inner)
             elif one.tag in known:
                 known[one.tag](one)
             elif one.tag not in routes + _IGNORED:
-                one.refuse(f"<{one.tag}> is not read; {nearest(one.tag, ['zone', *known, *routes])}")
+                one.refuse(f"<{one.tag}> is not read; {suggest_names(one.tag, ['zone', *known, *routes])}")
         for one in top.children:
             if one.tag in routes:
                 self.route(one, fixed=routing == "Full" and one.tag == "route")
@@ -194,7 +194,7 @@ class _Reader:
     def _known(self, one: Element, attribute: str, names: Mapping[str, Any] | set[str]) -> str:
         name = one.get(attribute)
         if name not in names:
-            close = nearest(name, names).partition("Allowed:")[0]
+            close = suggest_names(name, names).partition("Allowed:")[0]
             one.refuse(f"there is no {name[:60]!r}; {close}".rstrip("; "), attribute)
         return name
 
@@ -218,7 +218,7 @@ class _Reader:
         self._new(one, name, self.links)
         policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
         if policy not in _POLICIES:
-            one.refuse(f"{policy[:40]!r} is not read; {nearest(policy, _POLICIES)}", "sharing_policy")
+            one.refuse(f"{policy[:40]!r} is not read; {suggest_names(policy, _POLICIES)}", "sharing_policy")
         if "state_file" in one.attributes or one.attributes.get("state", "ON") != "ON":
             one.refuse("links that fail end their transfers in SimGrid, which weather cannot express")
         rate, delay = _rate(one, "bandwidth"), _seconds(one, "latency") if "latency" in one.attributes else 0.0
@@ -414,10 +414,10 @@ def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quanti
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
     if match is None or match[2] not in units:
         unit = match[2] if match else ""
-        one.refuse(f"{text[:40]!r} is not read; {nearest(unit, [known for known in units if known])}", attribute)
+        one.refuse(f"{text[:40]!r} is not read; {suggest_names(unit, [known for known in units if known])}", attribute)
     value = float(Decimal(match[1]) * units[match[2]])
     if not 0 <= value < math.inf:
         one.refuse(f"must be finite and >= 0, got {text[:40]!r}", attribute)
-    if wrong := outside(value, quantity, text[:40]):
+    if wrong := bounds_error(value, quantity, text[:40]):
         one.refuse(wrong, attribute)
     return value

@@ -11,7 +11,7 @@ import numpy as np
 
 from simnet.base.checks import read_number
 from simnet.base.errors import InputError
-from simnet.base.quantities import Rate, Seconds, outside
+from simnet.base.quantities import Rate, Seconds, bounds_error
 from simnet.base.reading import read_text
 from simnet.network.weather import Signal
 
@@ -70,7 +70,7 @@ def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Sign
             if not 0 <= number < math.inf:
                 raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
         for word, number, kind in zip(words[repeats:], numbers, (Seconds, quantity), strict=False):
-            if wrong := outside(number, kind, word[:40]):
+            if wrong := bounds_error(number, kind, word[:40]):
                 raise refuse(wrong)
         if repeats:
             if loop is not None:

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simnet.base.checks import positive
-from simnet.base.errors import InputError, nearest
+from simnet.base.checks import check_positive
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_bytes
 from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather
@@ -140,7 +140,7 @@ def _routes_written(
         yield from ((u, v, [(u, v)]) for u, v in graph.edges)
         return
     if routing != "Full":
-        raise ValueError(f"routing: {nearest(str(routing), ('Full', 'Dijkstra'))}")
+        raise ValueError(f"routing: {suggest_names(str(routing), ('Full', 'Dijkstra'))}")
     for src in range(hosts):
         for dst in range(hosts):
             if src != dst:
@@ -155,7 +155,7 @@ def _write_profiles(
     attributes: dict[Link, str] = {}
     if not weather or duration is None:
         return attributes
-    positive(duration, "duration")
+    check_positive(duration, "duration")
     folder = file.parent / f"{file.stem}_profiles"
     folder.mkdir(exist_ok=True)
     for number, link in enumerate(links):

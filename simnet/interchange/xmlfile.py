@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 
 MAX_BYTES = 64 * 2**20
@@ -39,7 +39,7 @@ class Element:
     def get(self, attribute: str) -> str:
         """Return an attribute; InputError, with the nearest of those that are there, if it is missing."""
         if attribute not in self.attributes:
-            given = nearest(attribute, self.attributes) if self.attributes else "there are none"
+            given = suggest_names(attribute, self.attributes) if self.attributes else "there are none"
             self.refuse(f"has no attribute {attribute!r}; {given}".replace("Allowed:", "Given:"))
         return self.attributes[attribute]
 
@@ -99,5 +99,5 @@ def read_xml(path: str | Path, root: Iterable[str]) -> Element:
         raise InputError(message, file=name, line=error.lineno) from None
     allowed = sorted(root)
     if top[0].tag not in allowed:
-        top[0].refuse(f"is not the outermost element expected; {nearest(top[0].tag, allowed)}")
+        top[0].refuse(f"is not the outermost element expected; {suggest_names(top[0].tag, allowed)}")
     return top[0]

@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 
 from simnet.base.errors import InputError
 from simnet.base.rows import Rows
-from simnet.base.writing import synced, temporary
+from simnet.base.writing import sync_to_disk, temporary_name
 
 State: TypeAlias = Mapping[str, Any]
 """What is kept, by name: None, truth values, numbers, texts, arrays, lists of these, and mappings by text to these."""
@@ -86,7 +86,7 @@ class Checkpoint:
         arrays[_STATE] = np.frombuffer(text.encode(), dtype=np.uint8)
         header = {"identity": self._identity, "sha256": _state_digest(arrays), "done": str(done), "ended": str(ended)}
         # In a folder of its own, as safetensors begins a file under a name of its own, too.
-        begun = temporary(self.path)
+        begun = temporary_name(self.path)
         file = begun / self.path.name
         try:
             begun.mkdir()
@@ -95,7 +95,7 @@ class Checkpoint:
             save_file(arrays, file, header)
             # As others may read it as other files of this user may be; safetensors makes files for the user alone.
             file.chmod(mode)
-            synced(file)
+            sync_to_disk(file)
             file.replace(self.path)
         except (OSError, SafetensorError) as error:
             why = getattr(error, "strerror", None) or error

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
 from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial, registry
@@ -136,7 +136,7 @@ class Overlap:
     exchanges: Literal["all", "able"] = "all"
 
     def __post_init__(self) -> None:
-        whole(self.dense_below, "dense_below", 0)
+        check_int(self.dense_below, "dense_below", 0)
         registry.find("all_reduce", self.dense_algorithm)
         for name, size in (("bucket", self.bucket), ("first", self.first)):
             if size is not None and not 0 < size < math.inf:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
-from simnet.base.clock import advanced
+from simnet.base.checks import check_int
+from simnet.base.clock import advance_time
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.elastic import WorkerPresence, parameters_sent
@@ -83,7 +83,7 @@ def restore_loop(job: Job, policy: Policy, record: JobRecord, kept: State, besid
     """
     now, lost, active = float(kept["now"]), float(kept["lost"]), np.asarray(kept["active"], dtype=np.intp)
     begins = np.asarray(kept["begins"], dtype=np.float64)
-    number, attempts = (whole(kept[name], name, 0) for name in ("number", "attempts"))
+    number, attempts = (check_int(kept[name], name, 0) for name in ("number", "attempts"))
     if number > job.iterations or not 0 <= now < math.inf or not math.isfinite(lost) or not active.size:
         raise ValueError("there is no such time or iteration, or nobody is left")
     if not set(active.tolist()) <= set(range(job.source.workers)) or (np.diff(active) <= 0).any():
@@ -365,7 +365,7 @@ class _JobLoop:
         )
         state.log.observe(attempt.decision, step, times)
         advance += state.lost
-        state.now, state.lost = advanced(state.now, advance)
+        state.now, state.lost = advance_time(state.now, advance)
         state.attempts += not attempt.trains
         state.number += attempt.trains
         return advance

@@ -104,12 +104,12 @@ class PolicyLog:
         if self._adaptive is not None:
             decision = self._adaptive.decide(self._context)
             if not isinstance(decision, Decision):
-                raise plugins.wrong(self._adaptive.decide, decision, "a Decision")
+                raise plugins.return_error(self._adaptive.decide, decision, "a Decision")
             return decision
         shortlist = policy.shortlist(self._context)
         known = isinstance(shortlist, Sequence) and all(one in policy.candidates for one in shortlist)
         if not known or not shortlist:
-            raise plugins.wrong(policy.shortlist, shortlist, "some of the candidates")
+            raise plugins.return_error(policy.shortlist, shortlist, "some of the candidates")
         return Decision(shortlist)
 
     def measures(self, iteration: int, now: float, active: NDArray[np.intp]) -> Schedule | None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from simnet.base.errors import SimnetError, StalledError
-from simnet.base.plugins import blamed
+from simnet.base.plugins import name_authors
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.job.job import Job
@@ -62,7 +62,7 @@ def run_policy(
     running = _run_steps(job, name, policy, timeline, progress, colocated, checkpoint, sampling, sparsifiers)
     while True:
         try:
-            with blamed():
+            with name_authors():
                 next(running)
         except StopIteration as end:
             result: PolicyResult = end.value
@@ -99,7 +99,7 @@ def run_in_step(
         name = min(running, key=done.__getitem__)
         outcome: PolicyResult | SimnetError
         try:
-            with blamed():
+            with name_authors():
                 done[name] = next(running[name])
             continue
         except StopIteration as end:

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
-from simnet.base.plugins import is_file
+from simnet.base.plugins import names_file
 from simnet.base.rows import Separable
-from simnet.base.shards import opened
+from simnet.base.shards import open_shards
 from simnet.job.job import Job
 from simnet.policies import Policy
 from simnet.traces.sharded import ShardedSource
@@ -25,7 +25,7 @@ from simnet.traces.sharded import ShardedSource
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
     """Return the job with its workers in shards until the ``with`` block ends.
 
-    `where` as in `simnet.base.shards.opened`.
+    `where` as in `simnet.base.shards.open_shards`.
 
     Raises InputError if gradients come from all workers at once, a scheme needs the gradients of several workers, or
     `where` is unknown.
@@ -44,11 +44,11 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> I
     able = ", ".join(sorted(name for name, scheme in schemes.items() if scheme.separable))
     for name, policy in policies.items():
         for candidate in policy.candidates:
-            if is_file(candidate.scheme) or not sparsifier_models.scheme(candidate.scheme).separable:
+            if names_file(candidate.scheme) or not sparsifier_models.scheme(candidate.scheme).separable:
                 raise InputError(
                     f"policy {name!r} exchanges by {candidate.scheme}, which takes the gradients of all workers in one "
                     f"place; allowed: {able}",
                     file=option,
                 )
-    with opened(job.source, where) as shards:
+    with open_shards(job.source, where) as shards:
         yield replace(job, source=ShardedSource(job.source, shards))

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 
 from simnet.base import plugins
 from simnet.base.errors import InputError
-from simnet.base.progress import told
+from simnet.base.progress import report_progress
 from simnet.base.threads import one_thread
 from simnet.studies import options
 
@@ -40,7 +40,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def asked(*arguments: P.args, **named: P.kwargs) -> R:
         try:
-            with plugins.blamed(), one_thread():
+            with plugins.name_authors(), one_thread():
                 return function(*arguments, **named)
         except InputError as error:
             place = error.file or ""
@@ -117,4 +117,4 @@ def quantity(value: str | float | None, unit: str) -> str | None:
 
 def telling(progress: Share | None) -> AbstractContextManager[None]:
     """Have the share that is done told to whoever asks."""
-    return nullcontext() if progress is None else told(progress)
+    return nullcontext() if progress is None else report_progress(progress)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from rich.table import Table
 
-from simnet.base.errors import InputError, SimnetError, nearest
+from simnet.base.errors import InputError, SimnetError, suggest_names
 from simnet.base.units import format_seconds
 from simnet.job import PolicyResult
 from simnet.library.asking import Fields, Share, overrides, verb
@@ -82,7 +82,7 @@ class RunResult(Shown):
         """
         found = self.plots()
         if name not in found:
-            raise InputError(f"there is no figure {name!r}; {nearest(name, found)}")
+            raise InputError(f"there is no figure {name!r}; {suggest_names(name, found)}")
         return found[name]
 
     def table(self) -> Table:

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 from rich.table import Table
 
-from simnet.base.errors import InputError, SimnetError, nearest
-from simnet.base.processes import Here, Pool
+from simnet.base.errors import InputError, SimnetError, suggest_names
+from simnet.base.processes import InlinePool, Pool
 from simnet.library.asking import Fields, Share, overrides, verb, written
 from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
@@ -70,7 +70,7 @@ class Sweep(Shown):
             If there is no such measure, or no figure of these parameters.
         """
         if measure not in _MEASURES:
-            raise InputError(f"there is no measure {measure!r}; {nearest(measure, _MEASURES)}")
+            raise InputError(f"there is no measure {measure!r}; {suggest_names(measure, _MEASURES)}")
         how = _MEASURES[measure]
         drawn = drawing.draw(self.rows, self.columns, self.name, zipped=self.zipped, measure=how, bound=self.bound)
         if drawn is None:
@@ -149,7 +149,7 @@ def sweep(
     with ExitStack() as within:
         place = Path(within.enter_context(TemporaryDirectory()) if out is None else out)
         place_of(place, place, table.request_of(planned.base, planned.axes), force=force)
-        pool = within.enter_context(Here() if jobs == 1 else Pool(jobs or os.cpu_count() or 1))
+        pool = within.enter_context(InlinePool() if jobs == 1 else Pool(jobs or os.cpu_count() or 1))
         within.enter_context(folder.alone(place))
         checks = work.check(planned, place, pool, lambda number, share: None)
         work.refuse_all(planned, checks)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from simnet.base.errors import InputError
-from simnet.base.processes import endable
-from simnet.base.writing import staged
+from simnet.base.processes import exit_on_signal
+from simnet.base.writing import stage_files
 from simnet.calibration.readers import read_measurements, write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.measure.plan import COLLECTIVES, OF_PAIRS, Wanted
@@ -166,7 +166,7 @@ def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[s
     logs = benchmarks.out.with_name(f"{benchmarks.out.stem}_logs")
     parts: list[pd.DataFrame] = []
     left_out: list[str] = []
-    with staged([benchmarks.out, logs], benchmarks.force, [".log"]) as folder:
+    with stage_files([benchmarks.out, logs], benchmarks.force, [".log"]) as folder:
         (folder / logs.name).mkdir()
         for number, (shape, name, path, words) in enumerate(work, 1):
             what = f"{Path(path).name}, {shape.nodes} x {shape.per_node} ranks"
@@ -204,7 +204,7 @@ def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
         except OSError as error:
             return f"{words[0]} cannot be started: {error.strerror}", False
     try:
-        with endable():
+        with exit_on_signal():
             code = process.wait(limit)
     except subprocess.TimeoutExpired:
         _end(process)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, nearest, to_install
+from simnet.base.errors import InputError, suggest_names, to_install
 
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -127,7 +127,7 @@ def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
         return MpiCommunicator()
     if backend in ("gloo", "nccl"):
         return TorchCommunicator(backend, patience)
-    raise InputError(f"there is no backend {backend!r}; {nearest(backend, BACKENDS)}", file="--backend")
+    raise InputError(f"there is no backend {backend!r}; {suggest_names(backend, BACKENDS)}", file="--backend")
 
 
 class TorchCommunicator(Communicator):

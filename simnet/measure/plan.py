@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration.readers.conventions import PARTED_COLLECTIVES
 
 Pairs: TypeAlias = Literal["one", "nodes", "none"]
@@ -89,7 +89,7 @@ def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     """
     for name in wanted.collectives:
         if name not in COLLECTIVES:
-            raise InputError(f"there is no {name!r}; {nearest(name, COLLECTIVES)}", file="--collectives")
+            raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--collectives")
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
     steps = size_series(wanted.smallest, wanted.largest, wanted.factor)

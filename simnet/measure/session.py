@@ -12,7 +12,7 @@ import pandas as pd
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.base.writing import refuse_existing, staged
+from simnet.base.writing import refuse_existing, stage_files
 from simnet.calibration.device import GRADIENT_LENGTHS, measure_device, profile_yaml
 from simnet.calibration.readers import write_tidy
 from simnet.costs.devices import KERNEL_METHODS
@@ -120,7 +120,7 @@ def _written(
     if not found.rows:
         raise InputError(f"nothing could be measured; the first reason: {found.left_out[0]}", file="simnet measure")
     remarks = [*told, *(f"left out: {one}" for one in found.left_out)]
-    with staged(session.files, session.force) as folder:
+    with stage_files(session.files, session.force) as folder:
         if session.device is not None:
             largest = max(GRADIENT_LENGTHS[0], round(session.wanted.largest / ELEMENT))
             lengths = sum(one <= largest for one in GRADIENT_LENGTHS)

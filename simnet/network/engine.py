@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats, Ranks, distinct
+from simnet.base.arrays import Floats, Ranks, unique_places
 from simnet.network.compute_stream import Computed, Streams
 from simnet.network.event_loop.records import (
     BACKGROUND,
@@ -294,7 +294,7 @@ class Engine(LinkTables):
         messages.write(m, count, number=joined(orders, np.int64))
         messages.write(m, count, src=ranks + src)
         messages.write(m, count, dst=ranks + dst)
-        pairs, connection = distinct(src * P + dst, P * P)
+        pairs, connection = unique_places(src * P + dst, P * P)
         messages.write(m, count, connection=take(self.tables["connections"], pairs.size) + connection)
         route, candidates = self.routes_between(hosts[src], hosts[dst])
         messages.write(m, count, route=route, candidates=candidates)

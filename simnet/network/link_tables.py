@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Ranks, distinct
+from simnet.base.arrays import Ranks, unique_places
 from simnet.network.bottlenecks import find_bottlenecks
 from simnet.network.event_loop.records import (
     BACKGROUND,
@@ -153,7 +153,7 @@ class LinkTables(Store):
     def routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
         """Return the first candidate route between each pair of hosts, and the number of candidates; (m,)."""
         n_hosts = self._links.routes.n_hosts
-        numbers, places = distinct(src * n_hosts + dst, n_hosts * n_hosts)
+        numbers, places = unique_places(src * n_hosts + dst, n_hosts * n_hosts)
         at, known = self._known_pairs(numbers)
         if not known.all():
             self._add_pairs(numbers[~known])

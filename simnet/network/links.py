@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.quantities import Bandwidth, Host, Rate, bounded
+from simnet.base.quantities import Bandwidth, Host, Rate, check_bounds
 from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast
 from simnet.network.weather import Signal, Weather
 from simnet.topologies import Routes
@@ -271,14 +271,14 @@ class Links:
             if isinstance(traffic, ConstantLoad):
                 if not 0 <= traffic.rate < math.inf:
                     raise ValueError(f"background load must be >= 0 and finite, got {traffic.rate}")
-                bounded(traffic.rate, Rate, "background load")
+                check_bounds(traffic.rate, Rate, "background load")
                 index = self._index(traffic.link, "background traffic")
                 self._load[index] = self._load.get(index, 0.0) + traffic.rate
             else:
                 if not traffic.limit > 0:
                     raise ValueError(f"the limit of a background flow must be > 0, got {traffic.limit}")
                 if traffic.limit < math.inf:
-                    bounded(traffic.limit, Bandwidth, "the limit of a background flow")
+                    check_bounds(traffic.limit, Bandwidth, "the limit of a background flow")
                 if not self.routes.route(traffic.src, traffic.dst):
                     raise ValueError(f"a background flow needs two hosts, got {traffic.src} and {traffic.dst}")
                 self.flows.append(traffic)

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.checks import named
+from simnet.base.checks import check_choice
 from simnet.base.errors import SimnetError
-from simnet.base.quantities import Seconds, Size, bounded
+from simnet.base.quantities import Seconds, Size, check_bounds
 from simnet.base.rng import stream
 from simnet.network.compute_stream import Computing, Streams, check_slices, queue_in_turn, runs_in_turn
 from simnet.network.engine_selection import EngineSelector
@@ -146,9 +146,9 @@ class Network:
             ("routing", routing, get_args(Routing)),
             ("on_outage", on_outage, get_args(OnOutage)),
         ):
-            named(value, name, allowed)
+            check_choice(value, name, allowed)
         for name, seconds in (("send_overhead", send_overhead), ("receive_overhead", receive_overhead)):
-            bounded(seconds, Seconds, name)
+            check_bounds(seconds, Seconds, name)
         self.graph = graph
         self.stack, self.software, self.sharing = stack_of(stack), software, sharing_of(sharing)
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
@@ -222,7 +222,7 @@ class Network:
         ValueError
             If `nbytes` is negative or not finite, or there is no route.
         """
-        bounded(nbytes, Size, "nbytes")
+        check_bounds(nbytes, Size, "nbytes")
         delay = 0.0 if self.jitter is None else float(draw_jitter(self.jitter, self._drawing("jitter"), 1)[0])
         pick = int(self._drawing("routes").integers(_PICKS)) if self.routing == "flow" else 0
         self.routes.route(src, dst)

@@ -31,8 +31,8 @@ from annotated_types import Ge, Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import named, with_properties
-from simnet.base.quantities import Seconds, bounded
+from simnet.base.checks import check_choice, make_dataclass
+from simnet.base.quantities import Seconds, check_bounds
 
 SharingLaw: TypeAlias = Literal["max_min", "rtt"]
 Congestion: TypeAlias = Literal["reno", "cubic", "bbr"]
@@ -89,12 +89,12 @@ class Sharing:
     buffer: Seconds | None = None
 
     def __post_init__(self) -> None:
-        named(self.law, "law", get_args(SharingLaw))
-        named(self.congestion, "congestion", get_args(Congestion))
+        check_choice(self.law, "law", get_args(SharingLaw))
+        check_choice(self.congestion, "congestion", get_args(Congestion))
         if self.exponent is not None:
-            bounded(self.exponent, Exponent, "exponent")
+            check_bounds(self.exponent, Exponent, "exponent")
         if self.buffer is not None:
-            bounded(self.buffer, Seconds, "buffer")
+            check_bounds(self.buffer, Seconds, "buffer")
         if self.law == "max_min":
             for name in ("congestion", "exponent", "buffer"):
                 if getattr(self, name) != getattr(Sharing, name):
@@ -147,5 +147,5 @@ def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:
     if isinstance(given, Sharing):
         return given
     if isinstance(given, Mapping):
-        return with_properties(Sharing, given, "sharing")
+        return make_dataclass(Sharing, given, "sharing")
     return Sharing(given)  # type: ignore[arg-type]

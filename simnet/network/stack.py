@@ -42,8 +42,8 @@ from annotated_types import Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import named, whole, with_properties
-from simnet.base.quantities import Count, Seconds, Size, bounded, parameter_hints
+from simnet.base.checks import check_choice, check_int, make_dataclass
+from simnet.base.quantities import Count, Seconds, Size, check_bounds, parameter_hints
 from simnet.schedule import Round, Schedule
 
 SendCompletion: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
@@ -130,14 +130,14 @@ class Stack:
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
-        named(self.send_completion, "send_completion", get_args(SendCompletion))
-        named(self.own_link, "own_link", get_args(OwnLink))
+        check_choice(self.send_completion, "send_completion", get_args(SendCompletion))
+        check_choice(self.own_link, "own_link", get_args(OwnLink))
         for name, quantity in _NUMBERS.items():
             value = getattr(self, name)
             if value != math.inf or name not in ("eager_limit", "buffer"):
-                bounded(value, quantity, name)
-        whole(self.rounds, "rounds", 1, MOST_ROUNDS)
-        whole(self.pieces, "pieces", 1, MOST_ROUNDS)
+                check_bounds(value, quantity, name)
+        check_int(self.rounds, "rounds", 1, MOST_ROUNDS)
+        check_int(self.pieces, "pieces", 1, MOST_ROUNDS)
         if self.send_completion == "left":
             for name in _WITH_LIBRARIES:
                 if getattr(self, name) != getattr(Stack, name):
@@ -332,8 +332,8 @@ def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
     if isinstance(given, Stack):
         return given
     if isinstance(given, Mapping):
-        return with_properties(Stack, given, "a stack")
-    named(given, "stack", STACKS)
+        return make_dataclass(Stack, given, "a stack")
+    check_choice(given, "stack", STACKS)
     return STACKS[given]
 
 

@@ -15,9 +15,9 @@ from annotated_types import Ge, MinLen
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import is_number, positive, whole
-from simnet.base.errors import nearest
-from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written, bounded
+from simnet.base.checks import check_int, check_positive, is_number
+from simnet.base.errors import suggest_names
+from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written, check_bounds
 from simnet.topologies.graphs import Link
 
 Law: TypeAlias = Literal["mathis", "pftk", "retransmit", "go_back_n"]
@@ -131,15 +131,15 @@ class Transport:
 
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
-            raise ValueError(f"there is no law of loss {self.law!r}: {nearest(str(self.law), get_args(Law))}")
-        positive(self.segment, "segment")
-        whole(self.acked, "acked", 1)
-        positive(self.timeout, "timeout")
-        whole(self.connections, "connections", 1)
+            raise ValueError(f"there is no law of loss {self.law!r}: {suggest_names(str(self.law), get_args(Law))}")
+        check_positive(self.segment, "segment")
+        check_int(self.acked, "acked", 1)
+        check_positive(self.timeout, "timeout")
+        check_int(self.connections, "connections", 1)
         if (self.window is None) == (self.law == "go_back_n"):
             raise ValueError(f"window belongs to go_back_n and to nothing else, got {self.window!r} with {self.law}")
         if self.window is not None:
-            whole(self.window, "window", 1)
+            check_int(self.window, "window", 1)
 
     def limits(self, probability: ArrayLike) -> Limits:
         """Return the effect of a loss probability per packet, in the shape of `probability`.
@@ -279,9 +279,9 @@ class Incast:
 
     def __post_init__(self) -> None:
         for name in ("window", "block"):
-            positive(getattr(self, name), name)
+            check_positive(getattr(self, name), name)
         for name in ("buffer", "timeout", "rtt"):
-            bounded(getattr(self, name), Size if name == "buffer" else Seconds, name)
+            check_bounds(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
         """Return the number of senders whose windows fit before a link of this bandwidth [byte/s]; at least 1."""
@@ -295,8 +295,8 @@ class Incast:
         ValueError
             If `most` is not an integer up to 100,000, or the bandwidth is not positive.
         """
-        senders = np.arange(1, whole(most, "most", 0, MOST_SENDERS) + 1)
-        ideal = senders * (self.block / positive(bandwidth, "bandwidth"))
+        senders = np.arange(1, check_int(most, "most", 0, MOST_SENDERS) + 1)
+        ideal = senders * (self.block / check_positive(bandwidth, "bandwidth"))
         waits = (senders - 1) // self.senders_that_fit(bandwidth) * self.timeout
         return np.minimum.accumulate(np.append(1.0, ideal / (ideal + waits)))
 
@@ -337,7 +337,7 @@ class MeasuredIncast:
             )
         least = 2
         for number in self.senders:
-            least = whole(number, "senders, ascending,", least, MOST_SENDERS) + 1
+            least = check_int(number, "senders, ascending,", least, MOST_SENDERS) + 1
         most = 1.0
         for factor in self.factors:
             if not is_number(factor) or not 0 < factor <= most:
@@ -346,6 +346,6 @@ class MeasuredIncast:
 
     def shares(self, most: int, bandwidth: float) -> Floats:
         """Return the capacity factor of a link for 0 .. `most` transfers, shape (most + 1,)."""
-        counts = np.arange(whole(most, "most", 0, MOST_SENDERS) + 1)
+        counts = np.arange(check_int(most, "most", 0, MOST_SENDERS) + 1)
         steps = np.array([1.0, *self.factors])
         return steps[np.searchsorted(np.asarray(self.senders), counts, side="right")]

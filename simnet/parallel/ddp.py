@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from simnet.base.checks import named, positive, whole
+from simnet.base.checks import check_choice, check_int, check_positive
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, HeldMemory, StepGraph
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, check_layers
@@ -51,8 +51,8 @@ def ddp(
     [8196000, 31502336, 26255360, 26550272, 9724160]
     """
     found = check_layers(layers)
-    whole(microbatches, "microbatches", 1)
-    named(dtype, "dtype", PARAMETER_DTYPES)
+    check_int(microbatches, "microbatches", 1)
+    check_choice(dtype, "dtype", PARAMETER_DTYPES)
     size = sum(layer.size for layer in found)
     rebuilt = 2 if static_graph else 1
     step = GraphBuilder(workers, iteration, overlap=overlap)
@@ -91,7 +91,7 @@ def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: 
     0.
     """
     if bucket_cap_mb is not None:
-        positive(bucket_cap_mb, "bucket_cap_mb")
+        check_positive(bucket_cap_mb, "bucket_cap_mb")
     first, later = (FIRST_BUCKET_MIB, BUCKET_MIB) if bucket_cap_mb is None else (bucket_cap_mb,) * 2
     sizes = [layer.size for layer in layers]
     return [sum(sizes[one]) for one in cut(sizes, DTYPE_BYTES[dtype], first * 2**20, later * 2**20)]

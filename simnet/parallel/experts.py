@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from simnet.base.checks import named, positive, whole
+from simnet.base.checks import check_choice, check_int, check_positive
 from simnet.base.rng import stream
 from simnet.parallel.graph import COMPUTE, ComputePart, Groups, HeldMemory, StepGraph
 from simnet.parallel.passes import StoppingCall, block_parts, insert_calls
@@ -82,9 +82,9 @@ def expert_parallel(
     >>> [call.in_elements for call in step.calls if call.operation == "alltoall"] == [8 * 128 * 768] * 4
     True
     """
-    positive(capacity_factor, "capacity_factor")
+    check_positive(capacity_factor, "capacity_factor")
     for name, chosen in (("dtype", dtype), ("reduce_dtype", reduce_dtype)):
-        named(chosen, name, PARAMETER_DTYPES)
+        check_choice(chosen, name, PARAMETER_DTYPES)
     counts = {"ranks": ranks, "experts": experts, "expert_size": expert_size, "tokens": tokens, "width": width}
     _check_experts(step, model, blocks, choices, {**counts, "min_capacity": min_capacity})
     microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
@@ -139,12 +139,12 @@ def _check_experts(
     step: StepGraph, model: Units, blocks: Collection[str], choices: int, counts: Mapping[str, int]
 ) -> None:
     for name, value in counts.items():
-        whole(value, name, 1)
+        check_int(value, name, 1)
     ranks, experts = counts["ranks"], counts["experts"]
     if choices not in (1, 2):
         raise ValueError(f"choices must be 1 or 2 experts of a token, got {choices}")
     for one in blocks:
-        named(one, "blocks", [unit.name for unit in model.blocks])
+        check_choice(one, "blocks", [unit.name for unit in model.blocks])
     if step.workers % ranks or experts % ranks:
         raise ValueError(
             f"ranks must divide the {step.workers} workers and the {experts} experts of a block, got {ranks}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal, TypeAlias
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
 from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, layout_of, memory_of_loco, reduce_tensors
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
@@ -67,19 +67,19 @@ def fsdp2(
     [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
      ('all_gather', 'h.9')]
     """
-    whole(microbatches, "microbatches", 1)
-    whole(forward_prefetch, "forward_prefetch", 0)
-    whole(backward_prefetch, "backward_prefetch", 1)
-    whole(reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1)
-    named(gradient_sync, "gradient_sync", ("each", "last", "behind"))
-    named(all_reduce, "all_reduce", ("each", "last"))
+    check_int(microbatches, "microbatches", 1)
+    check_int(forward_prefetch, "forward_prefetch", 0)
+    check_int(backward_prefetch, "backward_prefetch", 1)
+    check_int(reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1)
+    check_choice(gradient_sync, "gradient_sync", ("each", "last", "behind"))
+    check_choice(all_reduce, "all_reduce", ("each", "last"))
     param_dtype = param_dtype or dtype
     reduce_dtype = reduce_dtype or param_dtype
     for name, value in (("dtype", dtype), ("param_dtype", param_dtype), ("reduce_dtype", reduce_dtype)):
-        named(value, name, PARAMETER_DTYPES)
+        check_choice(value, name, PARAMETER_DTYPES)
     freed = _freed_units(model, reshard_after_forward)
     plus = plus or ZeroPlusPlus()
-    whole(workers, "workers", 1)
+    check_int(workers, "workers", 1)
     nodes = plus.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
     step = GraphBuilder(workers, iteration, replicas, overlap, layout)
@@ -114,7 +114,7 @@ def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) ->
     if isinstance(reshard_after_forward, bool):
         return set(names[1:]) if reshard_after_forward else set()
     for one in reshard_after_forward:
-        named(one, "reshard_after_forward", names)
+        check_choice(one, "reshard_after_forward", names)
     return set(reshard_after_forward)
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives.registry import Operation
 from simnet.parallel.units import DTYPE_BYTES
 
@@ -173,9 +173,9 @@ class GraphBuilder:
     _computed: int | None = None
 
     def __post_init__(self) -> None:
-        whole(self.workers, "workers", 1)
-        whole(self.iteration, "iteration", 0)
-        whole(self.replicas, "replicas", 1)
+        check_int(self.workers, "workers", 1)
+        check_int(self.iteration, "iteration", 0)
+        check_int(self.replicas, "replicas", 1)
         if self.workers % self.replicas:
             raise ValueError(f"replicas must divide the {self.workers} workers, got {self.replicas}")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.costs.layers import Layer
 from simnet.costs.models import ComputeTime, ModelProfile
 
@@ -65,10 +65,10 @@ def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) 
         if one.name in known:
             raise ValueError(f"there are two units {one.name!r}; times says how many follow each other")
         known.add(one.name)
-        whole(one.parameters, f"parameters of unit {one.name!r}", 1)
+        check_int(one.parameters, f"parameters of unit {one.name!r}", 1)
         if not (np.isfinite(one.work) and one.work >= 0):
             raise ValueError(f"what unit {one.name!r} takes must be >= 0, got {one.work}")
-        for number in range(whole(one.times, f"times of unit {one.name!r}", 1)):
+        for number in range(check_int(one.times, f"times of unit {one.name!r}", 1)):
             layers.append(Layer(f"{one.name}.{number}.weight", (one.parameters,)))
             work.append(float(one.work))
     if not sum(work) > 0:

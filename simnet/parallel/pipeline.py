@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.parallel.graph import CollectiveCall, ComputePart, Groups, Phase, StepBuffer, StepGraph, StepNode
 from simnet.parallel.units import PARAMETER_DTYPES
 
@@ -87,10 +87,10 @@ def pipeline(
     >>> step.workers, sum(call.unit == "activations" for call in step.calls), step.groups("stage 0 to 1")[3]
     (8, 8, [3, 7])
     """
-    whole(tokens, "tokens", 1)
-    whole(width, "width", 1)
-    named(dtype, "dtype", PARAMETER_DTYPES)
-    named(order, "order", ("1f1b", "gpipe"))
+    check_int(tokens, "tokens", 1)
+    check_int(width, "width", 1)
+    check_choice(dtype, "dtype", PARAMETER_DTYPES)
+    check_choice(order, "order", ("1f1b", "gpipe"))
     if not stages:
         raise ValueError("a pipeline needs at least one stage")
     each = stages[0].workers

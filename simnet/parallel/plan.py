@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import named, whole
-from simnet.base.errors import nearest
+from simnet.base.checks import check_choice, check_int
+from simnet.base.errors import suggest_names
 from simnet.costs.layers import Layer
 from simnet.costs.models import ModelProfile
 from simnet.parallel.ddp import ddp
@@ -104,8 +104,8 @@ class ModelParallelism:
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel", "pipeline", "expert_parallel"):
-            whole(getattr(self, name), name, 1)
-        named(self.order, "order", ("1f1b", "gpipe"))
+            check_int(getattr(self, name), name, 1)
+        check_choice(self.order, "order", ("1f1b", "gpipe"))
         asked = [name for name in ("tensor_parallel", "pipeline") if getattr(self, name) > 1]
         asked += ["experts"] if self.experts is not None else []
         if asked and self.tokens is None:
@@ -167,7 +167,7 @@ def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, obje
     (50000000, 1)
     """
     if sharding not in SHARDINGS:
-        raise ValueError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}")
+        raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
     known: dict[str, object] = {
         name: one.default
         for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()
@@ -205,7 +205,7 @@ def plan_step(
     around = groups.pop("around", ModelParallelism())
     if sharding == "hsdp" and chosen.get("replicas", 1) == 1:
         raise ValueError("hsdp needs replicas, >= 2: between how many groups of workers the model is replicated")
-    whole(workers, "workers", 1)
+    check_int(workers, "workers", 1)
     each, left = divmod(workers, around.tensor_parallel * around.pipeline)
     if left:
         raise ValueError(
@@ -215,10 +215,10 @@ def plan_step(
     wrapped = wrap_units(profile.layers)
     blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
-        named(name, "expert_blocks", blocks)
+        check_choice(name, "expert_blocks", blocks)
     if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
         for name in freed:
-            named(name, "reshard_after_forward", [*(["root"] if wrapped.root.layers else []), *blocks])
+            check_choice(name, "reshard_after_forward", [*(["root"] if wrapped.root.layers else []), *blocks])
     divided = around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None
     if profile.work and divided:
         raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
@@ -264,7 +264,7 @@ def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, o
     kinds |= {one.name: one.type for group in GROUPS[sharding].values() for one in fields(group)}
     for name, value in given.items():
         if name not in known:
-            raise ValueError(f"{sharding} has no option {name!r}: {nearest(name, known)}")
+            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, known)}")
         if kinds[name] in ("bool", "bool | None") and not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false, got {value!r}")
         if "Collection[str]" in kinds[name] or "Sequence[str]" in kinds[name]:
@@ -380,7 +380,7 @@ def _shard_stage(
         chosen = {**_IN_PIPELINES, **chosen}
         if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
             chosen["reshard_after_forward"] = [one for one in freed if one in {"root", *(b.name for b in model.blocks)}]
-        microbatches = whole(chosen.get("microbatches", 1), "microbatches", 1)
+        microbatches = check_int(chosen.get("microbatches", 1), "microbatches", 1)
         chosen["passes"] = pass_order(place, around.pipeline, microbatches, around.order)
     return build(model, workers, **chosen)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Groups, Phase
 from simnet.sparsifier_models.group_codes import SCALE_BYTES, weight_groups
@@ -76,9 +76,9 @@ class ZeroPlusPlus:
 
     def __post_init__(self) -> None:
         _check_flags(self, "zero_quantized_weights", "zero_quantized_gradients", "loco")
-        whole(self.zero_hpz_partition_size, "zero_hpz_partition_size", 1)
+        check_int(self.zero_hpz_partition_size, "zero_hpz_partition_size", 1)
         if self.ranks_per_node is not None:
-            whole(self.ranks_per_node, "ranks_per_node", 1)
+            check_int(self.ranks_per_node, "ranks_per_node", 1)
             if self.zero_hpz_partition_size not in (1, self.ranks_per_node):
                 raise ValueError(
                     f"zero_hpz_partition_size must be 1 or ranks_per_node, {self.ranks_per_node}, "
@@ -125,7 +125,7 @@ class SDP4Bit:
     def __post_init__(self) -> None:
         _check_flags(self, "quantized_weights", "quantized_gradients")
         for one in fields(self)[2:]:
-            whole(getattr(self, one.name), one.name, 1)
+            check_int(getattr(self, one.name), one.name, 1)
 
     def nodes(self, workers: int) -> Nodes:
         """Return the nodes of so many workers; raise ValueError if they do not divide them."""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
-from simnet.base.clock import advanced
-from simnet.base.progress import tracked
+from simnet.base.checks import check_int
+from simnet.base.clock import advance_time
+from simnet.base.progress import track_progress
 from simnet.network import Network
 from simnet.parallel.graph import StepGraph
 from simnet.parallel.timing import PlacedStep, StepTiming, seconds_of
@@ -67,15 +67,15 @@ def time_steps(
 
 def repeat_step(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.0) -> StepSeries:
     """Time a step repeatedly, as `time_steps` does, given the seconds of each node of computing, shape (nodes, P)."""
-    whole(steps, "steps", 1)
+    check_int(steps, "steps", 1)
     recurring = RecurringStep(step, start)
     first = recurring.time(seconds, start, 0)
     began, durations, exposed = np.zeros((3, steps))
     now, lost = start, 0.0
-    for number in tracked(range(steps)):
+    for number in track_progress(range(steps)):
         one = recurring.time(seconds, now, number) if number else first
         began[number], durations[number], exposed[number] = now, one.duration, one.exposed.max()
-        now, lost = advanced(now, one.duration + lost)
+        now, lost = advance_time(now, one.duration + lost)
     return StepSeries(began, durations, exposed, first)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import Groups, StepGraph
 from simnet.parallel.passes import BlockPart, StoppingCall, block_parts, insert_calls
@@ -32,7 +32,7 @@ def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
     >>> split_tensors([Layer("fc.weight", (8, 3)), Layer("fc.bias", (8,))], 2)
     [Layer(name='fc.weight', shape=(4, 3)), Layer(name='fc.bias', shape=(8,))]
     """
-    whole(degree, "degree", 1)
+    check_int(degree, "degree", 1)
     found = []
     for layer in layers:
         first, *others = layer.shape
@@ -70,10 +70,10 @@ def tensor_parallel(
     >>> step.workers, sum(call.group == "tensor" for call in step.calls), step.groups("world")[1]
     (16, 128, [1, 9])
     """
-    whole(degree, "degree", 1)
-    whole(tokens, "tokens", 1)
-    whole(width, "width", 1)
-    named(dtype, "dtype", PARAMETER_DTYPES)
+    check_int(degree, "degree", 1)
+    check_int(tokens, "tokens", 1)
+    check_int(width, "width", 1)
+    check_choice(dtype, "dtype", PARAMETER_DTYPES)
     if sequence_parallel and tokens % degree:
         raise ValueError(f"tokens must be a multiple of the {degree} workers that share a sequence, got {tokens}")
     entries = tokens * width

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import named
+from simnet.base.checks import check_choice
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.parallel.graph import COMPUTE, CollectiveCall, ComputePart, StepGraph
@@ -288,7 +288,7 @@ def schedules_of(algorithms: Mapping[str, str]) -> ScheduleOf:
     Raises ValueError for an unknown operation or algorithm.
     """
     for operation in algorithms:
-        named(operation, "operation", list(ALGORITHMS))
+        check_choice(operation, "operation", list(ALGORITHMS))
     chosen = {
         operation: registry.find(operation, algorithm)  # type: ignore[arg-type]
         for operation, algorithm in {**ALGORITHMS, **algorithms}.items()

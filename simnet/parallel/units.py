@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.costs.layers import Layer
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
@@ -98,7 +98,7 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
             before += layer.size
     names = [layer.name for layer in root]
     for name in behind:
-        named(name, "behind", names)
+        check_choice(name, "behind", names)
     return Units(tuple(Unit(name, tuple(of)) for name, of in of_block.items()), Unit("root", tuple(root)), before)
 
 
@@ -126,7 +126,7 @@ def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
         if not layer.shape:
             raise ValueError(f"tensor {layer.name!r} has no dimension: a single number cannot be sharded")
         for length in layer.shape:
-            whole(length, f"a length of tensor {layer.name!r}", 1)
+            check_int(length, f"a length of tensor {layer.name!r}", 1)
         if layer.name in seen:
             raise ValueError(f"there are two tensors {layer.name!r}")
         seen.add(layer.name)

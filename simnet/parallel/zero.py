@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.collectives.registry import Operation
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, HeldMemory, StepGraph
@@ -71,8 +71,8 @@ def zero(
     _check_options(stage, limits, plus, sdp4bit)
     counts = {"microbatches": microbatches, "reduce_bucket_size": reduce_bucket_size}
     for name, value in {**counts, "allgather_bucket_size": allgather_bucket_size, "workers": workers}.items():
-        whole(value, name, 1)
-    named(dtype, "dtype", PARAMETER_DTYPES)
+        check_int(value, name, 1)
+    check_choice(dtype, "dtype", PARAMETER_DTYPES)
     plus, sdp4bit = plus or ZeroPlusPlus(), sdp4bit or SDP4Bit()
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
@@ -116,7 +116,7 @@ def zero(
 
 
 def _check_options(stage: int, limits: Stage3Limits | None, plus: ZeroPlusPlus | None, sdp4bit: SDP4Bit | None) -> None:
-    if whole(stage, "stage", 1, 3) < 3 and limits is not None:
+    if check_int(stage, "stage", 1, 3) < 3 and limits is not None:
         raise ValueError(f"limits are for stage 3, not for stage {stage}")
     if plus is not None and stage < 3:
         raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Phase
 from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, reduce_tensors
@@ -47,7 +47,7 @@ class Stage3Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            whole(value, name, 0)
+            check_int(value, name, 0)
 
 
 class Stage3:

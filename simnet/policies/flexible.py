@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simnet.base.checks import whole
-from simnet.base.quantities import Count, Size, bounded
+from simnet.base.checks import check_int
+from simnet.base.quantities import Count, Size, check_bounds
 from simnet.collectives import allreduce_ring
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.monitor import Monitor
@@ -56,9 +56,9 @@ class Flexible:
     ) -> None:
         self.candidates = check_distinct(candidates)
         self.monitor = monitor or Monitor()
-        self.decide_every = whole(decide_every, "decide_every", 1)
-        self.probe_bytes = bounded(probe_bytes, Size, "probe_bytes")
-        self.probe_times = whole(probe_times, "probe_times", 1)
+        self.decide_every = check_int(decide_every, "decide_every", 1)
+        self.probe_bytes = check_bounds(probe_bytes, Size, "probe_bytes")
+        self.probe_times = check_int(probe_times, "probe_times", 1)
         self._costs = [closed_form(candidate) for candidate in self.candidates]
         self._probe: Schedule | None = None
         self.reset()

@@ -45,7 +45,7 @@ from annotated_types import Ge, Le, Len
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.density import Ramp, density_at
@@ -197,8 +197,8 @@ class DensitySearch:
             raise ValueError(f"densities must be no two alike, got {list(self.densities)}")
         if self.mode == "published" and len(self.densities) < _FEWEST:
             raise ValueError(f"densities must be at least {_FEWEST} in mode published, as its fits need so many")
-        whole(self.tries, "tries", 1)
-        whole(self.warm_up, "warm_up", 0)
+        check_int(self.tries, "tries", 1)
+        check_int(self.warm_up, "warm_up", 0)
         if self.weights is not None and self.mode == "published":
             raise ValueError("weights cannot be set in mode published, whose weights are those of the released code")
         if self.weights is not None and not (

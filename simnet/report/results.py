@@ -36,9 +36,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import simnet
-from simnet.base.spreadsheets import guarded_table
-from simnet.base.swap import Files
-from simnet.base.writing import atomic_write, explained, temporary, write_files
+from simnet.base.atomic_replace import FileSet
+from simnet.base.spreadsheets import guard_table
+from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
 from simnet.report import co_located, failures, run_tables
 from simnet.report.kept import Recorded
 from simnet.report.summary import (
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from simnet.job import PolicyResult
 
 
-PAGE = Files("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
+PAGE = FileSet("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
 """The page of a run, or of several, and its figures."""
 
 LOCK, SEEDS = "scenario.lock.yaml", "seeds"
@@ -71,7 +71,7 @@ _TABLES = tuple(f"{name}.{kind}" for name in ("compare", "sweep") for kind in ("
 RESULTS = (*_OF_ONE, *_OF_SEVERAL, *_TABLES, *(f"{SEEDS}/*/{name}" for name in _OF_ONE))
 """The files of a folder of results, whichever command wrote them: those of a request replace those of another."""
 
-RUN = Files("run", RESULTS, "summary.json")
+RUN = FileSet("run", RESULTS, "summary.json")
 """The files of a run, with one seed or several."""
 
 
@@ -86,7 +86,7 @@ def write_run(
     report: bool = True,
     setting: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Write the files of a run into an empty folder; see `simnet.base.swap` for one that is not."""
+    """Write the files of a run into an empty folder; see `simnet.base.atomic_replace` for one that is not."""
     folder = prepare_folder(folder)
     lock = scenario_lock.encode()
     summary = summary_of(results, facts, scenario_lock)
@@ -133,9 +133,9 @@ def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lo
 def prepare_folder(folder: str | Path) -> Path:
     """Make the run folder and prove that it can be written to, which is better known before a long run than after."""
     folder = Path(folder)
-    with explained(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        trial = temporary(folder / "trial")
+        trial = temporary_name(folder / "trial")
         trial.touch()
         trial.unlink()
     return folder
@@ -157,7 +157,7 @@ def versions() -> dict[str, str]:
 def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:
     if csv:
         with atomic_write(folder / f"{name}.csv") as stream:
-            guarded_table(table).to_csv(stream, index=False, lineterminator="\n", mode="wb")
+            guard_table(table).to_csv(stream, index=False, lineterminator="\n", mode="wb")
     write_files(folder, {f"{name}.parquet": parquet(table)})
 
 

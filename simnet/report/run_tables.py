@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simnet.base.spreadsheets import guarded_table
+from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def write_table(
         with atomic_write(folder / f"{name}.csv") as stream:
             begun = False
             for piece in (one for stretches in _groups(rows, _PIECE) for one in _made(rows, stretches)):
-                guarded_table(told(piece)).to_csv(stream, index=False, lineterminator="\n", mode="wb", header=not begun)
+                guard_table(told(piece)).to_csv(stream, index=False, lineterminator="\n", mode="wb", header=not begun)
                 begun = True
     with atomic_write(folder / f"{name}.parquet") as stream:
         writer: pq.ParquetWriter | None = None

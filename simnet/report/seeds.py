@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from simnet.base.spreadsheets import guarded_table
+from simnet.base.spreadsheets import guard_table
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
@@ -219,7 +219,7 @@ def write(
     files = {LOCK: lock.encode()}
     for name, frame in (("seeds", table), ("paired", each)):
         rounded = frame.apply(lambda one: pd.Series(significant(one)) if one.dtype == np.float64 else one)
-        files[f"{name}.csv"] = guarded_table(rounded).to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.csv"] = guard_table(rounded).to_csv(index=False, lineterminator="\n").encode()
         files[f"{name}.parquet"] = parquet(rounded)
     if report:
         # Imported here, as drawing takes half a second to load.

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import shown
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.yaml_loader import shorten_value
 from simnet.scenario.loader import Document
 from simnet.scenario.parts import Kinds, Part, alternatives, field_names
 
@@ -49,14 +49,16 @@ def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> str:
     kind, context = one["type"], one.get("ctx", {})
-    found = shown(document.found(one["loc"], one.get("input")))
+    found = shorten_value(document.found(one["loc"], one.get("input")))
     if kind == "value_error":
         return str(context["error"])
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
         part = _part_at(root, one["loc"][:-1])
-        return f"there is no such field; {nearest(str(one['loc'][-1]), part.names())}" if part else "is not allowed"
+        return (
+            f"there is no such field; {suggest_names(str(one['loc'][-1]), part.names())}" if part else "is not allowed"
+        )
     if kind in _BOUNDS:
         name, sign = _BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
@@ -80,7 +82,7 @@ def _or_mapping(root: type[BaseModel], one: ErrorDetails) -> str:
 
 def _choices(expected: str, found: str) -> str:
     names = [name.strip(" '") for name in expected.replace(" or ", ",").split(",")]
-    return nearest(found.strip("'"), names)
+    return suggest_names(found.strip("'"), names)
 
 
 def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[Part] | None:

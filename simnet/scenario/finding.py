@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 
 
 def shipped() -> dict[str, Path]:
@@ -22,7 +22,8 @@ def find(path: str | Path) -> Path:
     if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:
             raise InputError(
-                f"there is no such file, and no scenario of that name comes with simnet; {nearest(str(path), known)}",
+                "there is no such file, and no scenario of that name comes with simnet; "
+                f"{suggest_names(str(path), known)}",
                 file=str(path),
             )
         return file

@@ -39,7 +39,7 @@ def identity(loaded: Scenario, what: str) -> str:
     digest = hashlib.sha256()
     computed = json.dumps(versions(), sort_keys=True)
     # A name that others have registered counts, whatever it stands for. Files of schemes are in the lock, by content.
-    others = plugins.used({*_words(loaded.config.model_dump(mode="json"))})
+    others = plugins.installed_under({*_words(loaded.config.model_dump(mode="json"))})
     for part in (what, computed, loaded.lock(), *_recorded(loaded), *others, *_trained(loaded)):
         # The hash of each, so that no two lists of parts run together to the same text.
         digest.update(hashlib.sha256(part.encode()).digest())

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from simnet import sparsifier_models, traces
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
@@ -139,7 +139,7 @@ def _overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> 
     layers = [name for name, _ in source.layers]
     for place, name in enumerate(given.dense or ()):
         if name not in layers:
-            found.add(("job", "overlap", "dense", place), f"there is no layer {name!r}: {nearest(name, layers)}")
+            found.add(("job", "overlap", "dense", place), f"there is no layer {name!r}: {suggest_names(name, layers)}")
     built: Overlap = given.build(
         dense_below=given.dense_below or 0,
         dense=tuple(given.dense or ()),

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.plain_yaml import Loc, dotted, plain_yaml, shown
-from simnet.base.plugins import theirs
+from simnet.base.plugins import name_author
 from simnet.base.reading import read_text
+from simnet.base.yaml_loader import Loc, field_path, load_yaml, shorten_value
 
 MAX_BYTES = 256 * 2**10
 """The largest scenario file that is read."""
@@ -55,10 +55,10 @@ class Document:
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
-        data, lines = plain_yaml(text, file)
+        data, lines = load_yaml(text, file)
         if not isinstance(data, dict):
             raise InputError(
-                f"must be a mapping with fields such as 'workers: 8', got {shown(data)}", file=file, line=1
+                f"must be a mapping with fields such as 'workers: 8', got {shorten_value(data)}", file=file, line=1
             )
         self.data: dict[str, Any] = data
         self._places = {loc: Place(file, line) for loc, line in lines.items()}
@@ -70,7 +70,7 @@ class Document:
         parts = [part.strip() for part in way.split(".")]
         if not equals or not all(parts):
             raise InputError("must be written as field=value, e.g. --set job.iterations=50", file=option)
-        value = plain_yaml(text, option).value
+        value = load_yaml(text, option).value
         node: Any = self.data
         loc: Loc = ()
         while True:
@@ -103,7 +103,7 @@ class Document:
         while known not in self._places:
             known = known[:-1]
         file, line = self._places[known]
-        return InputError(message, file=file, line=line, field=dotted(field) or None)
+        return InputError(message, file=file, line=line, field=field_path(field) or None)
 
     def found(self, loc: Sequence[str | int], default: object = None) -> object:
         """Return the value at `loc` in the file, or `default`."""
@@ -192,7 +192,7 @@ class _At:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if error is not None and not isinstance(error, ValueError | OverflowError):
-            error = theirs(error)
+            error = name_author(error)
         if isinstance(error, InputError):
             # It stands in another file, such as a trace; say who asked for that.
             asked = str(self._findings.problem(self._loc, "")).removesuffix(": ")
@@ -207,10 +207,10 @@ def _step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):
             allowed = f"a position from 0 to {len(node) - 1}" if node else "nothing: it is empty"
-            raise InputError(f"{dotted(loc)} is a list; allowed: {allowed}, got '{parts[0]}'", file=option)
+            raise InputError(f"{field_path(loc)} is a list; allowed: {allowed}, got '{parts[0]}'", file=option)
         return int(parts[0]), 1
     if not isinstance(node, dict):
-        raise InputError(f"{dotted(loc)} is {shown(node)}, which has no field '{parts[0]}'", file=option)
+        raise InputError(f"{field_path(loc)} is {shorten_value(node)}, which has no field '{parts[0]}'", file=option)
     for used in range(len(parts), 0, -1):
         if ".".join(parts[:used]) in node:
             return ".".join(parts[:used]), used

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from simnet import topologies
 from simnet.base import plugins
-from simnet.base.plain_yaml import Loc, dotted
 from simnet.base.rng import stream
+from simnet.base.yaml_loader import Loc, field_path
 from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
@@ -159,7 +159,7 @@ def _moved_links(
                     names = "->".join(map(label, link))
                     found.add(
                         variation.loc,
-                        f"sets the {variation.quantity} of {names}, as {dotted(rival.loc)} does; only one may, "
+                        f"sets the {variation.quantity} of {names}, as {field_path(rival.loc)} does; only one may, "
                         "all others must be factors",
                     )
                     break
@@ -199,7 +199,7 @@ def _variations(
             with found.at(*loc, quantity, kind):
                 make = _maker(part, config.seed, folder)
                 if not isinstance(trial := make(("trial",), 0), Signal):
-                    raise plugins.wrong(part.function, trial, "a simnet.network.weather.Signal")
+                    raise plugins.return_error(part.function, trial, "a simnet.network.weather.Signal")
                 absolute = part.is_absolute if isinstance(part, Part) else kind == "constant"
                 yield _Variation(quantity, (*loc, quantity, kind), absolute, make)
     if entry.trace is not None:

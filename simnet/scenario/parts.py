@@ -103,7 +103,7 @@ class Kinds(Part):
     @classmethod
     def names(cls) -> list[str]:
         """Return all kinds, those that other packages register last."""
-        return list(dict.fromkeys([*field_names(cls), *(plugins.names(cls.registry) if cls.registry else ())]))
+        return list(dict.fromkeys([*field_names(cls), *(plugins.plugin_names(cls.registry) if cls.registry else ())]))
 
     @classmethod
     def parts(cls, given: Collection[str] | None = None) -> dict[str, type[Part]]:
@@ -121,7 +121,7 @@ class Kinds(Part):
         if cls.registry is None:
             return cls
         if given is None:
-            found = plugins.usable(cls.registry, cls._of_others)
+            found = plugins.usable_plugins(cls.registry, cls._of_others)
         else:
             found = {one: part for one in given if (part := cls._of_others(one)) is not None}
         extended: type[Self] = _extended(cls, tuple(found.items())) if found else cls
@@ -140,7 +140,7 @@ class Kinds(Part):
             return made
 
         assert cls.registry is not None
-        return None if name in field_names(cls) else plugins.load(cls.registry, name, part)
+        return None if name in field_names(cls) else plugins.load_plugin(cls.registry, name, part)
 
     @model_validator(mode="wrap")
     @classmethod

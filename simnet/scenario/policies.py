@@ -31,7 +31,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
     if kind not in ("flexible", "moo"):
         policy: Policy = part.build(candidates=among, **({"seed": config.seed} if part.takes("seed") else {}))
         if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:
-            raise plugins.wrong(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
+            raise plugins.return_error(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
         return policy
     monitor = part.build(Monitor, seed=config.seed)
     if kind == "moo":

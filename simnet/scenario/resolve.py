@@ -12,9 +12,9 @@ from typing import Any
 
 from simnet import sparsifier_models, strategies
 from simnet.base import plugins
-from simnet.base.errors import nearest
-from simnet.base.plain_yaml import Loc
+from simnet.base.errors import suggest_names
 from simnet.base.quantities import MAX_ITERATIONS
+from simnet.base.yaml_loader import Loc
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
 from simnet.job import DDP_OVERLAP, Overlap, check_feedback
@@ -160,7 +160,7 @@ def _weather(index: int, given: weather_parts.Weather, epoch: int | None, found:
 
 
 def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
-    scheme = plugins.placed(given.scheme, folder)
+    scheme = plugins.absolute_name(given.scheme, folder)
     allowed: Sequence[str] | None = None
     with found.at("exchanges", label, "scheme"):
         allowed = own_options(scheme)
@@ -172,7 +172,7 @@ def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings)
         if name not in allowed:
             found.add(
                 ("exchanges", label, name),
-                f"there is no such option of {given.scheme}; {nearest(name, ['scheme', *allowed])}",
+                f"there is no such option of {given.scheme}; {suggest_names(name, ['scheme', *allowed])}",
             )
             continue
         with found.at("exchanges", label, name):
@@ -283,7 +283,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
             known = sharding_options(one.way, pipeline=one.options.get("pipeline", 1) != 1)
             for name in one.options:
                 if name not in known:
-                    told = nearest(name, [*field_names(Sharding), *known])
+                    told = suggest_names(name, [*field_names(Sharding), *known])
                     found.add((*loc, name), f"there is no such option of {one.way}; {told}")
             plain = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
             # Each iteration is itself unless another is given.
@@ -299,7 +299,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
 
 def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
     """Return a strategy with its defaults spelled out."""
-    name = plugins.placed(given.name, folder)
+    name = plugins.absolute_name(given.name, folder)
     known: Mapping[str, Parameter] = {}
     with found.at("job", "strategy", "name"):
         known = strategies.options(strategies.strategy(name))
@@ -311,7 +311,7 @@ def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.S
         wanted = given.options
     for option in wanted:
         if option not in allowed:
-            told = nearest(option, ["name", "bucket", *allowed])
+            told = suggest_names(option, ["name", "bucket", *allowed])
             found.add(("job", "strategy", option), f"there is no such option of {given.name}; {told}")
     defaults: dict[str, Any] = {}
     for option in allowed:
@@ -374,7 +374,7 @@ def _policies(
                     closed_form(candidate(label, exchanges[label]))
         if kind == "advise" and part.fallback is not None and part.fallback not in among:
             found.add(
-                ("policies", name, kind, "fallback"), f"is none of its exchanges; {nearest(part.fallback, among)}"
+                ("policies", name, kind, "fallback"), f"is none of its exchanges; {suggest_names(part.fallback, among)}"
             )
         with found.at("policies", name, kind):
             check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
@@ -391,7 +391,7 @@ def _policies_of_steps(config: schema.Config, found: Findings) -> dict[str, sche
         if kind != "fixed":
             found.add(("policies", name), "must be fixed: under job.sharding a policy keeps to one way of sharding")
         elif part not in ways:
-            found.add(("policies", name, kind), f"there is no way of sharding {part!r}; {nearest(part, ways)}")
+            found.add(("policies", name, kind), f"there is no way of sharding {part!r}; {suggest_names(part, ways)}")
     return dict(config.policies) or {label: schema.Policy(fixed=label) for label in ways}
 
 
@@ -414,7 +414,7 @@ def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dic
 
 def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], found: Findings) -> bool:
     if label not in exchanges:
-        found.add(loc, f"there is no exchange {label!r}; {nearest(label, exchanges)}")
+        found.add(loc, f"there is no exchange {label!r}; {suggest_names(label, exchanges)}")
     return label in exchanges
 
 

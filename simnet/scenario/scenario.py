@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import yaml_text
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_seconds
+from simnet.base.yaml_loader import yaml_text
 from simnet.costs.computing import PassTime, SampleCount
 from simnet.costs.models import is_config
 from simnet.interchange.kinds import companion_files
@@ -217,7 +217,7 @@ class Scenario:
         policies = self.config.policies
         for name in names:
             if name not in policies:
-                raise InputError(f"there is no policy {name!r}; {nearest(name, policies)}", file="--policies")
+                raise InputError(f"there is no policy {name!r}; {suggest_names(name, policies)}", file="--policies")
         kept = {name: one for name, one in policies.items() if name in names}
         return replace(self, config=self.config.model_copy(update={"policies": kept}))
 
@@ -280,7 +280,7 @@ class Scenario:
                 return [renamed(one) for one in value]
             if field in _FILE_FIELDS and isinstance(value, str):
                 return names.get(self.folder / value, value)
-            if field == "scheme" and plugins.is_file(value):
+            if field == "scheme" and plugins.names_file(value):
                 path, _, wanted = value.rpartition(":")
                 return f"{names[Path(path)]}:{wanted}"
             if field == "trace" and isinstance(value, str) and is_file(value):
@@ -405,7 +405,7 @@ def _digest(path: Path) -> str:
 def _files(config: schema.Config) -> list[str]:
     """Return the files that a scenario names, as it names them."""
     exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
-    named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.is_file(one.scheme)]
+    named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.names_file(one.scheme)]
     for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
         if job.device is not None and is_file(job.device):
             named.append(job.device)

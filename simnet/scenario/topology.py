@@ -111,7 +111,7 @@ def _hosted(part: Part) -> nx.DiGraph[Any]:
     """Return a graph that says how many hosts it has, as one from elsewhere need not."""
     graph: nx.DiGraph[Any] = part.build()
     if not hasattr(graph, "graph"):
-        raise plugins.wrong(part.function, graph, "a networkx.DiGraph")
+        raise plugins.return_error(part.function, graph, "a networkx.DiGraph")
     if "hosts" not in graph.graph:
         hosts = check(graph)
         graph.graph["hosts"] = hosts

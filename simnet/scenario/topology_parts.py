@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAn
 
 from simnet import topologies
 from simnet.base import plugins
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.interchange.kinds import read_network
 from simnet.scenario.fields import File
 from simnet.scenario.parts import OneOf, Part, Target, configures, either, kinds, part_of
@@ -90,7 +90,7 @@ class Topology(OnHosts):
         given = value.get("registered") if isinstance(value, dict) else None
         if isinstance(given, dict) and isinstance(given.get("name"), str):
             family = given["name"]
-            if family not in topologies.names() and plugins.entry("topologies", family) is None:
-                raise ValueError(f"there is no topology {family!r}; {nearest(family, topologies.names())}")
+            if family not in topologies.names() and plugins.find_entry("topologies", family) is None:
+                raise ValueError(f"there is no topology {family!r}; {suggest_names(family, topologies.names())}")
             return handler({family: {name: one for name, one in given.items() if name != "name"}})
         return handler(value)

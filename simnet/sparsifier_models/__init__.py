@@ -53,7 +53,7 @@ from __future__ import annotations
 from typing import Any
 
 from simnet.base import plugins
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.sparsifier_models.arctopk import ARCTopk
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.base import Exchange, Sparsifier
@@ -133,7 +133,7 @@ def names() -> list[str]:
     >>> set(names()) >= {"artopk", "dense", "lwtopk", "mstopk", "randomk", "topk"}
     True
     """
-    return sorted({*SCHEMES, *plugins.names("sparsifiers")})
+    return sorted({*SCHEMES, *plugins.plugin_names("sparsifiers")})
 
 
 def scheme(name: str) -> type[Sparsifier]:
@@ -163,19 +163,19 @@ def scheme(name: str) -> type[Sparsifier]:
         return on_two_levels(scheme(name.removeprefix(PREFIX)))
     if plain in SCHEMES:
         return SCHEMES[plain]
-    if plugins.is_file(name):
-        return _complete(plugins.in_file(name), f"{name} ")
-    found = plugins.load("sparsifiers", name, _complete)
+    if plugins.names_file(name):
+        return _complete(plugins.load_from_file(name), f"{name} ")
+    found = plugins.load_plugin("sparsifiers", name, _complete)
     if found is None:
         if plain in RENAMED:
             raise ValueError(f"the sparsifier {name!r} is now {RENAMED[plain]}")
-        raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")
+        raise ValueError(f"there is no sparsifier {name!r}: {suggest_names(name, names())}")
     return found
 
 
 def usable() -> dict[str, type[Sparsifier]]:
     """Return the schemes by name, sorted; a warning names those of other packages that cannot be used."""
-    return dict(sorted({**plugins.usable("sparsifiers", scheme), **SCHEMES}.items()))
+    return dict(sorted({**plugins.usable_plugins("sparsifiers", scheme), **SCHEMES}.items()))
 
 
 def _complete(found: Any, name: str = "it ") -> type[Sparsifier]:

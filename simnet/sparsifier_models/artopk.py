@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.arrays import Adds
-from simnet.base.rows import each, one
+from simnet.base.rows import apply_to_row, map_rows
 from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
@@ -252,12 +252,12 @@ class ARTopk(Sparsifier):
             compared = self._smoothed_norms(gradients) if self._released else self._variances(corrected)
             broadcaster = _first_largest(compared)
             criterion = {"criterion": compared}
-        indices, values = one(partial(largest, k=self.k), corrected, broadcaster)
+        indices, values = apply_to_row(partial(largest, k=self.k), corrected, broadcaster)
         threshold = float(np.abs(values).min())
         return broadcaster, indices, {"broadcaster": float(broadcaster), "threshold": threshold, **criterion}
 
     def _variances(self, corrected: Values) -> NDArray[np.float64]:
-        return np.array([squared_norm(values) for _, values in each(partial(largest, k=self.k), corrected)])
+        return np.array([squared_norm(values) for _, values in map_rows(partial(largest, k=self.k), corrected)])
 
     def _smoothed_norms(self, gradients: Values) -> NDArray[np.float64]:
         self._window = self._norms_with(gradients)

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from simnet.base import plugins
 from simnet.base.arrays import Adds, Floats
-from simnet.base.checks import is_number, whole
-from simnet.base.rows import Rows, each
+from simnet.base.checks import check_int, is_number
+from simnet.base.rows import Rows, map_rows
 from simnet.costs.devices import DeviceOp
 from simnet.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
@@ -286,8 +286,8 @@ class Sparsifier(ABC):
         cls.separable = vars(cls).get("separable", False)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        self.workers = whole(workers, "workers", 1)
-        self.parameters = whole(parameters, "parameters", 1)
+        self.workers = check_int(workers, "workers", 1)
+        self.parameters = check_int(parameters, "parameters", 1)
         self.density = density
         self.options = option_values(self.option_type, options)
         self.codes.check(self.options)
@@ -321,7 +321,7 @@ class Sparsifier(ABC):
 
     @iteration.setter
     def iteration(self, value: int) -> None:
-        self._iteration = whole(value, "iteration", 0)
+        self._iteration = check_int(value, "iteration", 0)
 
     @property
     def true_parameters(self) -> int:
@@ -511,11 +511,11 @@ class Sparsifier(ABC):
             exact = np.zeros(0)
             if self.searches_threshold:
                 kth = partial(kth_magnitude, k=self.k)
-                exact = np.array(list(each(kth, corrected))) if self.k else np.full(self.workers, np.inf)
+                exact = np.array(list(map_rows(kth, corrected))) if self.k else np.full(self.workers, np.inf)
             try:
                 exchange = self._communicate(corrected, fresh)
                 if not isinstance(exchange, Exchange) or not isinstance(exchange.schedule, Schedule):
-                    raise plugins.wrong(self._communicate, exchange, "an Exchange with a Schedule")
+                    raise plugins.return_error(self._communicate, exchange, "an Exchange with a Schedule")
                 if not (math.isfinite(squared_norm(exchange.update)) or np.isfinite(exchange.update).all()):
                     index = int(np.argmin(np.isfinite(exchange.update)))
                     raise ValueError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.base.rows import each
+from simnet.base.rows import map_rows
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import State, checked_part
 from simnet.sparsifier_models.selection import Values, kth_magnitude
@@ -134,7 +134,7 @@ class CarriedThreshold(UnionReduced):
     def _estimated(self, corrected: Values) -> Floats:
         """Return each worker's own estimate; of a gradient of zeros, as without it."""
         if self.options.start == "exact":
-            found = list(each(partial(kth_magnitude, k=self.k), corrected))
+            found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
             settings: dict[str, Any] = {
                 "k": self.k,
@@ -142,7 +142,7 @@ class CarriedThreshold(UnionReduced):
                 "seed": self.options.seed,
                 "iteration": self.iteration,
             }
-            found = list(each(partial(estimated_threshold, **settings), corrected, range(self.workers)))
+            found = list(map_rows(partial(estimated_threshold, **settings), corrected, range(self.workers)))
         otherwise = self._threshold if self._threshold.size else self._first_threshold()
         return bounded(np.where(np.array(found) > 0, found, otherwise))
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from simnet import collectives
-from simnet.base.rows import one
+from simnet.base.rows import apply_to_row
 from simnet.collectives import registry
 from simnet.costs import cltk
 from simnet.costs.devices import DeviceOp
@@ -74,7 +74,7 @@ class CLTk(Sparsifier):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         root = self.iteration % self.workers
-        indices, own = one(partial(largest, k=self.k), corrected, root)
+        indices, own = apply_to_row(partial(largest, k=self.k), corrected, root)
         threshold = float(np.abs(own).min())
         update, sent = take_mean(corrected, indices, read=reader(self.options.values))
         k, wire = indices.size, self.wire

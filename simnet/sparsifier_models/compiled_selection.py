@@ -23,8 +23,8 @@ from numba import float32, float64, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
 from simnet.base import compiled_sums
-from simnet.base.compiled_sums import BLOCK, LEAF, block
-from simnet.base.compiling import Function, compiled
+from simnet.base.compiled_sums import BLOCK, LEAF, add_block
+from simnet.base.compiling import Function, compile_function
 
 WORD = 64
 SLACK = 8
@@ -99,7 +99,7 @@ def _word(bits: Any, start: int, low: int, width: int) -> Any:
     return mask
 
 
-@compiled(types.void(_BITS, int64, _array(uint32)))
+@compile_function(types.void(_BITS, int64, _array(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
     """Take one magnitude out of every `step`, at places that follow no period."""
     for i in range(taken.size):
@@ -108,7 +108,7 @@ def sample(bits: Any, step: int, taken: Any) -> None:
         taken[i] = bits[i * step + int64(fraction * uint64(step) >> uint64(32))] & MAGNITUDE
 
 
-@compiled(int64(_BITS, uint32, uint32))
+@compile_function(int64(_BITS, uint32, uint32))
 def count(bits: Any, low: int, high: int) -> int:
     """Count the magnitudes from `low` to `high`, both included."""
     width = uint32(high - low)
@@ -118,7 +118,7 @@ def count(bits: Any, low: int, high: int) -> int:
     return found
 
 
-@compiled(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array(uint32)))
+@compile_function(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array(uint32)))
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """Collect the magnitudes from `low` to `high`, both included.
 
@@ -142,7 +142,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     return found, reached - found
 
 
-@compiled(
+@compile_function(
     int64(_BITS, uint32, uint32, int64, _array(int64), types.none),
     int64(_BITS, uint32, uint32, int64, _array(int64), _array(uint32)),
 )
@@ -178,7 +178,7 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
     return found
 
 
-@compiled(float64(_VALUES, _VALUES, _array(float32)), sources=[compiled_sums.__file__])
+@compile_function(float64(_VALUES, _VALUES, _array(float32)), sources=[compiled_sums.__file__])
 def add(values: Any, others: Any, out: Any) -> float:
     """Add two arrays of full blocks, and return the sum of squares of `out`, which may be one of them."""
     total = 0.0
@@ -186,11 +186,13 @@ def add(values: Any, others: Any, out: Any) -> float:
     for first in range(0, values.size - BLOCK + 1, BLOCK):
         for i in range(first, first + BLOCK):
             out[i] = values[i] + others[i]
-        total += block(out, first, sums)
+        total += add_block(out, first, sums)
     return total
 
 
-@compiled(float64(_array(float32), _array(int64, readonly=True), _array(float32)), sources=[compiled_sums.__file__])
+@compile_function(
+    float64(_array(float32), _array(int64, readonly=True), _array(float32)), sources=[compiled_sums.__file__]
+)
 def take(row: Any, indices: Any, values: Any) -> float:
     """Take the entries at ascending `indices` out of a row into `values`; return `sum_of_squares` of what is left."""
     total, taken = 0.0, 0
@@ -201,5 +203,5 @@ def take(row: Any, indices: Any, values: Any) -> float:
             row[indices[taken]] = float32(0)
             taken += 1
         if first + BLOCK <= row.size:
-            total += block(row, first, sums)
+            total += add_block(row, first, sums)
     return total

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.sparsifier_models.packing import Bytes
 from simnet.sparsifier_models.selection import Values
 from simnet.sparsifier_models.value_codes import LARGEST
@@ -140,7 +140,7 @@ def weight_groups(entries: int) -> int:
     >>> weight_groups(4824672), weight_groups(64)
     (1733, 1)
     """
-    if whole(entries, "entries", 1) % _MULTIPLE:
+    if check_int(entries, "entries", 1) % _MULTIPLE:
         raise ValueError(f"quantised weights of a worker must be a multiple of 8, got {entries:,}")
     groups = math.ceil(entries / _WEIGHTS)
     while entries % (_MULTIPLE * groups):

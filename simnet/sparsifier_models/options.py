@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 
 from annotated_types import Ge, Gt, Le
 
-from simnet.base.checks import is_number, positive, whole
-from simnet.base.errors import nearest
+from simnet.base.checks import check_int, check_positive, is_number
+from simnet.base.errors import suggest_names
 from simnet.collectives import registry
 from simnet.costs.encodings import IndexCode, ValueCode
 
@@ -178,17 +178,17 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
         return value if value is None or len(choices) > 1 else _checked(choices[0], value, name)
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(kind))}")
+        raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), words(kind))}")
     for mark in marks:
         if isinstance(mark, AlgorithmOf):
             mark.check(name, value)
     least: Any = next((mark.ge for mark in marks if isinstance(mark, Ge)), None)
     most: Any = next((mark.le for mark in marks if isinstance(mark, Le)), None)
     if kind is int:
-        return whole(value, name, least, most)
+        return check_int(value, name, least, most)
     if kind is float:
         if any(isinstance(mark, Gt) for mark in marks):
-            positive(value, name)
+            check_positive(value, name)
         elif not is_number(value):
             raise ValueError(f"{name} must be a number, got {value!r:.100}")
         if most is not None and value > most:
@@ -217,7 +217,7 @@ def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
         if name not in known:
-            raise ValueError(f"there is no option {name!r}: {nearest(name, known)}")
+            raise ValueError(f"there is no option {name!r}: {suggest_names(name, known)}")
     return option_type(**given)
 
 
@@ -238,7 +238,7 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
     for index, one in enumerate(layers):
         named_pair = isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], str)
         name, given = one if named_pair else (f"layer {index}", one)
-        named.append((name, _shape(given if named_pair else whole(given, f"size of {name}", 1), name)))
+        named.append((name, _shape(given if named_pair else check_int(given, f"size of {name}", 1), name)))
     total = sum(math.prod(shape) for _, shape in named)
     if named and total != parameters:
         raise ValueError(f"layers add up to {total} parameters, but there are {parameters}")
@@ -248,10 +248,10 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
 def _shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
     """Return a shape of one length or two; ValueError if it is none."""
     if not isinstance(given, tuple | list):
-        return (whole(given, f"size of {name}", 1),)
+        return (check_int(given, f"size of {name}", 1),)
     if len(given) not in (1, 2):
         raise ValueError(f"shape of {name} must be one or two lengths, rows and columns, got {given!r:.100}")
-    return tuple(whole(length, f"a length of {name}", 1) for length in given)
+    return tuple(check_int(length, f"a length of {name}", 1) for length in given)
 
 
 def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> tuple[tuple[int, ...], ...]:

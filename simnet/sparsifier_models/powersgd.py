@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import powersgd
@@ -154,7 +154,7 @@ class PowerSGDOptions(DenseOptions):
             if not isinstance(shape, list | tuple) or not shape:
                 raise ValueError(f"shape {index} must be a list of lengths, got {shape!r}")
             for length in shape:
-                whole(length, f"a length of shape {index}", 1)
+                check_int(length, f"a length of shape {index}", 1)
         super().__post_init__()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from simnet.base.rng import stream
-from simnet.base.rows import each
+from simnet.base.rows import map_rows
 from simnet.costs import hardthreshold
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
@@ -109,7 +109,7 @@ class SAGE(CarriedThreshold):
             alpha = np.divide(mean, self._mean, out=np.ones(self.workers), where=(mean > 0) & (self._mean > 0))
             mean = np.where(mean > 0, mean, self._mean)
             factor = np.ones(self.workers)
-            examined = each(partial(count_above, strict=False), corrected, (self._threshold * alpha).tolist())
+            examined = map_rows(partial(count_above, strict=False), corrected, (self._threshold * alpha).tolist())
             for worker, count in enumerate(examined):
                 factor[worker] = scaling(float(alpha[worker]), count / self.parameters, self.density)
             self._threshold = bounded(self._threshold * factor)

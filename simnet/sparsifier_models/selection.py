@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import last_squares
 from simnet.base.jit_threshold import JitThreshold
-from simnet.base.rows import Rows, each
+from simnet.base.rows import Rows, map_rows
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -240,7 +240,7 @@ def take_mean(
     take = partial(taken, indices=indices) if left is None else partial(_taken, indices=indices)
     if read is not None:
         take = partial(taken_as_read if left is None else _taken_as_read, indices=indices, read=read)
-    for worker, found in enumerate(each(take, rows)):
+    for worker, found in enumerate(map_rows(take, rows)):
         values = found
         if left is not None:
             values, left[worker] = found

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import named
+from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.chunked import Bins, Chunked, ChunkedOptions
@@ -50,7 +50,7 @@ class SparseLoCoOptions(ChunkedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named(self.code, "code", get_args(Code))
+        check_choice(self.code, "code", get_args(Code))
         if self.dct and self.code != "ccloco":
             raise ValueError(f"dct is an option of the code ccloco, not of {self.code}")
 

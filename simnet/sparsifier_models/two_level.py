@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Adds
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.collectives import registry
 from simnet.schedule import Schedule, beside
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
@@ -84,7 +84,7 @@ OWN = tuple(one.name for one in dataclasses.fields(TwoLevelOptions) if one.name 
 
 
 def _wholes(values: Sequence[object], name: str, least: int) -> list[int]:
-    return [whole(one, f"an entry of {name}", least) for one in values]
+    return [check_int(one, f"an entry of {name}", least) for one in values]
 
 
 def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
         return tuple(_wholes(ranks_per_node, "ranks_per_node", 1))
     if isinstance(ranks_per_node, str | list | tuple):
         raise ValueError(f"ranks_per_node must be 'auto', a number or several, got {ranks_per_node!r:.100}")
-    return (whole(ranks_per_node, "ranks_per_node", 1),)
+    return (check_int(ranks_per_node, "ranks_per_node", 1),)
 
 
 def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

@@ -40,7 +40,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from simnet.base import plugins
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
 from simnet.strategies.data_parallel import DataParallel, GradientAccumulation
@@ -105,7 +105,7 @@ def names() -> list[str]:
     >>> set(names()) >= {"dataparallel", "diloco", "localsgd"}
     True
     """
-    return sorted({*STRATEGIES, *plugins.names("strategies")})
+    return sorted({*STRATEGIES, *plugins.plugin_names("strategies")})
 
 
 def strategy(name: str) -> type[Strategy]:
@@ -124,19 +124,21 @@ def strategy(name: str) -> type[Strategy]:
     plain = name.lower().translate(_IGNORED)
     if plain in STRATEGIES:
         return STRATEGIES[plain]
-    if plugins.is_file(name):
-        return _check_class(plugins.in_file(name), f"{name} ")
-    found = plugins.load("strategies", name, _check_class)
+    if plugins.names_file(name):
+        return _check_class(plugins.load_from_file(name), f"{name} ")
+    found = plugins.load_plugin("strategies", name, _check_class)
     if found is None:
         if plain in RENAMED:
             raise ValueError(f"the strategy {name!r} is now {RENAMED[plain]}")
-        raise ValueError(f"there is no strategy {name!r}: {nearest(name, names())}{plugins.left_out('strategies')}")
+        raise ValueError(
+            f"there is no strategy {name!r}: {suggest_names(name, names())}{plugins.refused_names('strategies')}"
+        )
     return found
 
 
 def usable() -> dict[str, type[Strategy]]:
     """Return the strategies by name, sorted; a warning names those of others that cannot be used."""
-    return dict(sorted({**plugins.usable("strategies", strategy), **STRATEGIES}.items()))
+    return dict(sorted({**plugins.usable_plugins("strategies", strategy), **STRATEGIES}.items()))
 
 
 def options(found: type[Strategy]) -> dict[str, Parameter]:
@@ -175,7 +177,7 @@ inner, mixing, outer, period
     known = options(found)
     for option in given:
         if option not in known:
-            raise ValueError(f"{name}: there is no option {option!r}: {nearest(option, known)}")
+            raise ValueError(f"{name}: there is no option {option!r}: {suggest_names(option, known)}")
     if lacking := [
         one for one, parameter in known.items() if parameter.default is parameter.empty and one not in given
     ]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import sparsifier_models
-from simnet.base.quantities import Density, Size, bounded
+from simnet.base.quantities import Density, Size, check_bounds
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
@@ -41,7 +41,7 @@ class Averaging:
 
     def __post_init__(self) -> None:
         if self.bucket not in (None, np.inf):
-            bounded(self.bucket, Size, "bucket")
+            check_bounds(self.bucket, Size, "bucket")
 
     @property
     def bucket_bytes(self) -> float:

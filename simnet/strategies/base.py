@@ -125,7 +125,7 @@ class Strategy(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             syncs = self._advance(gradients)
         if not isinstance(syncs, Sequence) or not all(isinstance(one, Sync) for one in syncs):
-            raise plugins.wrong(self._advance, syncs, "a list of Sync")
+            raise plugins.return_error(self._advance, syncs, "a list of Sync")
         self.iteration += 1
         sent, received = np.zeros((2, len(gradients) - late.size))
         for one in syncs:

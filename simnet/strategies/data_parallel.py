@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import Strategy
@@ -81,7 +81,7 @@ class GradientAccumulation(DataParallel):
         averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner=inner, averaging=averaging)
-        self.period = whole(period, "period", 1)
+        self.period = check_int(period, "period", 1)
         self._sum = self.keep("sum", np.zeros((self.workers, replicas.parameters), dtype=np.float32))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.base.quantities import Count
 from simnet.sparsifier_models.options import AlgorithmOf
 from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
@@ -74,9 +74,9 @@ class DiLoCo(Strategy):
         broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
     ) -> None:
         super().__init__(replicas, inner)
-        named(compat, "compat", get_args(Compat))
+        check_choice(compat, "compat", get_args(Compat))
         AlgorithmOf("broadcast").check("broadcast", broadcast)
-        self.outer, self.period = outer, whole(period, "period", 1)
+        self.outer, self.period = outer, check_int(period, "period", 1)
         self.scaled, self.compat, self._broadcast = scaled, compat, broadcast
         self.takes_late = compat == "paper"
         self.master, self._outer_state = self.keep_master(outer)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import Strategy, row_distances
@@ -56,7 +56,7 @@ class DelayedDiLoCo(Strategy):
         averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner)
-        self.outer, self.period = outer, whole(period, "period", 1)
+        self.outer, self.period = outer, check_int(period, "period", 1)
         self.master, self._outer_state = self.keep_master(outer)
         self._before = self.keep("before", np.zeros_like(self.master))
         self._averager = self.averager("pseudo-gradients", averaging)
@@ -118,8 +118,8 @@ class EagerDiLoCo(Strategy):
         averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner)
-        named(first, "first", ("absent", "own"))
-        self.outer, self.period, self.first = outer, whole(period, "period", 1), first
+        check_choice(first, "first", ("absent", "own"))
+        self.outer, self.period, self.first = outer, check_int(period, "period", 1), first
         self.master, self._outer_state = self.keep_master(outer, self.workers)
         self._others = self.keep("others", np.zeros_like(self.master))
         self._averager = self.averager("pseudo-gradients", averaging)

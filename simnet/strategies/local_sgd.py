@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from simnet.base.checks import named, whole
+from simnet.base.checks import check_choice, check_int
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import Strategy, row_distances
@@ -52,8 +52,8 @@ class LocalSGD(Strategy):
         compat: Counting = "paper",
     ) -> None:
         super().__init__(replicas, inner)
-        named(compat, "compat", get_args(Counting))
-        self.period, self._late = whole(period, "period", 1), compat == "gym"
+        check_choice(compat, "compat", get_args(Counting))
+        self.period, self._late = check_int(period, "period", 1), compat == "gym"
         self.takes_late = not self._late
         self._averager = self.averager("parameters", averaging)
 

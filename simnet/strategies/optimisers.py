@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
-from simnet.base.checks import is_number, positive
+from simnet.base.checks import check_positive, is_number
 
 Values: TypeAlias = NDArray[np.float32]
 Index: TypeAlias = slice | NDArray[np.intp]
@@ -100,7 +100,7 @@ class SGD(Optimiser):
     weight_decay: Decay = 0.0
 
     def __post_init__(self) -> None:
-        positive(self.lr, "lr")
+        check_positive(self.lr, "lr")
         _below_one(self.momentum, "momentum")
         _check_share(self.weight_decay, "weight_decay")
         if self.nesterov and not self.momentum:
@@ -164,10 +164,10 @@ class AdamW(Optimiser):
     weight_decay: Decay = 0.01
 
     def __post_init__(self) -> None:
-        positive(self.lr, "lr")
+        check_positive(self.lr, "lr")
         _below_one(self.beta1, "beta1")
         _below_one(self.beta2, "beta2")
-        positive(self.eps, "eps")
+        check_positive(self.eps, "eps")
         _check_share(self.weight_decay, "weight_decay")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
@@ -226,7 +226,7 @@ class SignDescent(Optimiser):
     weight_decay: Decay = 0.0
 
     def __post_init__(self) -> None:
-        positive(self.lr, "lr")
+        check_positive(self.lr, "lr")
         _check_share(self.weight_decay, "weight_decay")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import positive, whole
-from simnet.base.errors import nearest
+from simnet.base.checks import check_int, check_positive
+from simnet.base.errors import suggest_names
 from simnet.sparsifier_models.options import checked_shapes, named_layers
 from simnet.strategies.optimisers import Index, Values
 
@@ -40,9 +40,9 @@ class Replicas:
     true_shapes: Sequence[int | Sequence[int]] = ()
 
     def __post_init__(self) -> None:
-        whole(self.workers, "workers", 1)
-        whole(self.seed, "seed", 0)
-        positive(self.scale, "scale")
+        check_int(self.workers, "workers", 1)
+        check_int(self.seed, "seed", 0)
+        check_positive(self.scale, "scale")
         given = self.initial
         if not isinstance(given, np.ndarray) or given.dtype != np.float32 or given.ndim != 1 or not given.size:
             raise ValueError("initial must be an array of float32 with one axis and at least one entry")
@@ -96,7 +96,7 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
     if not isinstance(fragments, int) and not _names_in_lists(fragments):
         raise ValueError(f"fragments must be a whole number, or lists of names of layers, got {fragments!r:.200}")
     if isinstance(fragments, int):
-        count = whole(fragments, "fragments", 1, len(names))
+        count = check_int(fragments, "fragments", 1, len(names))
         ends = np.cumsum([size for _, size in replicas.tensors])
         cuts = [0]
         for number in range(1, count):
@@ -114,7 +114,7 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
             raise ValueError(f"a fragment must be a list of names of layers, got {own!r}")
         for name in own:
             if name not in numbers:
-                raise ValueError(f"there is no layer {name!r}: {nearest(name, names)}")
+                raise ValueError(f"there is no layer {name!r}: {suggest_names(name, names)}")
             if name in seen:
                 raise ValueError(f"the layer {name!r} must be in one fragment, and is named twice")
             seen.add(name)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import named
-from simnet.base.quantities import Count, PositiveShare, bounded
+from simnet.base.checks import check_choice
+from simnet.base.quantities import Count, PositiveShare, check_bounds
 from simnet.base.rng import stream
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
@@ -44,10 +44,10 @@ class SparseAveraging:
         broadcast: str = "binomial",
         draw: Draw | None = None,
     ) -> None:
-        named(masks, "masks", ("broadcast", "seeded"))
+        check_choice(masks, "masks", ("broadcast", "seeded"))
         AlgorithmOf("all_reduce").check("algorithm", algorithm)
         AlgorithmOf("broadcast").check("broadcast", broadcast)
-        self._replicas, self._share, self._masks = replicas, bounded(share, PositiveShare, "share"), masks
+        self._replicas, self._share, self._masks = replicas, check_bounds(share, PositiveShare, "share"), masks
         self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
         self._draw = draw or self._drawn
         # Masks are as long every time.

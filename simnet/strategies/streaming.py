@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simnet.base.checks import whole
-from simnet.base.quantities import Count, Share, bounded
+from simnet.base.checks import check_int
+from simnet.base.quantities import Count, Share, check_bounds
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import Strategy, row_distances
 from simnet.strategies.diloco import INNER, OUTER
@@ -62,16 +62,16 @@ class StreamingDiLoCo(Strategy):
     ) -> None:
         super().__init__(replicas, inner)
         self.fragments = fragments_of(replicas, fragments)
-        self.period, count = whole(period, "period", 1), len(self.fragments)
+        self.period, count = check_int(period, "period", 1), len(self.fragments)
         if period % count:
             raise ValueError(f"period must be a multiple of the {count} fragments, got {period}")
         self._between = period // count
-        self.delay = whole(delay, "delay", 0)
+        self.delay = check_int(delay, "delay", 0)
         if delay >= self._between:
             raise ValueError(
                 f"delay must be less than the {self._between} inner steps from one fragment to the next, got {delay}"
             )
-        self.outer, self.mixing = outer, np.float32(bounded(mixing, Share, "mixing"))
+        self.outer, self.mixing = outer, np.float32(check_bounds(mixing, Share, "mixing"))
         self.master, self._outer_state = self.keep_master(outer)
         self._under_way = self.keep("under way", np.zeros_like(self.master))
         self._averagers_of = [

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from simnet.base.spreadsheets import guarded_table
-from simnet.base.swap import Files, swapped
+from simnet.base.atomic_replace import FileSet, replace_files
+from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.evidence.conditions import NEVER_COMPARED
@@ -219,7 +219,7 @@ class Held:
         return [*([self._assumed] if self._assumed else []), *self._too_much]
 
 
-FILES = Files("comparison", RESULTS, "compare.json")
+FILES = FileSet("comparison", RESULTS, "compare.json")
 """The files of a comparison."""
 
 
@@ -291,7 +291,7 @@ def write(
         **({"paired.csv": _csv(shown)} if several else {}),
         "compare.json": json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n",
     }
-    with swapped(folder, FILES) as stage:
+    with replace_files(folder, FILES) as stage:
         mark(stage, list(done), missing)
         write_files(stage, written)
     return shown
@@ -500,7 +500,7 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _csv(table: pd.DataFrame) -> bytes:
-    return guarded_table(table).to_csv(index=False, lineterminator="\n").encode()
+    return guard_table(table).to_csv(index=False, lineterminator="\n").encode()
 
 
 def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_bytes
-from simnet.base.writing import explained, staged
+from simnet.base.writing import explain_write_errors, stage_files
 from simnet.collectives import registry
 from simnet.interchange import (
     chakra,
@@ -101,7 +101,7 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
         raise InputError(f"must be at most {most:,} for {name}, got {workers:,}", file="--workers")
     for option in options or {}:
         if option not in found.options:
-            allowed = nearest(option, found.options) if found.options else "it has none"
+            allowed = suggest_names(option, found.options) if found.options else "it has none"
             raise InputError(f"{name} has no option {option!r}; {allowed}", file="--option")
     for needed in found.needs:
         if needed not in (options or {}):
@@ -128,10 +128,12 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     labels = scenario.config.exchanges
     if label is None:
         if len(labels) > 1:
-            raise InputError(f"is missing: which exchange of {scenario.name}? {nearest('', labels)}", file="--exchange")
+            raise InputError(
+                f"is missing: which exchange of {scenario.name}? {suggest_names('', labels)}", file="--exchange"
+            )
         label = next(iter(labels))
     if label not in labels:
-        raise InputError(f"there is no exchange {label!r}; {nearest(label, labels)}", file="--exchange")
+        raise InputError(f"there is no exchange {label!r}; {suggest_names(label, labels)}", file="--exchange")
     job = scenario.build().job
     if not 0 <= iteration < job.iterations:
         raise InputError(
@@ -190,7 +192,7 @@ def write_schedule(
     least = LEAST_BYTES[to] * schedule.n_messages
     refuse_above(least / parts, "at least ")
     target = _target(out, sent.name, to)
-    with staged([target], force, _FILES_OF_FOLDERS) as folder:
+    with stage_files([target], force, _FILES_OF_FOLDERS) as folder:
         if least > (free := shutil.disk_usage(folder).free):
             raise InputError(
                 f"takes at least {format_bytes(least)}, and {format_bytes(free)} are free", file=str(target)
@@ -246,7 +248,7 @@ def write_network(
     if to == "nodelink":
         if weather:
             missing.append(f"weather: that of {len(weather):,} links; SimGrid platforms carry it")
-        with staged(targets, force, _FILES_OF_FOLDERS) as folder:
+        with stage_files(targets, force, _FILES_OF_FOLDERS) as folder:
             write_nodelink(network.graph, folder / target.name)
         return Exported(f"node-link JSON: {count}", targets, missing)
     if duration == 0:
@@ -261,7 +263,7 @@ def write_network(
         missing.append(f"weather after {duration:g} s: from then on its last values hold")
     if routing == "Dijkstra":
         missing.append("the choice between equally short routes: SimGrid finds its own")
-    with staged(targets, force, _FILES_OF_FOLDERS) as folder:
+    with stage_files(targets, force, _FILES_OF_FOLDERS) as folder:
         try:
             write_platform(
                 network.graph,
@@ -335,7 +337,7 @@ def _target(out: Path | None, name: str, to: str) -> Path:
     if not out.name or out.name == "..":
         raise InputError("must be the name of a file", file="--out")
     folder = to == "chakra"
-    with explained(out, advice=""):
+    with explain_write_errors(out, advice=""):
         if out.is_dir() and not folder:
             raise InputError("is a folder; name a file in it", file=str(out))
         if out.is_file() and folder:

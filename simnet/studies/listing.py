@@ -224,7 +224,7 @@ def readers() -> Listing:
     """List formats of logs."""
     from simnet.calibration.readers import kinds
 
-    found = {**plugins.usable("log_readers", kinds.registered_format), **kinds.LOG_FORMATS}
+    found = {**plugins.usable_plugins("log_readers", kinds.registered_format), **kinds.LOG_FORMATS}
     return ("format", "what it is"), [(name, _summary(one.read)) for name, one in found.items()]
 
 

@@ -104,10 +104,10 @@ def model(name: str) -> ModelProfile:
 
 def parameters(given: str | int | None) -> int | None:
     """Return the number that `--parameters` gives, as 7B; None if it is not given."""
-    from simnet.base.quantities import Parameters, bounded
+    from simnet.base.quantities import Parameters, check_bounds
 
     try:
-        return None if given is None else int(bounded(units.count(given), Parameters, "it"))
+        return None if given is None else int(check_bounds(units.count(given), Parameters, "it"))
     except ValueError as error:
         raise InputError(str(error), file="--parameters") from None
 

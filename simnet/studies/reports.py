@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
+from simnet.base.atomic_replace import finish_replacement, refuse_incomplete_replacement, replace_files
 from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes, read_text
-from simnet.base.swap import completed, refuse_halfway, swapped
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
@@ -74,7 +74,7 @@ class RunFolder:
         """Read the summary and the scenario of a run."""
         if not folder.is_dir():
             raise InputError("there is no such folder", file=str(folder))
-        refuse_halfway(folder, (RUN, PAGE))
+        refuse_incomplete_replacement(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
         try:
             summary = _summaries().validate_json(content)
@@ -115,7 +115,7 @@ class RunFolder:
 def redraw(folder: Path, out: Path | None = None) -> Path:
     """Draw figures and page of a run again, to the same bytes for the same version of simnet."""
     place = folder if out is None else out
-    completed(place, PAGE)
+    finish_replacement(place, PAGE)
     run = RunFolder.read(folder)
     loaded = run.scenario()
     built = loaded.build()
@@ -135,7 +135,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     Bounds are left out: each is that of its own run. Times of runs of other seeds or other weather differ by these,
     too.
     """
-    completed(out, PAGE)
+    finish_replacement(out, PAGE)
     found = dict(zip(_labels(folders), map(RunFolder.read, folders), strict=True))
     frames = dict(_policies(found))
     lengths = {label: len(with_exploration(frame)) for label, frame in frames.items()}
@@ -155,7 +155,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
 def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write page and figures; return where the page is."""
     place = prepare_folder(folder)
-    with swapped(place, PAGE) as stage:
+    with replace_files(place, PAGE) as stage:
         # A page makes no run complete of which some is missing.
         if (place / INCOMPLETE).is_file():
             write_files(stage, {INCOMPLETE: (place / INCOMPLETE).read_bytes()})

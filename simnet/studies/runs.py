@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simnet.base import writing
+from simnet.base.atomic_replace import finish_replacement, replace_files
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
-from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, create_sparsifier, gradient_buckets, job_buckets
 from simnet.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
@@ -151,10 +151,10 @@ class Batch:
 
         By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
-        with writing.alone(prepare_folder(self.folder), "run", (CHECKPOINTS,)):
+        with writing.lock_folder(prepare_folder(self.folder), "run", (CHECKPOINTS,)):
             # Of a report of an earlier run that was killed; it would take the place of this one's later.
-            completed(self.folder, PAGE)
-            with writing.explained(self.place):
+            finish_replacement(self.folder, PAGE)
+            with writing.explain_write_errors(self.place):
                 self.place.mkdir(exist_ok=True)
             if force:
                 _unlink(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
@@ -189,7 +189,7 @@ class Seeds:
     def take(self, seed: int, name: str, result: PolicyResult) -> None:
         """Take the result of a policy; with the last one of a seed, write the folder of the seed."""
         if self._stage is None:
-            self._stage = self._begun.enter_context(swapped(self._folder, RUN))
+            self._stage = self._begun.enter_context(replace_files(self._folder, RUN))
         results = self._waiting.setdefault(seed, {})
         results[name] = result
         if len(results) == len(self._loaded.config.policies):
@@ -234,7 +234,7 @@ def write(
     missing: Sequence[str] = (),
 ) -> Summary:
     """Write the files of `fill` in the place of an earlier run."""
-    with swapped(folder, RUN) as stage:
+    with replace_files(folder, RUN) as stage:
         mark(stage, done, missing)
         return fill(stage, loaded, built, results)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import ModelProfile
@@ -263,7 +263,7 @@ def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequen
     26
     """
     if sharding not in SHARDINGS:
-        raise InputError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}", file="--sharding")
+        raise InputError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}", file="--sharding")
     values = {name: _value(text, name) for name, text in options.fields(given, "--option").items()}
     try:
         return plan_step(profile, sharding, workers, values)

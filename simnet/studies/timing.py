@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from simnet import topologies
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import finite, format_bytes, format_interval, format_seconds
 from simnet.evidence.chances import corrected, interval, kind_of_stack
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
@@ -134,7 +134,7 @@ def on_topology(
     found = None if family == "file" else topology_parts.Topology.parts([family]).get(family)
     if found is None:
         families = set(topology_parts.Topology.names()) - {"file"}
-        raise InputError(f"there is no topology {family!r}; {nearest(family, families)}", file="--topology")
+        raise InputError(f"there is no topology {family!r}; {suggest_names(family, families)}", file="--topology")
     part = _described(found, fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
@@ -381,7 +381,9 @@ def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequen
     document = Document("{}", option)
     for name, value in fields.items():
         if name not in field_names(part):
-            raise InputError(f"has no such parameter; {nearest(name, field_names(part))}", file=option, field=name)
+            raise InputError(
+                f"has no such parameter; {suggest_names(name, field_names(part))}", file=option, field=name
+            )
         document.data[name] = value
     for override in overrides:
         document.set(override)

@@ -21,7 +21,7 @@ import numpy as np
 
 from simnet.base import units
 from simnet.base.arrays import Floats
-from simnet.base.checks import is_number, named, positive, whole
+from simnet.base.checks import check_choice, check_int, check_positive, is_number
 from simnet.base.errors import InputError
 from simnet.costs.collectives import ring_allreduce
 from simnet.costs.computing import PassTime, pass_time
@@ -117,17 +117,17 @@ class Training:
     layers: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
-        whole(self.workers, "workers", 2)
-        whole(self.parameters, "parameters", 1)
+        check_int(self.workers, "workers", 2)
+        check_int(self.parameters, "parameters", 1)
         if self.buckets is not None:
-            whole(self.buckets, "buckets", 1)
-        positive(self.compute, "compute")
-        positive(self.bits, "bits")
+            check_int(self.buckets, "buckets", 1)
+        check_positive(self.compute, "compute")
+        check_positive(self.bits, "bits")
         if not is_number(self.latency) or not 0 <= self.latency < math.inf:
             raise ValueError(f"latency must be a number >= 0 and finite, got {self.latency!r}")
         if not is_number(self.backward) or not 0 < self.backward <= 1:
             raise ValueError(f"backward must be a number > 0 and at most 1, got {self.backward!r}")
-        named(self.strategy, "strategy", STRATEGIES)
+        check_choice(self.strategy, "strategy", STRATEGIES)
         known = options_of(class_of(self.strategy))
         for name, low in (("period", 1), ("fragments", 1), ("delay", 0)):
             given = getattr(self, name)
@@ -139,7 +139,7 @@ class Training:
                 given = known[name].default
                 if given is known[name].empty:
                     raise ValueError(f"{name} must be given, as {self.strategy} has no default for it")
-            object.__setattr__(self, name, whole(given, name, low))
+            object.__setattr__(self, name, check_int(given, name, low))
         if self.pieces > self.steps:
             raise ValueError(f"period must be >= the {self.pieces} fragments, got {self.period}")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from simnet import sparsifier_models
 from simnet.base import plugins
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.policies import Candidate
 from simnet.scenario.resolve import own_options
 from simnet.sparsifier_models.options import option_values
@@ -52,18 +52,20 @@ def _variant(name: str, option: str) -> Candidate:
         has = ", ".join(own_options(before))
         message = f"must be OPTION=VALUE after the colon, got {after!r}; {before} has {has}"
         raise InputError(message, file=option, field=name)
-    placed = plugins.placed(scheme, Path())
+    placed = plugins.absolute_name(scheme, Path())
     try:
         found = sparsifier_models.scheme(placed)
     except ValueError as error:
         raise InputError(str(error), file=option) from None
-    called = ":".join([found.name if plugins.is_file(scheme) else scheme, *words])
+    called = ":".join([found.name if plugins.names_file(scheme) else scheme, *words])
     known = own_options(placed)
     options: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
         if key not in known:
-            raise InputError(f"there is no option {key!r} of {scheme}; {nearest(key, known)}", file=option, field=name)
+            raise InputError(
+                f"there is no option {key!r} of {scheme}; {suggest_names(key, known)}", file=option, field=name
+            )
         if key in options:
             raise InputError(f"gives the option {key} twice", file=option, field=name)
         options[key] = _value(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.network.compiled_loop import compiled_loop
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
@@ -33,12 +33,12 @@ def warm() -> Warmed:
         raise InputError("is missing, or told not to compile (NUMBA_DISABLE_JIT); loops are interpreted", field="numba")
     from simnet.base import compiled_cache
 
-    compiled_cache.expect_compiling()
+    compiled_cache.silence_compiling()
     import simnet.sparsifier_models.compiled_selection
     from simnet.traces import compiled_gradients
 
     assert simnet.sparsifier_models.compiled_selection
     assert compiled_gradients
-    for name in tracked(SCENARIOS):
+    for name in track_progress(SCENARIOS):
         results_of(load(name, ["job.iterations=2"]).build())
-    return Warmed(*compiled_cache.done())
+    return Warmed(*compiled_cache.cache_summary())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simnet.base import plugins
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.topologies.dragonfly import dragonfly
 from simnet.topologies.fat_tree import fat_tree
 from simnet.topologies.links import select_links
@@ -70,7 +70,7 @@ def names() -> list[str]:
     >>> set(names()) >= {"dragonfly", "fat_tree", "multi_gpu_nodes", "ring", "star", "torus", "tree", "wan"}
     True
     """
-    return sorted({*FAMILIES, *plugins.names("topologies")})
+    return sorted({*FAMILIES, *plugins.plugin_names("topologies")})
 
 
 def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
@@ -96,9 +96,9 @@ def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
     Traceback (most recent call last):
     ValueError: star has no parameter 'hots': did you mean 'hosts'? Allowed: bandwidth, hosts, latency
     """
-    builder = FAMILIES.get(name) or plugins.load("topologies", name, lambda found: found)
+    builder = FAMILIES.get(name) or plugins.load_plugin("topologies", name, lambda found: found)
     if builder is None:
-        raise ValueError(f"there is no topology {name!r}: {nearest(name, names())}")
+        raise ValueError(f"there is no topology {name!r}: {suggest_names(name, names())}")
     _check_names(name, builder, parameters)
     return builder(**parameters)
 
@@ -110,7 +110,7 @@ def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, A
     if not any(one.kind is Parameter.VAR_KEYWORD for one in known.values()):
         for given in parameters:
             if given not in known:
-                raise ValueError(f"{name} has no parameter {given!r}: {nearest(given, known)}")
+                raise ValueError(f"{name} has no parameter {given!r}: {suggest_names(given, known)}")
     required = [
         one.name for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD
     ]

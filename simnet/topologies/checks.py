@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from annotated_types import Ge
 
-from simnet.base.checks import is_number, whole
-from simnet.base.quantities import RATE, TIME, Bandwidth, Seconds, bounded, parameter_hints
+from simnet.base.checks import check_int, is_number
+from simnet.base.quantities import RATE, TIME, Bandwidth, Seconds, check_bounds, parameter_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,7 +62,7 @@ def _check(hint: Any) -> Callable[[object, str], float] | None:
     if TIME in marks or RATE in marks:
         return seconds if TIME in marks else rate
     if kind is int and marks:
-        return partial(whole, low=least)
+        return partial(check_int, low=least)
     return partial(factor, least=least) if kind is float and marks else None
 
 
@@ -77,7 +77,7 @@ def seconds(value: object, name: str) -> float:
     number = _real(value, name, "seconds >= 0")
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be finite and >= 0 seconds, got {value}")
-    return bounded(number, Seconds, name)
+    return check_bounds(number, Seconds, name)
 
 
 def rate(value: object, name: str) -> float:
@@ -91,7 +91,7 @@ def rate(value: object, name: str) -> float:
     number = _real(value, name, "bytes per second > 0")
     if not 0 < number < math.inf:
         raise ValueError(f"{name} must be finite and > 0 bytes per second, got {value}")
-    return bounded(number, Bandwidth, name)
+    return check_bounds(number, Bandwidth, name)
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:

@@ -27,7 +27,7 @@ from collections.abc import Set
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.topologies.checks import factor, rate, seconds
 from simnet.topologies.deferred import Deferred, add_link, deferred, nodes_and_links
 
@@ -127,7 +127,7 @@ def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[N
     # Beyond this a small weight could vanish when it is added to a large one, and a path of least cost run in circles.
     if max(weights) > 1e9 * min(weights):
         raise ValueError(f"weights must lie within a factor of 1e9, got {min(weights)} and {max(weights)}")
-    claimed = whole(graph.graph.get("hosts", len(hosts)), 'graph.graph["hosts"]', 1)
+    claimed = check_int(graph.graph.get("hosts", len(hosts)), 'graph.graph["hosts"]', 1)
     if claimed != len(hosts):
         raise ValueError(f'graph.graph["hosts"] is {claimed}, but the graph has {len(hosts)} hosts')
     if "routes" in graph.graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simnet.base.errors import listed, nearest, suggestion
+from simnet.base.errors import did_you_mean, join_names, suggest_names
 from simnet.topologies.deferred import nodes_and_links
 from simnet.topologies.graphs import Link, Node, label
 
@@ -55,8 +55,9 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
         if selector not in nodes:
             kinds = sorted({kind for kind in kind_of.values() if isinstance(kind, str)})
             raise ValueError(
-                f"{selector!r} names no links: {suggestion(selector, ['all', *kinds, *nodes])}Allowed: all, "
-                f"a kind ({listed(kinds)}), a node ({listed(list(nodes), 5)}), or between nodes or sites A->B, A<->B"
+                f"{selector!r} names no links: {did_you_mean(selector, ['all', *kinds, *nodes])}Allowed: all, "
+                f"a kind ({join_names(kinds)}), a node ({join_names(list(nodes), 5)}), or between "
+                "nodes or sites A->B, A<->B"
             )
         chosen = [link for link in kind_of if nodes[selector] in link]
     if not chosen:
@@ -77,7 +78,7 @@ def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     there = {(u, v) for u, v, _ in links}
     for u, v in wanted:
         if (u, v) not in there:
-            others = listed([label(to) for start, to, _ in links if start == u]) or "none"
+            others = join_names([label(to) for start, to, _ in links if start == u]) or "none"
             raise ValueError(
                 f"{selector!r}: there is no link from {label(u)} to {label(v)}; from {label(u)} links lead to {others}"
             )
@@ -86,5 +87,5 @@ def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
 
 def _end(name: str, names: dict[str, Node], selector: str) -> Node:
     if name not in names:
-        raise ValueError(f"{selector!r}: {name!r} is neither a node nor a site: {nearest(name, names)}")
+        raise ValueError(f"{selector!r}: {name!r} is neither a node nor a site: {suggest_names(name, names)}")
     return names[name]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.topologies.fat_tree import FatTreeShape
 from simnet.topologies.graphs import Link, Node, checked_parts
 from simnet.topologies.recognition import recognised
@@ -152,7 +152,7 @@ class Routes:
 
         self._hashes = routing == "hash"
         self._salt = 0
-        seed = whole(seed, "seed", 0)
+        seed = check_int(seed, "seed", 0)
         while seed:
             self._salt, seed = mix(self._salt ^ seed), seed >> 64
         self._distances: dict[int, array[float]] = {}
@@ -472,7 +472,7 @@ class Routes:
         return distance
 
     def _host(self, node: object, name: str) -> int:
-        if isinstance(node, str) or not 0 <= (host := whole(node, name, 0)) < self.n_hosts:
+        if isinstance(node, str) or not 0 <= (host := check_int(node, name, 0)) < self.n_hosts:
             raise ValueError(f"{name} must be a host, 0 .. {self.n_hosts - 1}, got {node!r}")
         return host
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from annotated_types import MinLen
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.deferred import add_node
@@ -61,7 +61,7 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
     """
     if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
         raise ValueError(f"dims must list the hosts along each dimension, such as (4, 4, 4), got {dims!r}")
-    sizes = tuple(whole(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
+    sizes = tuple(check_int(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
     P = math.prod(sizes)
     # A dimension of one host has no links but costs a coordinate.
     affordable(2 * P * len(sizes), f"a torus of {' x '.join(f'{size:,}' for size in sizes)} hosts")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked, seconds
 from simnet.topologies.deferred import add_link, add_node
@@ -120,7 +120,7 @@ def site_names(sites: object) -> tuple[str, ...]:
         If there are none, one is no name, or one is given twice.
     """
     if isinstance(sites, str) or not isinstance(sites, Sequence):
-        S = whole(sites, "sites, where not a list of names,", 1)
+        S = check_int(sites, "sites, where not a list of names,", 1)
         affordable(S * (S - 1), f"a network of {S:,} sites")
         return tuple(str(i) for i in range(S))
     if not sites:
@@ -135,10 +135,10 @@ def site_names(sites: object) -> tuple[str, ...]:
 
 def _workers(workers_per_site: object, S: int) -> list[int]:
     if isinstance(workers_per_site, str) or not isinstance(workers_per_site, Sequence | np.ndarray):
-        return [whole(workers_per_site, "workers_per_site", 1)] * S
+        return [check_int(workers_per_site, "workers_per_site", 1)] * S
     if len(workers_per_site) != S:
         raise ValueError(f"workers_per_site must have one entry for each of the {S} sites, got {len(workers_per_site)}")
-    workers = [whole(count, f"workers_per_site[{i}]", 0) for i, count in enumerate(workers_per_site)]
+    workers = [check_int(count, f"workers_per_site[{i}]", 0) for i, count in enumerate(workers_per_site)]
     if not any(workers):
         raise ValueError("workers_per_site must give at least one site a worker, got only zeros")
     return workers

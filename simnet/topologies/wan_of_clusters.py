@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.graphs import Link, Node, cable, check, empty, label
@@ -173,7 +173,7 @@ def _borders(
     chosen = given or {}
     for name in chosen:
         if name not in names:
-            raise ValueError(f"borders names the site {name!r}: {nearest(name, names)}")
+            raise ValueError(f"borders names the site {name!r}: {suggest_names(name, names)}")
     found = []
     for name, (graph, shape) in zip(names, clusters, strict=True):
         if name not in chosen:
@@ -191,7 +191,8 @@ def _borders(
         for node in nodes:
             if node not in graph:
                 raise ValueError(
-                    f"borders of site {name}: {node!r} is no node of it: {nearest(label(node), map(label, graph))}"
+                    f"borders of site {name}: {node!r} is no node of it: "
+                    f"{suggest_names(label(node), map(label, graph))}"
                 )
         found.append(nodes)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.statistics import (
@@ -63,7 +63,7 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
     first = np.empty((0, 0), dtype=np.float32)
     last: list[Support] = [np.empty((0, 0), dtype=np.bool_)] * len(densities)
     between: list[list[tuple[int, float]]] = [[] for _ in densities]
-    for place, step in tracked(list(enumerate(steps))):
+    for place, step in track_progress(list(enumerate(steps))):
         gradients = source.recorded(place)
         first = gradients if place == 0 else first
         tails.append(_tail(gradients))
@@ -144,7 +144,7 @@ def compare_with_synthetic(
     table: list[list[list[dict[str, float | None]]]] = [[[], []] for _ in densities]
     before: list[list[Support]] = []
     steps = [point.step for point in source.info.points]
-    for place, step in tracked(list(enumerate(steps))):
+    for place, step in track_progress(list(enumerate(steps))):
         both = [source.recorded(place), other.gradients(step)]
         selected = []
         for side, gradients in enumerate(both):

@@ -24,8 +24,8 @@ from numba.extending import intrinsic
 
 from simnet.base import compiled_sums
 from simnet.base.compiled_sums import BLOCK as SUMMED
-from simnet.base.compiled_sums import LEAF, block
-from simnet.base.compiling import UNCOUNTED, Function, compiled
+from simnet.base.compiled_sums import LEAF, add_block
+from simnet.base.compiling import UNCOUNTED, Function, compile_function
 
 ROOM, BLOCK = 4096, 4096
 LANES = 4
@@ -132,7 +132,7 @@ def _output(high: Any, low: Any) -> Any:
     return (mixed >> turn) | (mixed << ((uint64(64) - turn) & uint64(63)))
 
 
-@compiled(types.void(*_STREAM), **UNCOUNTED)
+@compile_function(types.void(*_STREAM), **UNCOUNTED)
 def refill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> None:
     """Draw the next `ROOM` times 32 bits, and make normals of them as if each were inside its strip."""
     high, low, c_high, c_low = uint64(state[0]), uint64(state[1]), uint64(state[2]), uint64(state[3])
@@ -202,7 +202,7 @@ def _outside(drawn: Any, state: Any, bits: Any, normals: Any, flags: Any, outsid
     return float32(0), 0
 
 
-@compiled(types.void(*_STREAM, _ROW), **UNCOUNTED)
+@compile_function(types.void(*_STREAM, _ROW), **UNCOUNTED)
 def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any) -> None:
     """Fill an array with the next normals."""
     done = 0
@@ -230,7 +230,7 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
             done += kept
 
 
-@compiled(
+@compile_function(
     float64(
         *_STREAM,
         _ROW,
@@ -299,11 +299,11 @@ def mixture(
             done = last
         # What has just been made is still in the cache.
         if adds and (first + size) % SUMMED == 0:
-            total += block(row, first + size - SUMMED, sums)
+            total += add_block(row, first + size - SUMMED, sums)
     return total
 
 
-@compiled(types.void(*_STREAM, _ROW, float32, float32, _ROW), **UNCOUNTED)
+@compile_function(types.void(*_STREAM, _ROW, float32, float32, _ROW), **UNCOUNTED)
 def remember(
     state: Any, bits: Any, normals: Any, flags: Any, outside: Any, row: Any, fresh: Any, kept: Any, drawn: Any
 ) -> None:
@@ -315,14 +315,14 @@ def remember(
             into[i] = drawn[i] * fresh + kept * into[i]
 
 
-@compiled(types.void(_GIVEN, _GIVEN, _GIVEN, float32, float32, float32, _ROW), **UNCOUNTED)
+@compile_function(types.void(_GIVEN, _GIVEN, _GIVEN, float32, float32, float32, _ROW), **UNCOUNTED)
 def combine(fixed: Any, first: Any, second: Any, a: Any, b: Any, c: Any, out: Any) -> None:
     """Add up three rows, each times a number."""
     for i in range(out.size):
         out[i] = a * fixed[i] + b * first[i] + c * second[i]
 
 
-@compiled(types.void(_ROW, _GIVEN, float32), **UNCOUNTED)
+@compile_function(types.void(_ROW, _GIVEN, float32), **UNCOUNTED)
 def silence(row: Any, life: Any, dead: Any) -> None:
     """Multiply entries by zero where `life` is below `dead`, by one elsewhere."""
     for i in range(row.size):

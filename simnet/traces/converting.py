@@ -21,9 +21,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
-from simnet.base.writing import explained
+from simnet.base.writing import explain_write_errors
 from simnet.costs.layers import Layer
 from simnet.traces.files import TensorFile, check_finite, encode_values, write_text
 from simnet.traces.metadata import MAX_BYTES, parse_description
@@ -157,9 +157,9 @@ def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -
 def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = False) -> None:
     """Write a trace into an empty folder."""
     info = steps.info.model_copy(update={"per_worker": per_worker})
-    with explained(folder, advice=""):
+    with explain_write_errors(folder, advice=""):
         _fits_disk(folder, info, dtype)
-        for place, point in tracked(list(enumerate(info.points))):
+        for place, point in track_progress(list(enumerate(info.points))):
             gradients = steps.recorded(place)
             groups = [(worker, gradients[worker : worker + 1]) for worker in range(info.workers)]
             for worker, rows in groups if per_worker else [(None, gradients)]:
@@ -182,11 +182,11 @@ def write_npz(steps: Steps, path: Path, dtype: str) -> None:
     if dtype == "bf16":
         raise InputError("numpy has no bfloat16; take fp32 or fp16 for .npz", file="--dtype")
     info = steps.info.model_copy(update={"per_worker": False})
-    with explained(path, advice=""):
+    with explain_write_errors(path, advice=""):
         _fits_disk(path.parent, info, dtype)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")
-            for place, point in tracked(list(enumerate(info.points))):
+            for place, point in track_progress(list(enumerate(info.points))):
                 for layer, values in _by_layer(info, steps.recorded(place)):
                     stored = _stored(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
                     member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
-from simnet.base.writing import temporary, whole
+from simnet.base.writing import open_atomic, temporary_name
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Types of entries, and what safetensors files call them."""
@@ -99,7 +99,7 @@ class TensorFile:
         text += b" " * (-len(text) % 8)
         self._body = 8 + len(text)
         self._ends = {name: self._body + one["data_offsets"][1] for name, one in header.items()}
-        self._temporary = temporary(path)
+        self._temporary = temporary_name(path)
         self._file = self._temporary.open("xb")
         try:
             self._file.write(struct.pack("<Q", len(text)) + text)
@@ -148,5 +148,5 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
     """Write a text file atomically; with `sync` wait for the disk."""
-    with whole(path, sync) as file:
+    with open_atomic(path, sync) as file:
         file.write(text.encode())

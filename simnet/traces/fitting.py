@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.progress import stage, tracked
+from simnet.base.progress import progress_stage, track_progress
 from simnet.traces import refining, signs
 from simnet.traces.comparing import DENSITIES, compare_with_synthetic
 from simnet.traces.ordering import nearby_points
@@ -72,12 +72,12 @@ def fit(source: RecordedSource) -> SyntheticParameters:
         raise ValueError("fitting needs the gradients of at least two workers")
     info = source.info
     steps = np.array([point.step for point in info.points])
-    with stage(0.2):
+    with progress_stage(0.2):
         by_moments = _by_moments(source, steps)
         misses = _misses(source, by_moments)
     if np.abs(misses).max() <= _CLOSE:
         return by_moments
-    with stage(0.7):
+    with progress_stage(0.7):
         by_quantiles = _by_quantiles(source, by_moments)
     closer = np.square(_misses(source, by_quantiles)).sum() < np.square(misses).sum()
     return by_quantiles if closer else by_moments
@@ -120,9 +120,9 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
     gradients = [source.recorded(place) for place in range(len(steps))]
-    points = [refining.step_statistics(one, sizes) for one in tracked(gradients, 0.3)]
+    points = [refining.step_statistics(one, sizes) for one in track_progress(gradients, 0.3)]
     clock = np.log1p(steps)
-    orders = [refining.layer_order(points, place, clock) for place in tracked(range(len(sizes)), 0.5)]
+    orders = [refining.layer_order(points, place, clock) for place in track_progress(range(len(sizes)), 0.5)]
     # Which worker has how large a batch to learn from is chance at a step, so that sizes are those of the steps near.
     quantiles = (np.arange(_MOST_SIZES) + 0.5) / _MOST_SIZES
     pooled = [

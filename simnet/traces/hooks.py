@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.errors import InputError, to_install
 from simnet.traces.recording import Recorder
 
@@ -207,7 +207,7 @@ def record(
         from torch.nn.parallel import DistributedDataParallel
     except ImportError:
         raise InputError(f"recording needs PyTorch: {to_install('train')}", file="simnet.traces.record") from None
-    whole(microbatches, "microbatches", 1)
+    check_int(microbatches, "microbatches", 1)
     if optimizer is not None and not hasattr(optimizer, "register_step_pre_hook"):
         raise ValueError(f"optimizer must be one of torch.optim, got {type(optimizer).__name__}")
     distributed = isinstance(model, DistributedDataParallel)

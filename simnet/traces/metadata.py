@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 
 SHIPPED = Path(__file__).parents[1] / "data" / "traces"
@@ -63,7 +63,11 @@ def _message(kind: type[BaseModel], error: str, message: str, at: tuple[int | st
     if error == "missing":
         return "is missing"
     if error == "extra_forbidden":
-        return f"there is no such field: {nearest(str(at[-1]), kind.model_fields)}" if len(at) == 1 else "unknown field"
+        return (
+            f"there is no such field: {suggest_names(str(at[-1]), kind.model_fields)}"
+            if len(at) == 1
+            else "unknown field"
+        )
     return message.removeprefix("Value error, ")
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError, safe_open
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.layers import Layer
@@ -286,7 +286,7 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
                 f"simnet trace synth --like {trace} makes gradients like them"
             )
         raise ValueError(
-            f"there is no trace {trace!r} (a folder would be ./{trace}): {nearest(str(trace), trace_names())}"
+            f"there is no trace {trace!r} (a folder would be ./{trace}): {suggest_names(str(trace), trace_names())}"
         )
     return SHIPPED / trace
 
@@ -337,7 +337,9 @@ def _check(path: Path, info: TraceInfo) -> None:
         for name in sorted(expected - found):
             raise InputError(f"has no tensor {name!r}, which {DESCRIPTION} lists among its layers", file=str(path))
         for name in sorted(found - expected):
-            raise InputError(f"there is no layer {name!r} in {DESCRIPTION}: {nearest(name, expected)}", file=str(path))
+            raise InputError(
+                f"there is no layer {name!r} in {DESCRIPTION}: {suggest_names(name, expected)}", file=str(path)
+            )
         for layer in info.layers:
             head = tensors.get_slice(layer.name)
             if head.get_dtype() not in _DTYPES:

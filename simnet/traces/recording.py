@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import whole
-from simnet.base.errors import InputError, nearest
+from simnet.base.checks import check_int
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.rng import stream
-from simnet.base.writing import explained, synced
+from simnet.base.writing import explain_write_errors, sync_to_disk
 from simnet.traces.files import DTYPES, TensorFile, encode_values, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
 
@@ -108,18 +108,18 @@ class Recorder:
         software: Mapping[str, str] | None = None,
     ) -> None:
         self._began = time.perf_counter()
-        self.workers = whole(workers, "workers", 1)
-        self.worker = None if worker is None else whole(worker, "worker", 0, workers - 1)
-        self.every = whole(every, "every", 1)
-        self.consecutive = whole(consecutive, "consecutive", 1, every)
-        self.samples = None if samples is None else whole(samples, "samples", 1)
+        self.workers = check_int(workers, "workers", 1)
+        self.worker = None if worker is None else check_int(worker, "worker", 0, workers - 1)
+        self.every = check_int(every, "every", 1)
+        self.consecutive = check_int(consecutive, "consecutive", 1, every)
+        self.samples = None if samples is None else check_int(samples, "samples", 1)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be > 0 and <= 1, got {fraction}")
         if dtype not in DTYPES:
-            raise ValueError(f"there is no type {dtype!r}: {nearest(str(dtype), DTYPES)}")
+            raise ValueError(f"there is no type {dtype!r}: {suggest_names(str(dtype), DTYPES)}")
         if not layers or any(size < 1 for shape in layers.values() for size in shape):
             raise ValueError("there must be a layer, and each must have at least one entry")
-        self.fraction, self.dtype, self.seed = float(fraction), dtype, whole(seed, "seed", 0)
+        self.fraction, self.dtype, self.seed = float(fraction), dtype, check_int(seed, "seed", 0)
         self.folder = Path(folder)
         self.shapes = {one: tuple(int(size) for size in shape) for one, shape in layers.items()}
         self.entries = {one: _chosen(one, prod(shape), fraction, seed) for one, shape in self.shapes.items()}
@@ -189,10 +189,10 @@ class Recorder:
         if not self.wanted:
             return
         start = time.perf_counter()
-        row = whole(worker, "worker", 0, (self.workers if self.worker is None else 1) - 1)
+        row = check_int(worker, "worker", 0, (self.workers if self.worker is None else 1) - 1)
         for name, values in gradients.items():
             if name not in self.shapes:
-                raise ValueError(f"there is no layer {name!r}: {nearest(name, self.shapes)}")
+                raise ValueError(f"there is no layer {name!r}: {suggest_names(name, self.shapes)}")
             part, size = self.entries[name], prod(self._parts[name])
             flat = np.asarray(values).reshape(-1)
             if flat.size != (size if chosen else prod(self.shapes[name])):
@@ -255,7 +255,7 @@ class Recorder:
         self._own += time.perf_counter() - start
 
     def _make_folder(self) -> None:
-        with explained(self.folder, advice=""):
+        with explain_write_errors(self.folder, advice=""):
             self.folder.mkdir(parents=True, exist_ok=True)
             if not self.worker and any(
                 path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self.folder.iterdir()
@@ -332,7 +332,7 @@ class Recorder:
         """Sync a file to disk in the background."""
         if self._disk is None:
             self._disk = ThreadPoolExecutor(1, "simnet-recorder")
-        self._disk.submit(synced, path)
+        self._disk.submit(sync_to_disk, path)
 
     def _info(self, points: Sequence[RecordedPoint]) -> TraceInfo:
         return TraceInfo(

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from simnet.base.errors import nearest
+from simnet.base.errors import suggest_names
 from simnet.costs.layers import Layer
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
@@ -180,7 +180,7 @@ def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Sy
     name = model_family(layers) if like == AUTO else like
     if name not in known:
         allowed = [*known, AUTO]
-        raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {nearest(str(like), allowed)}")
+        raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {suggest_names(str(like), allowed)}")
     return read_description(SyntheticParameters, known[name])
 
 

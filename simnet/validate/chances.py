@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.evidence.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances
 from simnet.report.drawing import COLOURS, Plot, plot, style
@@ -176,7 +176,7 @@ def left_out(
     found = [pd.DataFrame(columns=_JUDGED)]
     if any(rows.loc[rows["kind"] == kind, "site"].nunique() < 2 for kind in case.kinds):
         return found[0]
-    for name in tracked(sorted(rows["site"].unique().tolist())):
+    for name in track_progress(sorted(rows["site"].unique().tolist())):
         own, known = models(name)
         both = pairs(own, case)
         if len(both):
@@ -279,7 +279,7 @@ def reliability(rows: pd.DataFrame) -> list[tuple[float, float, int]]:
 
 def everything(clusters: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the judged pairs of all cases that have some, by title."""
-    found = {case.title: on_clusters(clusters, case) for case in tracked(CLUSTERS)}
+    found = {case.title: on_clusters(clusters, case) for case in track_progress(CLUSTERS)}
     links = residuals.of_links()
     found |= {case.title: on_links(links, case) for case in LINKS}
     found |= {JOBS.title: on_jobs(residuals.of_jobs())}

@@ -186,7 +186,7 @@ def reproduce(
     force: Force = False,
 ) -> None:
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
-    from simnet.base.progress import tracked
+    from simnet.base.progress import track_progress
     from simnet.base.writing import refuse_existing
     from simnet.validate.reproduction import REPRODUCTIONS, reproduction
 
@@ -215,7 +215,7 @@ def reproduce(
     refuse_existing([path for path in (out, markdown) if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
     with terminal.progress("reproductions"):
-        for one in tracked(wanted):
+        for one in track_progress(wanted):
             found[one.name] = _run(one)
     if json_:
         typer.echo(json.dumps([_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
@@ -324,7 +324,7 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
 
 def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
     """Write the table and the page that were asked for."""
-    from simnet.base.spreadsheets import guarded_table
+    from simnet.base.spreadsheets import guard_table
     from simnet.base.writing import write_new
     from simnet.validate.reproduction import REPRODUCTIONS, as_frame, page, under_devices
 
@@ -335,7 +335,7 @@ def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown
         frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
         if parts:
             frame.insert(0, "name", frame.pop("name"))
-        write_new({out: guarded_table(frame).to_csv(index=False)}, force)
+        write_new({out: guard_table(frame).to_csv(index=False)}, force)
     if markdown is not None:
         columns = under_devices.columns() if set(found) == set(REPRODUCTIONS) else []
         write_new({markdown: page.page(found, columns)}, force)

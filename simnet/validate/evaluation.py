@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError, to_install
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.crossval import FOLD_COUNT, MIN_SIZES, choose_models, size_folds, without_ranks
@@ -85,11 +85,11 @@ def evaluate(
     rows, problems = read_rows(source, facts or {})
     held: list[pd.DataFrame] = []
     count = 0
-    for name, part in tracked(split_systems(rows).items()):
+    for name, part in track_progress(split_systems(rows).items()):
         curves = curves_of(part)
         count += len(curves)
         known = [_SPLITTERS[split] for split in splits if split != "links"]
-        held += [table.assign(system=name) for splitter in tracked(known) for table in splitter(curves, learned)]
+        held += [table.assign(system=name) for splitter in track_progress(known) for table in splitter(curves, learned)]
     if "links" in splits and len(one := held_by_links(rows)):
         held.append(one)
     return _evaluation(source, held, count, rows, problems)
@@ -103,7 +103,7 @@ def compare(
     rows, problems = read_rows(source, facts or {})
     found = []
     count = 0
-    for system, part in tracked(split_systems(rows).items()):
+    for system, part in track_progress(split_systems(rows).items()):
         for one in curves_of(part):
             count += 1
             setting = one.setting
@@ -129,7 +129,7 @@ def compare(
 def _sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave every fourth size out, of all curves at once."""
     found = []
-    for fold in tracked(range(FOLD_COUNT)):
+    for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
         found += _at_sizes("sizes", split, learned)
     return found
@@ -161,7 +161,7 @@ def _at_sizes(
 def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one number of ranks at a time."""
     found = []
-    for ranks in tracked(sorted({one.setting.ranks for one in curves})):
+    for ranks in track_progress(sorted({one.setting.ranks for one in curves})):
         kept, held = without_ranks(curves, ranks)
         if not held:
             continue
@@ -192,7 +192,7 @@ def place_of(ranks: int, measured: Sequence[int]) -> str:
 def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
     found = []
-    for collective in tracked(sorted({one.setting.collective for one in curves})):
+    for collective in track_progress(sorted({one.setting.collective for one in curves})):
         kept = kept_without(curves, collective)
         held = [one for one in curves if one.setting.collective == collective]
         if not kept:

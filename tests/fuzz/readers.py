@@ -21,7 +21,7 @@ import simnet
 from fuzz import mutations, run_folders
 from scenario_texts import SMALL
 from simnet import topologies
-from simnet.base.plain_yaml import plain_yaml, yaml_text
+from simnet.base.yaml_loader import load_yaml, yaml_text
 from simnet.calibration import readers as logs
 from simnet.calibration.cost_model_file import load_cost_model
 from simnet.calibration.platform import load_platform
@@ -70,7 +70,7 @@ def _yaml(texts, name, read):
 
     @cache
     def samples(short):
-        return [(text, plain_yaml(text, name).value) for text in (map(_shortened, texts()) if short else texts())]
+        return [(text, load_yaml(text, name).value) for text in (map(_shortened, texts()) if short else texts())]
 
     def make(random, folder):
         found, value = random.choice(samples(random.random() < 0.9))
@@ -95,7 +95,7 @@ def _shortened(text):
             return [short(one) for one in value]
         return float(f"{value:.3g}") if isinstance(value, float) else value[:30] if isinstance(value, str) else value
 
-    return yaml_text(short(plain_yaml(text, "sample").value), width=100)
+    return yaml_text(short(load_yaml(text, "sample").value), width=100)
 
 
 def _shipped(folder, *names):

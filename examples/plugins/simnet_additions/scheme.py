@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
@@ -31,7 +31,7 @@ class BlockTopkOptions(GatheredOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.block, "block", 1)
+        check_int(self.block, "block", 1)
 
 
 class BlockTopk(Gathered):

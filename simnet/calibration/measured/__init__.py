@@ -14,7 +14,7 @@ from importlib.resources import as_file, files
 from types import MappingProxyType
 from typing import Any
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration.readers.tables import InconsistentRows, Measurements
 from simnet.calibration.readers.tidy import read_tidy
 
@@ -78,7 +78,7 @@ def load_dataset(name: str, *, inconsistent: InconsistentRows = "drop") -> Measu
     (300, ['gloo'])
     """
     if name not in datasets():
-        raise InputError(f"there are no measurements {name!r}; {nearest(name, datasets())}")
+        raise InputError(f"there are no measurements {name!r}; {suggest_names(name, datasets())}")
     one = datasets()[name]
     with as_file(files("simnet.calibration.measured").joinpath(one.file)) as path:
         read = read_tidy(path, inconsistent=inconsistent, facts=one.facts)

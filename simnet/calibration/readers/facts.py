@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration.readers.tables import TABLE_COLUMNS
 
 MAX_PATTERN = 200
@@ -88,7 +88,9 @@ def parse_facts(texts: Iterable[str]) -> LogFacts:
         elif columns := dict.fromkeys(_FROM_NAME.findall(text)):
             for column in columns:
                 if column not in TABLE_COLUMNS:
-                    raise InputError(f"there is no column {column!r}; {nearest(column, TABLE_COLUMNS)}", file="--fact")
+                    raise InputError(
+                        f"there is no column {column!r}; {suggest_names(column, TABLE_COLUMNS)}", file="--fact"
+                    )
                 if text.count(f"{{{column}}}") > 1:
                     raise InputError(f"names {column!r} twice: {text[:60]!r}", file="--fact")
             rules.append(FactRule(text, _name_pattern(text, columns), columns))
@@ -101,7 +103,7 @@ def parse_facts(texts: Iterable[str]) -> LogFacts:
 def typed_fact(name: str, value: str) -> Any:
     """Return the value of a fact, a number where its column has numbers; raise InputError for a wrong one."""
     if name not in TABLE_COLUMNS:
-        raise InputError(f"there is no column {name!r}; {nearest(name, TABLE_COLUMNS)}", file="--fact")
+        raise InputError(f"there is no column {name!r}; {suggest_names(name, TABLE_COLUMNS)}", file="--fact")
     form = TABLE_COLUMNS[name]
     if form == "text":
         return value

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.calibration.readers.facts import LogFacts
 from simnet.calibration.readers.jobs import merge_ranks
 from simnet.calibration.readers.kinds import DATA_FILE, is_folder, log_format, read_measurements
@@ -46,7 +46,7 @@ def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
     problems: list[LogProblem] = []
     kinds: set[str] = set()
     rows = 0
-    for file in tracked(list(_walk_files(path))):
+    for file in track_progress(list(_walk_files(path))):
         try:
             about = known.of(file)
             if (kind := log_format(file, str(about.get("tool", "")))) is None:

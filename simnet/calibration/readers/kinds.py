@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base import plugins
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.calibration.readers import imb, kineto, osu, perftest, rccl_records, shaped, tidy, wide
 from simnet.calibration.readers.chakra import is_chakra, read_chakra_collectives
 from simnet.calibration.readers.imb import read_imb
@@ -142,7 +142,7 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
             return name
     lines = read_lines(path)
     own = _recognise_format(lines, LOG_FORMATS) or _recognise_format(
-        lines, plugins.usable("log_readers", registered_format)
+        lines, plugins.usable_plugins("log_readers", registered_format)
     )
     if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
         own = TOOL_FORMATS.get(tool) or next((name for name, one in LOG_FORMATS.items() if one.name(path.name)), None)
@@ -163,7 +163,7 @@ def _recognise_format(lines: Sequence[str], formats: Mapping[str, LogFormat]) ->
 
 def registered_format(name: str) -> LogFormat | None:
     """Return the format that a package registers under a name; None without one."""
-    return plugins.load("log_readers", name, lambda found: plugins.instance(found, LogFormat))
+    return plugins.load_plugin("log_readers", name, lambda found: plugins.check_instance(found, LogFormat))
 
 
 def read_measurements(
@@ -192,22 +192,22 @@ def read_measurements(
     """
     for name in facts or {}:
         if name not in TABLE_COLUMNS:
-            raise ValueError(f"unknown column {name!r}; {nearest(name, TABLE_COLUMNS)}")
+            raise ValueError(f"unknown column {name!r}; {suggest_names(name, TABLE_COLUMNS)}")
     path = measurements_file(path)
-    known = [*LOG_FORMATS, *plugins.names("log_readers")]
+    known = [*LOG_FORMATS, *plugins.plugin_names("log_readers")]
     if kind is not None and kind not in known:
-        raise InputError(f"unknown format {kind!r}; {nearest(kind, known)}", file=str(path))
+        raise InputError(f"unknown format {kind!r}; {suggest_names(kind, known)}", file=str(path))
     found = log_format(path, str((facts or {}).get("tool", ""))) if kind is None else kind
     if found is None:
         message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
-        message += plugins.left_out("log_readers")
+        message += plugins.refused_names("log_readers")
         raise InputError(message, file=str(path))
     one = LOG_FORMATS.get(found) or registered_format(found)
     assert one is not None
     options = {"iterations": iterations} if found == "nccl-json" else {}
     measured = one.read(path, inconsistent=inconsistent, facts=facts, **options)
     if not isinstance(measured, Measurements):
-        raise plugins.wrong(one.read, measured, "Measurements")
+        raise plugins.return_error(one.read, measured, "Measurements")
     return measured
 
 

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 
 from simnet.base.errors import InputError
-from simnet.base.reading import read_text, unpacking
+from simnet.base.reading import open_unpacked, read_text
 
 MAX_BYTES = 64 * 2**20
 """The largest log or table that is read, unpacked."""
@@ -41,7 +41,7 @@ def read_head(path: Path) -> bytes:
         if not path.is_file():
             return b""
         with path.open("rb") as file:
-            return unpacking(file).read(HEAD_BYTES)
+            return open_unpacked(file).read(HEAD_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from simnet.base.errors import InputError, nearest
-from simnet.base.spreadsheets import guarded, unguarded
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.spreadsheets import guard_cell, unguard_cell
 from simnet.calibration.readers.conventions import SIZE_CONVENTIONS, nccl_convention
 from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.tables import (
@@ -88,7 +88,7 @@ def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
         if not convention:
             row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
         elif convention not in SIZE_CONVENTIONS:
-            out.refuse(f"is {convention[:40]!r}; {nearest(convention, SIZE_CONVENTIONS)}", line)
+            out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, SIZE_CONVENTIONS)}", line)
         own = {name: parse_printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
         shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
         out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
@@ -137,14 +137,14 @@ def csv_records(
             raise InputError(f"column {name!r} stands twice", file=file, line=line)
     for name in needed:
         if name not in names:
-            message = f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:")
+            message = f"has no column {name!r}; {suggest_names(name, names)}".replace("Allowed:", "Given:")
             raise InputError(message, file=file, line=line)
 
     def records() -> Iterator[tuple[int, dict[str, str]]]:
         for at, cells in rows:
             if len(cells) != len(names):
                 raise InputError(f"has {len(cells)} values, but there are {len(names)} columns", file=file, line=at)
-            yield at, dict(zip(names, map(unguarded, cells), strict=True))
+            yield at, dict(zip(names, map(unguard_cell, cells), strict=True))
 
     return line, names, records()
 
@@ -204,4 +204,4 @@ def _format_cell(value: object) -> str:
         short = Decimal(repr(value)).normalize()
         plain = f"{short:f}"
         return plain if -5 < short.adjusted() < 5 and not (len(plain) > 1 and plain.endswith("0")) else f"{short:e}"
-    return guarded(str(value))
+    return guard_cell(str(value))

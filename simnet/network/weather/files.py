@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from simnet.base import units
-from simnet.base.checks import positive, read_number
-from simnet.base.errors import InputError, nearest, shortened
-from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, outside
+from simnet.base.checks import check_positive, read_number
+from simnet.base.errors import InputError, shorten_text, suggest_names
+from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
 from simnet.base.reading import read_text
 from simnet.network.weather.signal import Signal, Weather, steps
 
@@ -83,7 +83,7 @@ def trace_csv(
     (10000000.0, 0.025)
     """
     if at_end not in ("hold", "repeat"):
-        raise ValueError(f"unknown at_end {at_end!r}; {nearest(at_end, ('hold', 'repeat'))}")
+        raise ValueError(f"unknown at_end {at_end!r}; {suggest_names(at_end, ('hold', 'repeat'))}")
     if period is not None and at_end == "hold":
         raise ValueError("period needs at_end='repeat'")
     table = _Table(path, columns)
@@ -140,7 +140,7 @@ def mahimahi(
     width = round(every * 1000) if 0 < every < 1e9 else 0
     if width < 1 or not math.isclose(every, width / 1000, rel_tol=1e-9):
         raise ValueError(f"every must be a whole number of milliseconds >= 0.001 s, got {every!r} s")
-    positive(packet_bytes, "packet_bytes")
+    check_positive(packet_bytes, "packet_bytes")
     opportunities = _opportunities(path)
     duration = int(opportunities[-1])
     bins = -(-duration // width)
@@ -155,7 +155,7 @@ def mahimahi(
     edges = np.minimum(np.arange(bins + 1) * width, duration)
     rates = counts * packet_bytes * 1000 / np.diff(edges)
     for rate in (float(rates.max()), float(rates[rates > 0].min())):
-        if wrong := outside(rate, Rate):
+        if wrong := bounds_error(rate, Rate):
             raise InputError(f"a rate of it, with packets of {packet_bytes:g} B, {wrong}", file=str(path))
     return steps(edges[:-1] / 1000, rates, period=duration / 1000)
 
@@ -182,7 +182,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
     ...     file.read_text().split()
     ['5', '10', '20']
     """
-    positive(packet_bytes, "packet_bytes")
+    check_positive(packet_bytes, "packet_bytes")
     packets = math.floor(signal.integral(0.0, duration) / packet_bytes + _ALMOST)
     if not 1 <= packets <= MAX_BYTES // len(f"{duration * 1000:.0f}\n"):
         raise ValueError(
@@ -228,11 +228,11 @@ class _Table:
         named = self._named(header, line) if columns is None else columns
         unknown = [name for name in named if name not in _READERS]
         if unknown:
-            raise ValueError(f"unknown quantity {unknown[0]!r}; {nearest(unknown[0], _READERS)}")
+            raise ValueError(f"unknown quantity {unknown[0]!r}; {suggest_names(unknown[0], _READERS)}")
         for column, _ in named.values():
             if header.count(column) != 1:
                 found = "no" if column not in header else "more than one"
-                raise self._wrong(f"has {found} column {column!r}; {nearest(column, header)}", line)
+                raise self._wrong(f"has {found} column {column!r}; {suggest_names(column, header)}", line)
         if "time" not in named or len(named) == 1:
             missing = "time" if "time" not in named else "bandwidth or latency"
             told = f"columns: {', '.join(header)}; expected e.g. {_EXAMPLE}"
@@ -287,10 +287,10 @@ class _Table:
     def _number(self, text: str, line: int, name: str, factor: float) -> float:
         """Return a number in SI units."""
         value = read_number(text)
-        shown = shortened(text.strip(), _SHOWN)
+        shown = shorten_text(text.strip(), _SHOWN)
         if not math.isfinite(value) or value < 0:
             raise self._wrong(f"must be a finite number >= 0, got {shown!r}", line, name)
-        if wrong := outside(value * factor, _BOUNDS[name], shown):
+        if wrong := bounds_error(value * factor, _BOUNDS[name], shown):
             raise self._wrong(wrong, line, name)
         return value * factor
 
@@ -306,7 +306,7 @@ def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64
         text = line.strip()
         if not (text.isascii() and text.isdigit() and len(text) <= 15):
             raise InputError(
-                f"must be a whole number of milliseconds >= 0, got {shortened(text, _SHOWN)!r}",
+                f"must be a whole number of milliseconds >= 0, got {shorten_text(text, _SHOWN)!r}",
                 file=str(path),
                 line=number,
             )

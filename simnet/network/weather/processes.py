@@ -16,7 +16,7 @@ from annotated_types import Ge
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import is_number, positive, whole
+from simnet.base.checks import check_int, check_positive, is_number
 from simnet.base.quantities import Duration, Seconds, Share, Spread, Written
 from simnet.base.rng import stream
 from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant, resolved, steps, unresolved
@@ -74,7 +74,7 @@ def markov(
     if len(dwell) != n:
         raise ValueError(f"mean_dwell must be one number or one per level ({n}), got {len(dwell)}")
     for mean in dwell:
-        positive(mean, "mean_dwell")
+        check_positive(mean, "mean_dwell")
     if n == 1:
         return constant(values[0])
     jumps = _jump_chain(transition, n)
@@ -82,7 +82,7 @@ def markov(
     if start is None:
         first = int(rng.choice(n, p=_stationary(jumps, np.array(dwell))))
     else:
-        first = whole(start, "start", 0, n - 1)
+        first = check_int(start, "start", 0, n - 1)
 
     def chunks() -> Chunks:
         cumulative, state, time = np.cumsum(jumps, axis=1).tolist(), first, 0.0
@@ -143,8 +143,8 @@ def ornstein_uhlenbeck(
     >>> signal.next_change(0)
     1.0
     """
-    positive(tau, "tau")
-    positive(every, "every")
+    check_positive(tau, "tau")
+    check_positive(every, "every")
     if not (0 <= sigma < math.inf and 0 <= mean < math.inf):
         raise ValueError(f"sigma and mean must be >= 0 and finite, got {sigma!r} and {mean!r}")
     if sigma == 0 or mean == 0:
@@ -198,8 +198,8 @@ def diurnal(
     [1.318, 1.318, 0.682, 0.682, 1.318]
     """
     interval = period / 96 if every is None else every
-    positive(period, "period")
-    positive(interval, "every")
+    check_positive(period, "period")
+    check_positive(interval, "every")
     if not 0 <= amplitude <= 1:
         raise ValueError(f"amplitude must lie between 0 and 1, got {amplitude!r}")
     if not math.isfinite(phase):
@@ -249,8 +249,8 @@ def outages(
     1.0
     """
     if at is None and mean_up is not None and mean_down is not None and seed is not None:
-        positive(mean_up, "mean_up")
-        positive(mean_down, "mean_down")
+        check_positive(mean_up, "mean_up")
+        check_positive(mean_down, "mean_down")
         return markov([1.0, 0.0], [mean_up, mean_down], seed=seed, name=("outages", *name), start=0)
     if at is None or mean_up is not None or mean_down is not None:
         raise ValueError("outages needs either mean_up, mean_down and a seed, or at")

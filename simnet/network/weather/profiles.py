@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simnet.base.checks import positive, whole
-from simnet.base.errors import nearest
+from simnet.base.checks import check_int, check_positive
+from simnet.base.errors import suggest_names
 from simnet.network.weather.signal import Weather, steps
 
 _MILLISECOND = 1e-3
@@ -61,7 +61,7 @@ def profile_state(name: str, epoch: int) -> EpochState:
     EpochState(first_epoch=25, latency=0.05, bandwidth=125000000.0)
     """
     schedule = _find(name)
-    whole(epoch, f"epoch of {name}", 0, schedule.epochs - 1)
+    check_int(epoch, f"epoch of {name}", 0, schedule.epochs - 1)
     return next(state for state in reversed(schedule.states) if state.first_epoch <= epoch)
 
 
@@ -93,7 +93,7 @@ def profile(name: str, epoch_seconds: float) -> Weather:
     >>> weather.latency.next_change(0)
     1500.0
     """
-    positive(epoch_seconds, "epoch_seconds")
+    check_positive(epoch_seconds, "epoch_seconds")
     states = _find(name).states
     times = [state.first_epoch * epoch_seconds for state in states]
     return Weather(
@@ -104,7 +104,7 @@ def profile(name: str, epoch_seconds: float) -> Weather:
 
 def _find(name: str) -> EpochProfile:
     if name not in PROFILES:
-        raise ValueError(f"unknown network schedule {name!r}; {nearest(name, PROFILES)}")
+        raise ValueError(f"unknown network schedule {name!r}; {suggest_names(name, PROFILES)}")
     return PROFILES[name]
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.base.processes import Here, Pool
+from simnet.base.processes import InlinePool, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED
@@ -177,7 +177,7 @@ def answer(
         return tensors_output.on_tensors(loaded, _named(flags))
     if flags.param:
         fields, schemes = _fields_of_job(flags), options.words(flags.schemes) or ()
-        error, pool = flags.error, pool or Here()
+        error, pool = flags.error, pool or InlinePool()
         return side_by_side(
             str(flags.scenario), flags.param, schemes, fields, flags.seed, error=error, pool=pool, progress=progress
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.costs.devices import DeviceProfile, IntervalEnd
 from simnet.evidence.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
@@ -395,7 +395,7 @@ def by_networks(
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         values = np.broadcast_arrays(*(np.asarray(getattr(point, name)) for name in fields))
         found = np.zeros((6, values[0].size))
-        for cell in tracked(range(values[0].size)):
+        for cell in track_progress(range(values[0].size)):
             own = dict(zip(fields, (one.flat[cell].item() for one in values), strict=True))
             own |= {name: round(own[name]) for name in ("workers", "parameters")}
             at = replace(point, **own)

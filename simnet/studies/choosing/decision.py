@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.job.job import Overlap
 from simnet.job.streams import exposed_after_backward
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
@@ -271,14 +271,14 @@ def decide(
     >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
     ('ART-ring', '0.0348')
     """
-    found = [cost_model(choice, point) for choice in tracked(choices, 0.2)]
+    found = [cost_model(choice, point) for choice in track_progress(choices, 0.2)]
     rows = [row._replace(left=_left(row.choice, point, cost_model, backward, beside)) for row in ranked(choices, found)]
     best = rows[0].choice
     several = [row.choice for row in rows]
     return Decision(
         point,
         tuple(rows),
-        tuple(flip for one in tracked(varies, 0.7) for flip in _flips(several, point, cost_model, one, coarse)),
+        tuple(flip for one in track_progress(varies, 0.7) for flip in _flips(several, point, cost_model, one, coarse)),
         tuple(_selection_flips(rows)),
         {one: _elasticity(best, point, cost_model, one) for one in varies},
         _regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,

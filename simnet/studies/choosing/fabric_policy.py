@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.units import format_bytes
 from simnet.studies.choosing.choices import choices
@@ -138,7 +138,7 @@ def _range(question: Question, name: str) -> tuple[float, float]:
 def _times(question: Question, workers: Floats, density: Floats, parameters: Floats) -> Floats:
     """Return what each exchange takes [s], shape (exchanges, states)."""
     where = replace(question.point, workers=workers, density=density, parameters=parameters)
-    found = [question.cost_model(one, where).seconds for one in tracked(question.among, 0.5)]
+    found = [question.cost_model(one, where).seconds for one in track_progress(question.among, 0.5)]
     return np.stack([np.broadcast_to(one, workers.shape) for one in found])
 
 

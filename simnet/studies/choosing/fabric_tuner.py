@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from simnet.base.errors import InputError, listed
+from simnet.base.errors import InputError, join_names
 from simnet.studies.choosing.tuner import (
     ALGORITHMS,
     COLLECTIVES,
@@ -79,7 +79,7 @@ def by_fabric(fabric: CalibratedCostModel, ranks: int, title: str) -> Tuning:
             - {""}
         )
         if foreign:
-            notes.append(f"{name}: measured, but no algorithms of NCCL: {listed(foreign, 5)}")
+            notes.append(f"{name}: measured, but no algorithms of NCCL: {join_names(foreign, 5)}")
         if len({way for way, *_ in pinned}) > 1:
             modelled = made.times.get(name)
             made.times[name] = _measured(fabric, collective, ranks, pinned, modelled)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.studies.choosing import output
 from simnet.studies.choosing.cost_models import Estimate, Selecting
@@ -86,7 +86,7 @@ def weighed(question: Question, x: Axis, y: Axis) -> list[Estimate]:
         The quantities that vary.
     """
     where = over(question.point, x, y)
-    return [question.cost_model(choice, where) for choice in tracked(question.among, 0.2)]
+    return [question.cost_model(choice, where) for choice in track_progress(question.among, 0.2)]
 
 
 def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -
     places = {choice.label: place for place, choice in enumerate(question.among)}
     texts: dict[str, int] = {}
     cells = []
-    for cell in tracked(range(shape[0] * shape[1])):
+    for cell in track_progress(range(shape[0] * shape[1])):
         decision = Decision(question.point, ranked(question.among, [one(cell) for one in each]), (), (), {}, None)
         take, *warning = output.taken(decision)
         margin = float(f"{decision.margin:.3g}") if math.isfinite(decision.margin) else -1

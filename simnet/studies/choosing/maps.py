@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from simnet.base import units
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, nearest
-from simnet.base.progress import tracked
-from simnet.base.spreadsheets import guarded_table
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.progress import track_progress
+from simnet.base.spreadsheets import guard_table
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.report.paired import TIE
@@ -181,7 +181,7 @@ class Map:
     def csv(self) -> bytes:
         """Return the table as CSV, six significant digits."""
         text = io.StringIO()
-        guarded_table(self.table()).to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+        guard_table(self.table()).to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
         return text.getvalue().encode()
 
 
@@ -208,7 +208,7 @@ def axis(name: str, text: str | None, cells: int) -> Axis:
     array([2., 3., 4., 5., 6., 7., 8.])
     """
     if name not in AXES:
-        raise InputError(f"there is no quantity {name!r}; {nearest(name, AXES)}", file="--map")
+        raise InputError(f"there is no quantity {name!r}; {suggest_names(name, AXES)}", file="--map")
     quantity = AXES[name]
     low, high = quantity.low, quantity.high
     if text is not None:
@@ -286,7 +286,7 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
         raise InputError(f"holds no number of workers that fills nodes of {per_node}", file="--range workers")
     where = over(question.point, x, y)
     best: NDArray[np.intp] | None = None
-    for place, choice in tracked(list(enumerate(question.among))):
+    for place, choice in track_progress(list(enumerate(question.among))):
         found = np.broadcast_to(question.cost_model(choice, where).seconds, (len(y.values), len(x.values)))
         if best is None:
             best = np.zeros(found.shape, dtype=np.intp)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.policies import moo
 from simnet.sparsifier_models.two_level import PREFIX
@@ -166,7 +166,7 @@ class Exact:
         column = np.array(self.densities)[:, np.newaxis]
         where: OperatingPoint = replace(self.question.point, latency=latency, bandwidth=bandwidth, density=column)
         shape = (len(self.densities), len(latency))
-        found = [self.question.cost_model(one, where) for one in tracked(self.question.among, 0.5)]
+        found = [self.question.cost_model(one, where) for one in track_progress(self.question.among, 0.5)]
         communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
         return communicate, np.stack([np.broadcast_to(one.select, shape) for one in found])
 
@@ -178,7 +178,7 @@ class Exact:
         if len(self.densities) == 1:
             return fastest[0], np.zeros(len(latency), dtype=np.intp)
         rates = np.zeros(len(latency), dtype=np.intp)
-        for state in tracked(states):
+        for state in track_progress(states):
             places = fastest[:, state].tolist()
             gain = [self._gain(place, density) for place, density in zip(places, self.densities, strict=True)]
             of = (places, range(len(places)), state)

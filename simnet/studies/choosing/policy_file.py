@@ -26,7 +26,7 @@ from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 from simnet.policies import moo
 from simnet.studies.choosing.shares import largest_first
@@ -73,8 +73,8 @@ class Entry(_Part):
     @pydantic.field_validator("scheme")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if not plugins.is_file(name) and name not in sparsifier_models.names():
-            raise ValueError(f"there is no scheme {name!r}; {nearest(name, sparsifier_models.names())}")
+        if not plugins.names_file(name) and name not in sparsifier_models.names():
+            raise ValueError(f"there is no scheme {name!r}; {suggest_names(name, sparsifier_models.names())}")
         return name
 
 
@@ -357,7 +357,7 @@ def load_policy(path: str | Path) -> PolicyTable:
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            message = f"there is no such field; {nearest(str(first['loc'][-1]), _siblings(first['loc']))}"
+            message = f"there is no such field; {suggest_names(str(first['loc'][-1]), _siblings(first['loc']))}"
         raise InputError(message, file=name, field=where[:200] or None) from None
 
 

@@ -28,7 +28,7 @@ import pandas as pd
 
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import load_model
 from simnet.evidence.chances import factor_for_another
@@ -355,7 +355,7 @@ def _rehearsed(
     kept: dict[str, list[Sample]] = {label: [] for label in models}
     sent: dict[str, list[tuple[float, ...]]] = {label: [] for label in models}
     choices = {one.label: one for one in among}
-    for iteration in tracked(range(iterations)):
+    for iteration in track_progress(range(iterations)):
         gradients = source.gradients(iteration)
         for label, made in models.items():
             exchange = made.exchange(gradients)

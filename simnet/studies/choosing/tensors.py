@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.errors import InputError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.job import Job, gradient_buckets, run_policy
 from simnet.job.exchange import ExchangeProcess, IterationContext, SparsifierSet
 from simnet.job.streams import KernelTimes, kernel_times
@@ -161,7 +161,7 @@ class Timeline:
         hosts = list(range(job.source.workers)) if job.placement is None else list(job.placement)
         none = np.zeros(everybody.size)
         found = []
-        for number in tracked(range(self.iterations), 0.1):
+        for number in track_progress(range(self.iterations), 0.1):
             density = density_at(job.density, number)
             where = IterationContext(
                 number, 0.0, number, density, everybody, hosts, none, none, messages=False, stream=()
@@ -264,7 +264,7 @@ def choose_tensors(job: Job, candidate: Candidate, iterations: int | None = None
     best = timeline.seconds(chosen)
     names = [name for name, _ in job.source.layers]
     rows = []
-    for number, bucket in tracked(list(enumerate(timeline.buckets)), 0.8):
+    for number, bucket in track_progress(list(enumerate(timeline.buckets)), 0.8):
         dense, compressed, encode, decode = alone[number]
         exposed = best - timeline.seconds([None if at == number else one for at, one in enumerate(chosen)])
         own = compressed + encode + decode if chosen[number] else dense
@@ -294,7 +294,7 @@ def greedy(timeline: Timeline, first: Sequence[bool]) -> list[bool]:
     best = timeline.seconds(chosen)
     for _ in range(_PASSES):
         before = list(chosen)
-        for number in tracked(range(len(chosen)), 0.5):
+        for number in track_progress(range(len(chosen)), 0.5):
             other = [not one if at == number else one for at, one in enumerate(chosen)]
             if (seconds := timeline.seconds(other)) < best * (1 - 1e-12):
                 chosen, best = other, seconds

@@ -22,7 +22,7 @@ import numpy as np
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.job import ColocatedJob, Job, job_overlap, run_policy
 from simnet.job.progress_model import fit_progress_model
 from simnet.job.record import TRAIN
@@ -324,7 +324,7 @@ def _race(
 
     def run(labels: Sequence[str], samples: int, share: float) -> None:
         fastest = min((row.seconds for row in rows.values()), default=math.inf)
-        for label in tracked(labels, share):
+        for label in track_progress(labels, share):
             one, kind = kinds[label]
             found = min((row.seconds for row in rows.values()), default=math.inf)
             try:
@@ -446,7 +446,7 @@ def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) 
     if len(among) > 1:
         per_stretch = Gain(run(Candidate("best of each iteration", ""), "sparse", OneStepOracle(among)), fixed)
     flexible = []
-    for name, policy in tracked(list(policies.items())):
+    for name, policy in track_progress(list(policies.items())):
         # Decisions that are taken every so many iterations are not those of a sample.
         if policy.decide_every == 1 or samples == iterations:
             flexible.append(Gain(run(Candidate(name, ""), "sparse", policy), fixed))

@@ -10,22 +10,22 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from simnet.base.dask_cluster import connected
-from simnet.base.processes import Outcome, attempt
+from simnet.base.dask_cluster import connect_dask
+from simnet.base.processes import Outcome, run_task
 from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell
 
 
 def answered(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
     """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order."""
-    with connected(scheduler, f"--scheduler {scheduler}") as client:
+    with connect_dask(scheduler, f"--scheduler {scheduler}") as client:
         from distributed import as_completed
 
         futures: list[Any] = []
         try:
             # The same cell under the same name: the scheduler runs it once, whoever asks.
             futures = client.map(
-                partial(attempt, cell.run),
+                partial(run_task, cell.run),
                 list(tasks),
                 key=[f"simnet-{identity}" for _, identity in tasks],
             )

@@ -22,9 +22,9 @@ CELLS = "cells"
 def alone(folder: Path) -> Iterator[None]:
     """Make and lock the folder; InputError if another sweep is at work there."""
     prepare_folder(folder)
-    with writing.explained(folder / CELLS):
+    with writing.explain_write_errors(folder / CELLS):
         (folder / CELLS).mkdir(exist_ok=True)
-    with writing.alone(folder, "sweep", (CELLS,)):
+    with writing.lock_folder(folder, "sweep", (CELLS,)):
         yield
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.scenario import Scenario, load, schema
 
 MAX_CELLS = 10_000
@@ -190,7 +190,7 @@ def field(name: str, scenario: Scenario) -> str:
         return name
     plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
     short = sorted({last for scope, _, last in plain if scope in ("", topology, job)} - {*_IDLE, *_PARTS})
-    close = nearest(parts[-1], short).partition("Allowed: ")[0]
+    close = suggest_names(parts[-1], short).partition("Allowed: ")[0]
     listed = f"Allowed: any field in full, as --set takes it, or in short {', '.join(short)}"
     raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=option)
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simnet.base.errors import InputError, nearest, to_install
-from simnet.base.processes import Outcome, attempt
+from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.processes import Outcome, run_task
 from simnet.base.threads import THREADS
 from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell
@@ -60,7 +60,7 @@ def asked(scheduler: str) -> Asked:
     for part in filter(None, scheduler.removeprefix(PREFIX).removeprefix(":").split(",")):
         name, _, value = part.partition("=")
         if name not in FIELDS or not value:
-            known = nearest(name, FIELDS)
+            known = suggest_names(name, FIELDS)
             raise InputError(f"{part!r} is no FIELD=VALUE of a Slurm job; {known}", file=f"--scheduler {scheduler}")
         if FIELDS[name] is int and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) == int(value)):
             raise InputError(f"{name} must be a whole number > 0, got {value!r}", file=f"--scheduler {scheduler}")
@@ -72,7 +72,7 @@ def asked(scheduler: str) -> Asked:
 
 def run_share(tasks: Sequence[tuple[Source, str]]) -> list[Outcome]:
     """Run the cells of a job, one after the other."""
-    return [attempt(cell.run, task) for task in tasks]
+    return [run_task(cell.run, task) for task in tasks]
 
 
 def answered(

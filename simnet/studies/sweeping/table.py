@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from simnet.base.spreadsheets import guarded_table
-from simnet.base.swap import Files, swapped
+from simnet.base.atomic_replace import FileSet, replace_files
+from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import mark_incomplete, write_files
 from simnet.report.results import LOCK, RESULTS, parquet, versions
 from simnet.report.summary import significant
@@ -27,7 +27,7 @@ from simnet.studies.sweeping.grid import Axis, Cell, Column
 _TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "choice", "message")
 _WHOLE = ("iterations", "steady_from", "total_bytes_sent_B", "inner_steps", "switch_count", "iterations_to_target")
 
-FILES = Files("sweep", RESULTS, "sweep.json")
+FILES = FileSet("sweep", RESULTS, "sweep.json")
 """The files of a sweep, but for those of its cells and what the scenario names."""
 
 
@@ -118,11 +118,11 @@ def write(
     if over_seeds is not None:
         numbers = over_seeds.select_dtypes("float64")
         rounded = over_seeds.assign(**{str(name): significant(one) for name, one in numbers.items()})
-        written["paired.csv"] = guarded_table(rounded).to_csv(index=False, lineterminator="\n").encode()
-    written["sweep.csv"] = guarded_table(table).to_csv(index=False, lineterminator="\n").encode()
+        written["paired.csv"] = guard_table(rounded).to_csv(index=False, lineterminator="\n").encode()
+    written["sweep.csv"] = guard_table(table).to_csv(index=False, lineterminator="\n").encode()
     written["sweep.parquet"] = parquet(table)
     written["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
-    with swapped(folder, FILES) as stage:
+    with replace_files(folder, FILES) as stage:
         mark_incomplete(stage, incomplete)
         write_files(stage, written)
     return table

@@ -16,8 +16,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
-from simnet.base.checks import positive, whole
-from simnet.base.errors import DivergedError, nearest
+from simnet.base.checks import check_int, check_positive
+from simnet.base.errors import DivergedError, suggest_names
 from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
@@ -249,7 +249,7 @@ class LiveTraining:
             if one.shape != self.weights.shape or one.dtype != np.float32:
                 wanted = f"{self.weights.size} numbers of type float32"
                 raise ValueError(f"{name} must be {wanted}, got {one.dtype} of shape {one.shape}")
-        self.applied = whole(state["applied"].item(), "applied", 0)
+        self.applied = check_int(state["applied"].item(), "applied", 0)
         self.weights, self.velocity = weights, velocity
 
 
@@ -318,7 +318,7 @@ def train(
     rate = learning_rate if isinstance(learning_rate, LearningRate) else LearningRate(float(learning_rate))
     _check(workers, batch, evaluate, rate, momentum, weight_decay, scale)
     if dirichlet is not None:
-        positive(dirichlet, "dirichlet")
+        check_positive(dirichlet, "dirichlet")
     found = _data(data, dict(options or {}), seed)
     kinds = found.targets if found.kinds is None else found.kinds
     own = deal_shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
@@ -348,7 +348,7 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
         If PyTorch is needed and not installed.
     """
     if model not in MODELS:
-        raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
+        raise ValueError(f"there is no model {model!r} to train; {suggest_names(model, MODELS)}")
     sizes = sizes or Sizes()
     if model in torched.MODELS:
         return torched.create_torch_model(model, data, sizes, device)
@@ -401,7 +401,7 @@ def training_size(
 
 def _data(name: str, options: dict[str, Any], seed: int) -> Data:
     if name not in DATA:
-        raise ValueError(f"there is no data {name!r} to train on; {nearest(name, DATA)}")
+        raise ValueError(f"there is no data {name!r} to train on; {suggest_names(name, DATA)}")
     made: Data = getattr(sources, name)(**({"seed": seed} if name == "classification" else {}) | options)
     return made
 
@@ -410,8 +410,8 @@ def _check(
     workers: int, batch: int, evaluate: int, rate: LearningRate, momentum: float, weight_decay: float, scale: float
 ) -> None:
     for name, count in (("workers", workers), ("batch", batch), ("evaluate", evaluate)):
-        whole(count, name, 1)
-    positive(rate.rate, "the learning rate")
+        check_int(count, name, 1)
+    check_positive(rate.rate, "the learning rate")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be >= 0 and < 1, got {momentum}")
     if not 0 <= weight_decay < math.inf:

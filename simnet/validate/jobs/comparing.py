@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.studies.iteration import PARTS, JobPrediction
 
@@ -171,7 +171,7 @@ def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIP
         predicted = prediction.iterations[prediction.iterations["policy"] == policy]
         if predicted.empty:
             known = prediction.iterations["policy"].unique().tolist()
-            raise InputError(f"is not in the scenario; {nearest(str(policy), known)}", field=str(policy))
+            raise InputError(f"is not in the scenario; {suggest_names(str(policy), known)}", field=str(policy))
         both = own.merge(predicted, on=["policy", "iteration"], suffixes=("", "_ours"))
         both = both[both["iteration"] >= skip]
         if both.empty:

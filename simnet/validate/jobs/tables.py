@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.hooks import COLUMNS
 from simnet.scenario import Scenario
 from simnet.validate.jobs.settings import SETTINGS
@@ -77,7 +77,7 @@ def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
     known = loaded.config.policies
     for policy in found:
         if policy not in known:
-            raise InputError(f"the scenario has no policy {policy!r}; {nearest(policy, known)}", file=loaded.name)
+            raise InputError(f"the scenario has no policy {policy!r}; {suggest_names(policy, known)}", file=loaded.name)
     return found
 
 

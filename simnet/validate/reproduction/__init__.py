@@ -7,7 +7,7 @@ note of the reproduction says is an input.
 0.125
 """
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, suggest_names
 from simnet.validate.reproduction import (
     artopk,
     exdyna,
@@ -45,5 +45,5 @@ MISSING: tuple[Missing, ...] = tuple(one for module in _MODULES for one in modul
 def reproduction(name: str) -> Reproduction:
     """Return a reproduction by its name."""
     if name not in REPRODUCTIONS:
-        raise InputError(f"there is no reproduction {name!r}; {nearest(name, REPRODUCTIONS)}")
+        raise InputError(f"there is no reproduction {name!r}; {suggest_names(name, REPRODUCTIONS)}")
     return REPRODUCTIONS[name]

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from simnet import costs, topologies
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.collectives import allgather_auto, allreduce_ring, allreduce_tree, broadcast_binomial
 from simnet.costs.devices import DeviceOp, DeviceProfile
@@ -267,7 +267,7 @@ def fig_8_jobs() -> list[Row]:
     """
     frame = tables.read("fig_8.csv")
     chosen: dict[tuple[str, str], float] = {}
-    for config in tracked(frame["config"].unique()):
+    for config in track_progress(frame["config"].unique()):
         run = load(f"artopk_fig8_{config.lower()}").only(["flexible"]).build()
         counts = runner.results_of(run)["flexible"].iterations["choice"].value_counts()
         chosen |= {(config, str(label)): int(count) / tables.STEPS for label, count in counts.items()}

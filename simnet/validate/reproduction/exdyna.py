@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
 from simnet.traces import synthetic
@@ -129,7 +129,7 @@ def _logged(scheme: str) -> tuple[float, float]:
     model = create(scheme, 4, source.parameters, 0.001, **options)
     unions: list[float] = []
     most, own = [], []
-    for iteration in tracked(range(_ITERATIONS)):
+    for iteration in track_progress(range(_ITERATIONS)):
         exchange = model.exchange(source.gradients(iteration))
         if iteration >= _SETTLED:
             unions.append(exchange.union / source.parameters)
@@ -149,7 +149,7 @@ def density() -> list[Row]:
     synthetic gradients of ResNet-18, whose magnitudes are others, with a hard threshold that suits them.
     """
     rows = []
-    for scheme, workers in tracked((("exdyna", 2), ("exdyna", 4), ("exdyna", 8), ("micro", 8)), 0.5):
+    for scheme, workers in track_progress((("exdyna", 2), ("exdyna", 4), ("exdyna", 8), ("micro", 8)), 0.5):
         entries, target = 8192, 0.02
         model = create(scheme, workers, entries, target, initial_threshold=8.0)
         found = [
@@ -163,7 +163,7 @@ def density() -> list[Row]:
         )
     rows += [
         Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged(row["scheme"])[0], "density", None)
-        for row in tracked(read("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
+        for row in track_progress(read("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
     ]
     return rows
 
@@ -176,7 +176,7 @@ def build_up() -> list[Row]:
     does not overlap. Eighth iteration, synthetic gradients.
     """
     rows = []
-    for workers in tracked((2, 4, 8, 16)):
+    for workers in track_progress((2, 4, 8, 16)):
         entries, target = 50_000, 0.002
         layers = (entries // 4,) * 4
         for scheme, options in (

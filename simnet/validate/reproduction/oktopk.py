@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import costs
-from simnet.base.progress import tracked
+from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
@@ -118,7 +118,7 @@ def volume() -> list[Row]:
             ),
             Row(f"{of}, lower bound", 2 * share, least, "k words", 0.0, relation=">="),
         ]
-    for task, workers, parameters, density in tracked(SETTINGS):
+    for task, workers, parameters, density in track_progress(SETTINGS):
         # Whole entries of the sample make the density.
         entries = 100 * round(4_000 / workers)
         options: dict[str, Any] = {"scale": parameters / entries}

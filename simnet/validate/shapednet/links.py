@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.base.quantities import Rate, Seconds, Size, outside
+from simnet.base.quantities import Rate, Seconds, Size, bounds_error
 from simnet.network import Network
 from simnet.network.stack import Stack
 from simnet.network.weather import Weather, steps
@@ -148,7 +148,7 @@ def _numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]
     values, where = np.unique(numbers[present], return_index=True)
     for value, place in zip(values.tolist(), where.tolist(), strict=True):
         row = rows[present].iloc[place]
-        if said := outside(value, quantity, row[column] if math.isnan(value) else None):
+        if said := bounds_error(value, quantity, row[column] if math.isnan(value) else None):
             raise _refused(row, column, said)
     return numbers, present
 

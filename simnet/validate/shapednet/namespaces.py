@@ -19,9 +19,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.checks import whole
+from simnet.base.checks import check_int
 from simnet.base.errors import InputError
-from simnet.base.processes import endable
+from simnet.base.processes import exit_on_signal
 from simnet.validate.shapednet.links import Change
 from simnet.validate.shapednet.rank import end_with_parent
 
@@ -133,14 +133,14 @@ class Star:
 @contextmanager
 def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
     """Make a star of hosts, and take it away in the end, whatever happens."""
-    whole(hosts, "hosts", 2)
+    check_int(hosts, "hosts", 2)
     if hosts > MAX_HOSTS:
         raise InputError(f"must be at most {MAX_HOSTS}, got {hosts}", file="hosts")
     if (reason := unavailable()) is not None:
         raise InputError(reason, file="shaped network")
     _sweep()
     with ExitStack() as stack:
-        stack.enter_context(endable())
+        stack.enter_context(exit_on_signal())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
         program = _compiled(folder)
         names = [f"{_PREFIX}-{os.getpid()}-{host + 1}" for host in range(hosts)]

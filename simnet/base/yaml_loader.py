@@ -1,8 +1,7 @@
-"""YAML files as plain values that know their lines: scenarios, devices, platforms and fabrics are read here.
+"""YAML files as plain values with line numbers, for scenarios, devices and platforms.
 
-A file is data from a stranger. Tags other than those of plain YAML are refused, and so are keys that are no names, keys
-that are given twice, deep nesting, aliases that repeat beyond measure, and numbers too long to compute with. How many
-bytes a file may have, `simnet.base.reading` checks before.
+Files are untrusted: non-plain tags, non-string keys, duplicate keys, deep nesting, excessive aliases, and over-long
+numbers are rejected. `simnet.base.reading` limits the size.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from ruamel.yaml.reader import ReaderError
 from simnet.base.errors import InputError
 
 MAX_DEPTH = 40
-"""The deepest nesting."""
+"""Maximum nesting."""
 
 MAX_REPEATED = 50_000
-"""The most values that aliases stand for."""
+"""Maximum number of values that aliases stand for."""
 
 MAX_KEY = 200
-"""The most characters of a key."""
+"""Maximum characters of a key."""
 
 MAX_DIGITS = 300
-"""The most characters of a number. Every whole number of so many has a float beside it."""
+"""Maximum characters of a number; every such integer fits a float."""
 
 Loc: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys of mappings and positions in lists, from the top."""
+"""Path of a value: keys and list positions from the top."""
 
 _TAG = "tag:yaml.org,2002:"
 # The parser does not say where.
@@ -43,31 +42,26 @@ _BEYOND_UNICODE = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
 _TRUTH = {"true": True, "false": False}
 
 
-class Plain(NamedTuple):
-    """The values of a YAML text, and the line of each.
+class YamlDocument(NamedTuple):
+    """Values of a YAML text, and the line of each.
 
     Parameters
     ----------
     value : object
         Mappings by text, lists, texts, numbers, truth values and None.
     lines : dict of tuple to int
-        The line of each value, from 1, or of its key if it has one, by the way to it.
+        Line of each value, or of its key, from 1, by path.
     """
 
     value: Any
     lines: dict[Loc, int]
 
     def line(self, loc: Sequence[str | int]) -> int:
-        r"""Return the line of a value; where it is not written, of the last one on the way to it.
-
-        Parameters
-        ----------
-        loc : sequence of str or int
-            The way to it, from the top.
+        r"""Return the line of a value; if it is not in the file, of the last value on its path.
 
         Examples
         --------
-        >>> found = plain_yaml("a: 1\nb:\n  - {c: 2}\n  - c: 3\n", "some.yaml")
+        >>> found = load_yaml("a: 1\nb:\n  - {c: 2}\n  - c: 3\n", "some.yaml")
         >>> found.line(["b", 1, "c"]), found.line(["b", 0, "d"]), found.line(["d"])
         (4, 3, 1)
         """
@@ -77,68 +71,42 @@ class Plain(NamedTuple):
         return self.lines.get(known, 1)
 
 
-def plain_yaml(text: str, file: str) -> Plain:
-    """Read a YAML text.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    file : str
-        What messages call the file.
+def load_yaml(text: str, file: str) -> YamlDocument:
+    """Return the values of a YAML text; `file` names it in errors.
 
     Raises
     ------
     InputError
-        If it is not YAML of plain values, or beyond one of the limits; with its line.
+        If it is not YAML of plain values, or exceeds a limit; with its line.
 
     Examples
     --------
-    >>> plain_yaml("a: [1, 2]", "some.yaml").value
+    >>> load_yaml("a: [1, 2]", "some.yaml").value
     {'a': [1, 2]}
-    >>> plain_yaml("a: !secret 1", "some.yaml")
+    >>> load_yaml("a: !secret 1", "some.yaml")
     Traceback (most recent call last):
     simnet.base.errors.InputError: some.yaml:1: has the tag '!secret'; only plain values are read
     """
     return _Reader(file).read(text)
 
 
-def plain_fields(text: str, file: str, what: str) -> Plain:
-    """Read a YAML text that must be a mapping.
-
-    Parameters
-    ----------
-    text, file
-        As for `plain_yaml`.
-    what : str
-        What it should be, such as ``a platform``.
-
-    Raises
-    ------
-    InputError
-        As `plain_yaml`; also if it has no fields.
+def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
+    """Return a YAML text that must be a mapping; `what` it is, such as ``a platform``, is for the InputError.
 
     Examples
     --------
-    >>> plain_fields("- 1", "some.yaml", "a platform")
+    >>> load_yaml_mapping("- 1", "some.yaml", "a platform")
     Traceback (most recent call last):
     simnet.base.errors.InputError: some.yaml:1: is not a platform: it has no fields
     """
-    found = plain_yaml(text, file)
+    found = load_yaml(text, file)
     if not isinstance(found.value, dict):
         raise InputError(f"is not {what}: it has no fields", file=file, line=1)
     return found
 
 
 def yaml_text(value: object, width: int) -> str:
-    r"""Return plain values as YAML: mappings in their order, innermost lists and mappings on a line each.
-
-    Parameters
-    ----------
-    value : object
-        The values.
-    width : int
-        Characters after which a line is folded.
+    r"""Return plain values as YAML of this width: mappings in order, innermost collections on one line.
 
     Examples
     --------
@@ -154,40 +122,30 @@ def yaml_text(value: object, width: int) -> str:
     return stream.getvalue()
 
 
-def dotted(loc: Sequence[str | int]) -> str:
-    """Return the way to a value as people write it.
-
-    Parameters
-    ----------
-    loc : sequence of str or int
-        The way, from the top.
+def field_path(loc: Sequence[str | int]) -> str:
+    """Return the path of a value as text.
 
     Examples
     --------
-    >>> dotted(("network", "weather", 0, "links"))
+    >>> field_path(("network", "weather", 0, "links"))
     'network.weather[0].links'
     """
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
 
 
-def shown(value: object) -> str:
-    """Return a value found, in a length that fits a message.
-
-    Parameters
-    ----------
-    value : object
-        The value; nothing is None.
+def shorten_value(value: object) -> str:
+    """Return a value in a length that fits a message; "nothing" for None.
 
     Examples
     --------
-    >>> shown(None), shown("x" * 100)
+    >>> shorten_value(None), shorten_value("x" * 100)
     ('nothing', "'xxxxxxxxxxxx...xxxxxxxxxxxxx'")
     """
     return "nothing" if value is None else reprlib.repr(value)
 
 
 class _Reader:
-    """Turns the nodes of a YAML text into plain values, and notes the line of each."""
+    """Converts YAML nodes into plain values and records their lines."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -195,9 +153,9 @@ class _Reader:
         self._seen: set[int] = set()
         self._repeated = 0
 
-    def read(self, text: str) -> Plain:
+    def read(self, text: str) -> YamlDocument:
         node = self._compose(text)
-        return Plain(None if node is None else self._value(node, ()), self._lines)
+        return YamlDocument(None if node is None else self._value(node, ()), self._lines)
 
     def _compose(self, text: str) -> Node | None:
         self._refuse_other_versions(text)
@@ -228,10 +186,10 @@ class _Reader:
         return node
 
     def _refuse_other_versions(self, text: str) -> None:
-        """In YAML 1.1, `yes` is true and 010 is 8."""
+        """Reject YAML 1.1, in which `yes` is true and 010 is 8."""
         for at, line in enumerate(io.StringIO(text), 1):
             if line.startswith("%YAML") and line.split()[1:2] != ["1.2"]:
-                raise InputError(f"is {shown(line.strip())}; YAML 1.2 is read", file=self._file, line=at)
+                raise InputError(f"is {shorten_value(line.strip())}; YAML 1.2 is read", file=self._file, line=at)
             if line.strip() and line[0] not in "#%":
                 return
 
@@ -263,13 +221,13 @@ class _Reader:
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if len(key) > MAX_KEY:
                 self._refuse(
-                    key_node, f"has a key of {len(key):,} characters, {shown(key)}; at most {MAX_KEY} are read"
+                    key_node, f"has a key of {len(key):,} characters, {shorten_value(key)}; at most {MAX_KEY} are read"
                 )
             self._scalar(key_node)  # refuses tags
             way = (*loc, key)
             if key in found:
                 message = f"is given twice, first on line {self._lines[way]}"
-                raise InputError(message, file=self._file, line=line, field=dotted(way))
+                raise InputError(message, file=self._file, line=line, field=field_path(way))
             self._lines[way] = line
             found[key] = self._value(value_node, way)
         return found
@@ -293,23 +251,23 @@ class _Reader:
     def _number(self, node: ScalarNode, number: Any) -> float:
         text = str(node.value)
         if len(text) > MAX_DIGITS:
-            self._refuse(node, f"is not a number of at most {MAX_DIGITS} characters: {shown(text)}")
+            self._refuse(node, f"is not a number of at most {MAX_DIGITS} characters: {shorten_value(text)}")
         try:
             found: float = number(text)
             float(found)
         except (ValueError, OverflowError):
-            self._refuse(node, f"is not a number: {shown(text)}")
+            self._refuse(node, f"is not a number: {shorten_value(text)}")
         return found
 
     def _refuse_tag(self, node: Node) -> NoReturn:
-        self._refuse(node, f"has the tag {shown(str(node.tag))}; only plain values are read")
+        self._refuse(node, f"has the tag {shorten_value(str(node.tag))}; only plain values are read")
 
     def _refuse(self, node: Node, message: str) -> NoReturn:
         raise InputError(message, file=self._file, line=node.start_mark.line + 1)
 
 
 def _whole(text: str) -> int:
-    """Read a whole number of YAML 1.2: decimal, 0x or 0o."""
+    """Return an integer of YAML 1.2: decimal, 0x or 0o."""
     digits = text.replace("_", "").lower()
     base = {"0x": 16, "0o": 8}.get(digits.lstrip("+-")[:2], 10)
     return int(digits, base)

@@ -1,9 +1,8 @@
-"""Files that belong together take the place of older ones together: nobody ever finds some of these and some of those.
+"""Atomic replacement of a set of files: readers see all new files or all old ones.
 
-They are written into a folder that has no name of interest. When all are whole and on the disk, that folder is renamed,
-from when on they cannot be lost. Then the older ones go, and the new ones get their places, the one that people and
-programs open last. Who is killed in between leaves some of one kind only, and the file `INCOMPLETE`; `completed` does
-the rest.
+New files are written to a hidden folder and synced, then the folder is renamed, after which they cannot be lost. Old
+files are removed and new ones moved into place, the main one last. If the process is killed in between, `INCOMPLETE`
+marks the folder, and `finish_replacement` completes the move.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base.errors import InputError
-from simnet.base.writing import INCOMPLETE, explained, synced, temporary, write_files
+from simnet.base.writing import INCOMPLETE, explain_write_errors, sync_to_disk, temporary_name, write_files
 
 _MOVING = """\
 The process ended while new files took the place of older ones, of which some are gone. The same command goes on here.
 """
 
 
-class Files(NamedTuple):
-    """The files that belong together.
+class FileSet(NamedTuple):
+    """Files that belong together.
 
     Parameters
     ----------
     kind : str
-        What they are, a word.
+        A word for what they are.
     names : tuple of str
-        Patterns of their paths in the folder, as of `Path.glob`. What fits none stays when they are replaced.
+        Glob patterns in the folder; other files are not touched.
     last : str
-        The path of the one that gets its place last.
+        The file that is moved last.
     """
 
     kind: str
@@ -40,22 +39,13 @@ class Files(NamedTuple):
     last: str
 
     def inside(self, prefix: str) -> tuple[str, ...]:
-        """Return the patterns of such files in folders of a pattern."""
+        """Return the patterns in folders of a pattern."""
         return tuple(f"{prefix}/{name}" for name in self.names)
 
 
 @contextmanager
-def swapped(folder: Path, files: Files) -> Iterator[Path]:
-    """Give an empty folder in which to write files that then take the place of those in a folder.
-
-    If something goes wrong, those stay as they were. What is missing among the new ones `mark_incomplete` says there.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder, which is there.
-    files : Files
-        Which of those in it go.
+def replace_files(folder: Path, files: FileSet) -> Iterator[Path]:
+    """Provide an empty folder whose files then replace those of a set in `folder`; on an error, nothing changes.
 
     Raises
     ------
@@ -68,14 +58,14 @@ def swapped(folder: Path, files: Files) -> Iterator[Path]:
     >>> with TemporaryDirectory() as home:
     ...     folder = Path(home)
     ...     _ = (folder / "old.csv").write_text("0"), (folder / "mine.txt").write_text("1")
-    ...     with swapped(folder, Files("table", ("*.csv",), "new.csv")) as stage:
+    ...     with replace_files(folder, FileSet("table", ("*.csv",), "new.csv")) as stage:
     ...         _ = (stage / "new.csv").write_text("2")
     ...     sorted(one.name for one in folder.iterdir())
     ['mine.txt', 'new.csv']
     """
-    completed(folder, files)
-    begun = temporary(folder / files.kind)
-    with explained(folder):
+    finish_replacement(folder, files)
+    begun = temporary_name(folder / files.kind)
+    with explain_write_errors(folder):
         try:
             begun.mkdir()
             try:
@@ -87,28 +77,17 @@ def swapped(folder: Path, files: Files) -> Iterator[Path]:
                 place = folder / Path(error.file).relative_to(begun)
                 raise InputError(error.message, file=str(place), line=error.line, field=error.field) from error
             for one in _paths(begun):
-                synced(one)
+                sync_to_disk(one)
             begun.rename(_whole(folder, files))
         finally:
             shutil.rmtree(begun, ignore_errors=True)
-    completed(folder, files)
+    finish_replacement(folder, files)
 
 
-def completed(folder: Path, files: Files) -> None:
-    """Do what is left to do where somebody was killed while files took their places.
-
-    Parameters
-    ----------
-    folder, files
-        As of `swapped`. Nobody else may be at work there.
-
-    Raises
-    ------
-    InputError
-        If something cannot be written.
-    """
+def finish_replacement(folder: Path, files: FileSet) -> None:
+    """Complete an interrupted replacement; no other process may work in the folder. InputError if a write fails."""
     whole, moving = _whole(folder, files), _moving(folder, files)
-    with explained(folder):
+    with explain_write_errors(folder):
         if whole.is_dir():
             write_files(folder, {INCOMPLETE: _MOVING.encode()})
             old = [one for name in files.names for one in folder.glob(name) if one.is_file() or one.is_symlink()]
@@ -127,12 +106,12 @@ def completed(folder: Path, files: Files) -> None:
                 (moving / INCOMPLETE).replace(folder / INCOMPLETE)
             else:
                 (folder / INCOMPLETE).unlink(missing_ok=True)
-            synced(folder)
+            sync_to_disk(folder)
             shutil.rmtree(moving, ignore_errors=True)
 
 
-def refuse_halfway(folder: Path, kinds: Sequence[Files]) -> None:
-    """Raise InputError if somebody was killed in a folder while files took their places: it has some of them only."""
+def refuse_incomplete_replacement(folder: Path, kinds: Sequence[FileSet]) -> None:
+    """Raise InputError if a folder has an interrupted replacement of one of these sets."""
     for files in kinds:
         if _whole(folder, files).exists() or _moving(folder, files).exists():
             raise InputError(
@@ -141,11 +120,11 @@ def refuse_halfway(folder: Path, kinds: Sequence[Files]) -> None:
             )
 
 
-def _whole(folder: Path, files: Files) -> Path:
+def _whole(folder: Path, files: FileSet) -> Path:
     return folder / f".{files.kind}.whole"
 
 
-def _moving(folder: Path, files: Files) -> Path:
+def _moving(folder: Path, files: FileSet) -> Path:
     return folder / f".{files.kind}.moving"
 
 
@@ -154,7 +133,7 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _without_empty(place: Path, folder: Path) -> None:
-    """Take away folders in a folder in which nothing is left."""
+    """Remove empty folders up to a folder."""
     with suppress(OSError):
         while place != folder:
             place.rmdir()
