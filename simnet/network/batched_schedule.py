@@ -21,18 +21,12 @@ MOST_SUMMED = 128
 class BatchedSchedule(NamedTuple):
     """The rounds of a schedule on their routes, one after another; consecutive repeats are stored once.
 
-    Parameters
-    ----------
-    src, dst, nbytes, links, own
-        As in `simnet.network.recurrence.Traffic`, for the messages of all rounds.
-    compute : ndarray of float64, shape (number of rounds with work * P,)
-        Seconds each rank works before those rounds.
-    single, exclusive : ndarray of bool, shape (rounds,)
-        As in `Traffic`.
-    repeats : ndarray of int64, shape (rounds,)
-        Number of consecutive occurrences.
-    message, sent, work, worked : ndarray of int64, shape (rounds + 1,)
-        Offset of each round in the messages, the messages with repeats, `compute`, and the work times with repeats.
+    - `src`, `dst`, `nbytes`, `links`, `own`: as in `simnet.network.recurrence.Traffic`, for the messages of all rounds.
+    - `compute` (number of rounds with work * P,): seconds each rank works before those rounds.
+    - `single`, `exclusive` (rounds,): as in `Traffic`.
+    - `repeats` (rounds,): number of consecutive occurrences.
+    - `message`, `sent`, `work`, `worked` (rounds + 1,): offset of each round in the messages, the messages with
+      repeats, `compute`, and the work times with repeats.
     """
 
     src: Ranks
@@ -61,12 +55,8 @@ class SegmentRange(NamedTuple):
 class RankIntervals(NamedTuple):
     """Intervals in which each rank communicates or works.
 
-    Parameters
-    ----------
-    interval : ndarray of int64, shape (n,)
-        Of rank 0, of rank 1, ...: m messages as sender, then m as receiver, then times of work.
-    first : ndarray of int64, shape (P + 1,)
-        Offset of each rank.
+    - `interval` (n,): of rank 0, of rank 1, ...: m messages as sender, then m as receiver, then times of work.
+    - `first` (P + 1,): offset of each rank.
     """
 
     interval: Ranks
@@ -85,22 +75,13 @@ def run_rounds(
 ) -> tuple[int, int, float]:
     """Run all rounds from `begin` on; return the last round, its outcome and a time [s], as `run_round` does.
 
-    Parameters
-    ----------
-    batch : BatchedSchedule
-        The rounds.
-    routes : RouteState
-        Routes of the messages of all rounds.
-    forecast : Forecast or None
-        As in `run_round`; its segments are looked up here.
-    extents : (SegmentRange, SegmentRange) or None
-        Of bandwidths and latencies; None if links never change.
-    progress : Progress
-        Of all rounds; `place` is that of the current round.
-    overheads, steady
-        As in `run_round`.
-    begin : int
-        The round to start or resume.
+    - `batch`: the rounds.
+    - `routes`: routes of the messages of all rounds.
+    - `forecast`: as in `run_round`; its segments are looked up here.
+    - `extents`: of bandwidths and latencies; None if links never change.
+    - `progress`: of all rounds; `place` is that of the current round.
+    - `overheads`, `steady`: as in `run_round`.
+    - `begin`: the round to start or resume.
     """
     P, place = len(progress.done), progress.place
     if forecast is not None and extents is not None:
@@ -175,18 +156,11 @@ def split_time(
 ) -> None:
     """Write the seconds that each rank communicates, computes and waits into `split`, from `accounted` to its end.
 
-    Parameters
-    ----------
-    everything, working : RankIntervals
-        All intervals, and those of work.
-    progress : Progress
-        Of all rounds, at the end.
-    accounted : ndarray, shape (P,)
-        Start of accounting [s].
-    scratch : (ndarray, ndarray), of shape (n,) each
-        Buffers for the intervals of one rank.
-    split : (ndarray, ndarray, ndarray), of shape (P,) each
-        Output.
+    - `everything`, `working`: all intervals, and those of work.
+    - `progress`: of all rounds, at the end.
+    - `accounted` (P,): start of accounting [s].
+    - `scratch` (n,) each: buffers for the intervals of one rank.
+    - `split` (P,) each: output.
     """
     for rank in range(len(progress.done)):
         communicating, computing, waiting = split

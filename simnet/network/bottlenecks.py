@@ -15,12 +15,8 @@ from simnet.base.arrays import Floats
 def find_bottlenecks(table: NDArray[np.int64], capacity: Floats) -> NDArray[np.int64]:
     """Return routes reduced to the links that determine how all flows share bandwidth.
 
-    Parameters
-    ----------
-    table : ndarray of int, shape (m, L)
-        Links of each route, at least one and none twice, padded with -1. All flows are on these routes.
-    capacity : ndarray, shape (number of links,)
-        Constant capacity of each link [byte/s].
+    - `table` (m, L): links of each route, at least one and none twice, padded with -1. All flows are on these routes.
+    - `capacity` (number of links,): constant capacity of each link [byte/s].
 
     Returns
     -------

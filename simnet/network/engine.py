@@ -42,14 +42,9 @@ _OFTEN = 4
 class Handle(NamedTuple):
     """Location of a run in the tables.
 
-    Parameters
-    ----------
-    run, ranks : int
-        Row of the run, and of its first rank.
-    n_ranks, slots, n_messages : int
-        Ranks, messages that can be in flight at once, and all messages.
-    taken : list of (Table, int, int)
-        All rows it holds: table, first row, count.
+    - `run`, `ranks`: row of the run, and of its first rank.
+    - `n_ranks`, `slots`, `n_messages`: ranks, messages that can be in flight at once, and all messages.
+    - `taken`: all rows it holds: table, first row, count.
     """
 
     run: int
@@ -65,24 +60,14 @@ class Engine(LinkTables):
 
     Times are seconds since `origin`, so that they keep their precision late in a simulation.
 
-    Parameters
-    ----------
-    links : Links
-        Links and routes.
-    overheads : (float, float)
-        Seconds per message before it leaves the sender and after its last byte arrived.
-    stack : Stack
-        Transport stack.
-    sharing : Sharing
-        How flows share links.
-    multipath : bool
-        If true, a message may take any equal-cost route.
-    adaptive : bool
-        If true, it takes the least loaded one.
-    watching : bool
-        If true, `advance` returns when a link fails or recovers.
-    compiled : bool
-        If true, use the compiled event loop if available.
+    - `links`: links and routes.
+    - `overheads`: seconds per message before it leaves the sender and after its last byte arrived.
+    - `stack`: transport stack.
+    - `sharing`: how flows share links.
+    - `multipath`: if true, a message may take any equal-cost route.
+    - `adaptive`: if true, it takes the least loaded one.
+    - `watching`: if true, `advance` returns when a link fails or recovers.
+    - `compiled`: if true, use the compiled event loop if available.
     """
 
     def __init__(
@@ -178,14 +163,9 @@ class Engine(LinkTables):
     def run(self, program: Program, keep: bool, alone: bool = False) -> Handle:
         """Start the ranks of a program.
 
-        Parameters
-        ----------
-        program : Program
-            The schedules.
-        keep : bool
-            Whether to keep start and finish of every message.
-        alone : bool
-            Whether nothing else will be in flight meanwhile.
+        - `program`: the schedules.
+        - `keep`: whether to keep start and finish of every message.
+        - `alone`: whether nothing else will be in flight meanwhile.
         """
         P, schedule = program.hosts.size, program.schedule
         taken: list[tuple[Table, int, int]] = []

@@ -50,12 +50,8 @@ _interpreted = JitThreshold(_MANY)
 class EngineSelector:
     """The engine of a network: interpreted at first, compiled once there is enough work.
 
-    Parameters
-    ----------
-    links : Links
-        Links and routes.
-    overheads, stack, sharing, options
-        As for `Engine`.
+    - `links`: links and routes.
+    - `overheads`, `stack`, `sharing`, `options`: as for `Engine`.
     """
 
     def __init__(

@@ -37,16 +37,10 @@ _AT_ONCE = 1 << 17
 class LinkTables(Store):
     """Links and routes in the event loop's tables; times count from an `origin` [s].
 
-    Parameters
-    ----------
-    links : Links
-        Links and routes.
-    multipath : bool
-        If true, a message may take any equal-cost route.
-    watching : bool
-        If true, messages are rerouted around failed links.
-    compiled : bool
-        If true, use the compiled event loop if available.
+    - `links`: links and routes.
+    - `multipath`: if true, a message may take any equal-cost route.
+    - `watching`: if true, messages are rerouted around failed links.
+    - `compiled`: if true, use the compiled event loop if available.
     """
 
     def __init__(self, links: Links, multipath: bool, watching: bool, compiled: bool) -> None:

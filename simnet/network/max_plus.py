@@ -59,16 +59,10 @@ _Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 class MaxPlusResult(NamedTuple):
     """Result of timing a schedule; times count from the program's origin.
 
-    Parameters
-    ----------
-    finish : ndarray, shape (P,)
-        Completion time of each rank [s].
-    start, arrive : ndarray, shape (number of messages,)
-        When each message was sent and arrived [s]; empty unless kept.
-    computing : list of (ndarray, ndarray)
-        Start and end of work, shape (n * P,) each; empty unless kept.
-    split : callable, optional
-        Returns how ranks spent their time, where that is already known.
+    - `finish` (P,): completion time of each rank [s].
+    - `start`, `arrive` (number of messages,): when each message was sent and arrived [s]; empty unless kept.
+    - `computing`: start and end of work, shape (n * P,) each; empty unless kept.
+    - `split`: returns how ranks spent their time, where that is already known.
     """
 
     finish: Floats
@@ -87,19 +81,12 @@ def time_max_plus(
 ) -> MaxPlusResult | None:
     """Time schedules without background flows; None if messages share links unsolvably, or wait too long.
 
-    Parameters
-    ----------
-    program : Program
-        Without failures.
-    links : Links
-        Without packet loss if they change. Known weather is cached with them.
-    overheads : (float, float)
-        Seconds per message before it leaves and after its last byte arrived.
-    alone : callable
-        Times one round that all ranks enter at 0 on constant links, with sharing: completion of ranks, and when each
-        message was sent and arrived.
-    keep : bool
-        Whether to keep start and arrival of every message.
+    - `program`: without failures.
+    - `links`: without packet loss if they change. Known weather is cached with them.
+    - `overheads`: seconds per message before it leaves and after its last byte arrived.
+    - `alone`: times one round that all ranks enter at 0 on constant links, with sharing: completion of ranks, and when
+      each message was sent and arrived.
+    - `keep`: whether to keep start and arrival of every message.
     """
     if keep and len(program.parts) == 1 and not program.delays:
         went = _at_once(program, links, overheads)
@@ -247,12 +234,8 @@ class _PreparedRound:
 class _Layout:
     """Prepares the rounds of one timing on their routes; patterns and short rounds are cached with the links.
 
-    Parameters
-    ----------
-    hosts : ndarray, shape (P,)
-        Host of each rank.
-    links : Links
-        Links and routes.
+    - `hosts` (P,): host of each rank.
+    - `links`: links and routes.
     """
 
     def __init__(self, hosts: Ranks, links: Links) -> None:
@@ -439,12 +422,8 @@ def covered_seconds(
 ) -> Floats:
     """Return the length of the union of each rank's intervals [s]; shape (P,).
 
-    Parameters
-    ----------
-    who, first, last : sequence of ndarray
-        Rank, start and end of each interval [s].
-    accounted, finish : ndarray, shape (P,)
-        Bounds of the time that counts [s].
+    - `who`, `first`, `last`: rank, start and end of each interval [s].
+    - `accounted`, `finish` (P,): bounds of the time that counts [s].
     """
     rank, n_ranks = np.concatenate(who), finish.size
     begin = np.maximum(np.concatenate(first), accounted[rank])

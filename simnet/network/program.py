@@ -22,28 +22,16 @@ from simnet.schedule import Schedule
 class Program:
     """Schedules in a row to be timed. Times count from `origin`, except the origin itself and failures.
 
-    Parameters
-    ----------
-    origin : float
-        The moment from which times count [s].
-    parts : sequence of (Schedule, ndarray of shape (P,))
-        Schedules in order, and when each rank may enter each [s].
-    hosts, start, accounted : ndarray, shape (P,)
-        Host of each rank, when it enters, and the start of its accounting [s].
-    delays : Delays
-        Extra latency of each message.
-    picks : ndarray of int, shape (number of messages,)
-        Candidate route of each message; empty for the first.
-    failures : mapping of int to float
-        Ranks that fail for good, and when [s].
-    software : ndarray, shape (P,), optional
-        Seconds of library software in each rank's work.
-    software_of_rounds : callable, optional
-        Returns its part before each round; with ``cut=True`` for cut rings.
-    streams : Streams, optional
-        Work on compute streams, which then opens the parts.
-    computed : Computed, optional
-        Computation known beforehand, which the gates represent.
+    - `origin`: the moment from which times count [s].
+    - `parts` (P,)): schedules in order, and when each rank may enter each [s].
+    - `hosts`, `start`, `accounted` (P,): host of each rank, when it enters, and the start of its accounting [s].
+    - `delays`: extra latency of each message.
+    - `picks` (number of messages,): candidate route of each message; empty for the first.
+    - `failures`: ranks that fail for good, and when [s].
+    - `software` (P,), optional: seconds of library software in each rank's work.
+    - `software_of_rounds`: returns its part before each round; with ``cut=True`` for cut rings.
+    - `streams`: work on compute streams, which then opens the parts.
+    - `computed`: computation known beforehand, which the gates represent.
     """
 
     origin: float

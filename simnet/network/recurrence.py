@@ -31,22 +31,13 @@ _TOUCH = 1e-10
 class Traffic(NamedTuple):
     """The messages of a round on their routes.
 
-    Parameters
-    ----------
-    src, dst : ndarray of int64, shape (m,)
-        Ranks.
-    nbytes : ndarray of float64, shape (m,)
-        Bytes of each message.
-    compute : ndarray of float64, shape (P,) or (0,)
-        Seconds each rank works before it enters.
-    links : ndarray of int64, shape (m, L)
-        Links of each route, padded with -1; all -1 for an empty message over constant links.
-    own : ndarray of int64, shape (m,)
-        The sender's own link; -1 for none.
-    single : bool
-        Whether no rank sends two messages over one own link.
-    exclusive : bool
-        Whether there are many routes, over constant links, and none share a link.
+    - `src`, `dst` (m,): ranks.
+    - `nbytes` (m,): bytes of each message.
+    - `compute` (P,) or (0,): seconds each rank works before it enters.
+    - `links` (m, L): links of each route, padded with -1; all -1 for an empty message over constant links.
+    - `own` (m,): the sender's own link; -1 for none.
+    - `single`: whether no rank sends two messages over one own link.
+    - `exclusive`: whether there are many routes, over constant links, and none share a link.
     """
 
     src: Ranks
@@ -62,13 +53,9 @@ class Traffic(NamedTuple):
 class RouteState(NamedTuple):
     """State of each message's route when last looked up; fields have shape (m,).
 
-    Parameters
-    ----------
-    latency, latency_since, latency_until : ndarray of float64
-        Latency, and when it holds [s].
-    seconds, own, rate_since, rate_until : ndarray of float64
-        Seconds for the bytes at the narrowest and at the own link, and when these rates hold [s]. The ``_since`` and
-        ``_until`` arrays are empty for constant links.
+    - `latency`, `latency_since`, `latency_until`: latency, and when it holds [s].
+    - `seconds`, `own`, `rate_since`, `rate_until`: seconds for the bytes at the narrowest and at the own link, and when
+      these rates hold [s]. The ``_since`` and ``_until`` arrays are empty for constant links.
     """
 
     latency: Floats
@@ -83,12 +70,8 @@ class RouteState(NamedTuple):
 class Cursors(NamedTuple):
     """Timelines of one quantity of all links, and the segment of each link last looked up.
 
-    Parameters
-    ----------
-    times, values : ndarray of float64, shape (n,)
-        As in `Timelines`.
-    segment : ndarray of int64, shape (number of links,)
-        Current segment of each link.
+    - `times`, `values` (n,): as in `Timelines`.
+    - `segment` (number of links,): current segment of each link.
     """
 
     times: Floats
@@ -106,26 +89,15 @@ class Forecast(NamedTuple):
 class Progress(NamedTuple):
     """Progress of a round that is repeated; all arrays are updated.
 
-    Parameters
-    ----------
-    begun : ndarray of float64, shape (repeats * P,) or (0,)
-        When each rank reached the round [s].
-    entered : ndarray of float64, shape (repeats * P,), or (P,) without `begun`
-        When each rank entered it after its work [s].
-    done : ndarray of float64, shape (P,)
-        When each rank has finished [s].
-    busy : ndarray of float64, shape (number of links,)
-        Until when each link is in use [s].
-    pair : ndarray of int64, shape (number of links,)
-        Ranks of the last message with this own link: src * P + dst.
-    pair_end : ndarray of float64, shape (number of links,)
-        When the last byte of that message had passed [s].
-    port_free : ndarray of float64, shape (number of links,)
-        When it had left its host [s], where a rank sends several over one link.
-    sent, arrived : ndarray of float64, shape (repeats * m,) or (0,)
-        When each message was sent and arrived [s].
-    place : ndarray of int64, shape (2,)
-        Current repetition and message; message -1 before any rank has entered.
+    - `begun` (repeats * P,) or (0,): when each rank reached the round [s].
+    - `entered` (repeats * P,), or (P,) without `begun`: when each rank entered it after its work [s].
+    - `done` (P,): when each rank has finished [s].
+    - `busy` (number of links,): until when each link is in use [s].
+    - `pair` (number of links,): ranks of the last message with this own link: src * P + dst.
+    - `pair_end` (number of links,): when the last byte of that message had passed [s].
+    - `port_free` (number of links,): when it had left its host [s], where a rank sends several over one link.
+    - `sent`, `arrived` (repeats * m,) or (0,): when each message was sent and arrived [s].
+    - `place` (2,): current repetition and message; message -1 before any rank has entered.
     """
 
     begun: Floats
@@ -155,24 +127,14 @@ def run_round(
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        The messages.
-    routes : RouteState
-        Their routes; updated.
-    forecast : Forecast or None
-        Timelines; None for constant links. Numba compiles both cases separately.
-    progress : Progress
-        Updated.
-    delays : ndarray of float64, shape (repeats * m,) or (0,)
-        Extra latency of each message [s].
-    overheads : (float, float)
-        Seconds before a message leaves and after its last byte arrived.
-    repeats : int
-        Occurrences of the round.
-    steady : bool
-        Whether the round takes equally long whenever all ranks enter at once.
+    - `traffic`: the messages.
+    - `routes`: their routes; updated.
+    - `forecast`: timelines; None for constant links. Numba compiles both cases separately.
+    - `progress`: updated.
+    - `delays` (repeats * m,) or (0,): extra latency of each message [s].
+    - `overheads`: seconds before a message leaves and after its last byte arrived.
+    - `repeats`: occurrences of the round.
+    - `steady`: whether the round takes equally long whenever all ranks enter at once.
     """
     done, place, work = np.asarray(progress.done), progress.place, np.asarray(traffic.compute)
     together = steady and _all_equal(done)

@@ -68,14 +68,9 @@ class RepeatedRound(NamedTuple):
 class CachedSchedule:
     """A schedule prepared on links.
 
-    Parameters
-    ----------
-    rounds : iterable of RepeatedRound
-        Its rounds.
-    n_ranks : int
-        Number of ranks.
-    links : Links
-        The links.
+    - `rounds`: its rounds.
+    - `n_ranks`: number of ranks.
+    - `links`: the links.
     """
 
     def __init__(self, rounds: Iterable[RepeatedRound], n_ranks: int, links: Links) -> None:
@@ -131,14 +126,9 @@ class CachedSchedule:
     ) -> Progress | None:
         """Time the schedule; None if it has to go round by round.
 
-        Parameters
-        ----------
-        program, links, overheads
-            As of `simnet.network.max_plus.time_max_plus`.
-        loops : module
-            The functions of `simnet.network.batched_schedule`.
-        outlook : WeatherForecast
-            The weather ahead.
+        - `program`, `links`, `overheads`: as of `simnet.network.max_plus.time_max_plus`.
+        - `loops`: the functions of `simnet.network.batched_schedule`.
+        - `outlook`: the weather ahead.
         """
         ((_, ready),) = program.parts
         done = np.maximum(program.start, ready)

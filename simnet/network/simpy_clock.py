@@ -30,14 +30,10 @@ _LATE = 1.0
 class Clock:
     """What is in flight in a network.
 
-    Parameters
-    ----------
-    env : simpy.Environment
-        Its time.
-    engines : EngineSelector
-        The engine; not shared with another clock.
-    origin : float, optional
-        The moment from which the environment's time counts [s]; by default 0, with an origin of the network's own.
+    - `env`: its time.
+    - `engines`: the engine; not shared with another clock.
+    - `origin`: the moment from which the environment's time counts [s]; by default 0, with an origin of the network's
+      own.
     """
 
     def __init__(self, env: simpy.Environment, engines: EngineSelector, origin: float | None = None) -> None:

@@ -42,13 +42,9 @@ _MOST = 64
 class SymmetricRun(NamedTuple):
     """Timing of a program with symmetric ranks.
 
-    Parameters
-    ----------
-    finish : float
-        Completion time [s].
-    times : ndarray, shape (12, number of rounds)
-        Per round: messages sent and arrived, start and end of work, and start and end of four kinds of software as in
-        `Engine.software` [s]; NaN for none.
+    - `finish`: completion time [s].
+    - `times` (12, number of rounds): per round: messages sent and arrived, start and end of work, and start and end of
+      four kinds of software as in `Engine.software` [s]; NaN for none.
     """
 
     finish: float
@@ -58,18 +54,11 @@ class SymmetricRun(NamedTuple):
 class _Routes(NamedTuple):
     """Common properties of the routes of a round.
 
-    Parameters
-    ----------
-    capacities : tuple of float
-        Capacity of each link, the host's own first [byte/s].
-    latency : float
-        Latency of each route [s].
-    own, last : ndarray, shape (P,)
-        First link of the route each rank sends over, last link of the one it receives over.
-    between : frozenset of int
-        All other links.
-    two_way : bool
-        Whether control messages back to the sender leave over the own link, too.
+    - `capacities`: capacity of each link, the host's own first [byte/s].
+    - `latency`: latency of each route [s].
+    - `own`, `last` (P,): first link of the route each rank sends over, last link of the one it receives over.
+    - `between`: all other links.
+    - `two_way`: whether control messages back to the sender leave over the own link, too.
     """
 
     capacities: tuple[float, ...]
@@ -92,14 +81,9 @@ class _Few(NamedTuple):
 class SymmetryCache(NamedTuple):
     """Results that a network reuses.
 
-    Parameters
-    ----------
-    routes : dict
-        Common route properties by round pattern; None if there are none.
-    clocks : dict
-        Timing function of each small network.
-    passed : dict
-        Timing of loops of rounds on small networks from time 0; None if times do not repeat.
+    - `routes`: common route properties by round pattern; None if there are none.
+    - `clocks`: timing function of each small network.
+    - `passed`: timing of loops of rounds on small networks from time 0; None if times do not repeat.
     """
 
     routes: dict[bytes, _Routes | None]
@@ -116,18 +100,12 @@ def time_symmetric(
 ) -> SymmetricRun | None:
     """Time a program with symmetric ranks; None if they are not, or not known to be.
 
-    Parameters
-    ----------
-    program : Program
-        With uncut rings and no failures.
-    links : Links
-        Of its network.
-    stack : Stack
-        Transport stack.
-    timed : callable
-        Returns, for the graph of a small network, a function that times schedules there, with cut rings and messages.
-    memory : SymmetryCache
-        Of this network; updated.
+    - `program`: with uncut rings and no failures.
+    - `links`: of its network.
+    - `stack`: transport stack.
+    - `timed`: returns, for the graph of a small network, a function that times schedules there, with cut rings and
+      messages.
+    - `memory`: of this network; updated.
     """
     gates, index, parts = program.gates(), 0, []
     for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):

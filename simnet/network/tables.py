@@ -44,14 +44,9 @@ def empty_state(compiled: bool) -> State:
 class Table:
     """Rows of one kind of record in a state, allocated and freed in ranges.
 
-    Parameters
-    ----------
-    state : State
-        The state; `take` may replace its rows.
-    name : str
-        Name of the table in it.
-    kind : type
-        Of a row: a dataclass, float or int.
+    - `state`: the state; `take` may replace its rows.
+    - `name`: name of the table in it.
+    - `kind`: of a row: a dataclass, float or int.
     """
 
     def __init__(self, state: State, name: str, kind: type) -> None:
@@ -151,14 +146,9 @@ class Table:
 class Store:
     """A state with links, routes and flows.
 
-    Parameters
-    ----------
-    compiled : bool
-        If true, use the compiled event loop if available.
-    n_links : int
-        Number of links.
-    hops : int
-        Links of the longest route known so far.
+    - `compiled`: if true, use the compiled event loop if available.
+    - `n_links`: number of links.
+    - `hops`: links of the longest route known so far.
 
     Attributes
     ----------

@@ -23,16 +23,10 @@ memory_view: Any = memoryview
 class WeatherForecast:
     """The weather that a schedule will meet, as far as it is known.
 
-    Parameters
-    ----------
-    links : Links
-        The links.
-    origin : float
-        The moment from which times count [s].
-    start, until : float
-        First moment, and earliest end, of the forecast [s].
-    n_messages : int
-        Messages of the schedule.
+    - `links`: the links.
+    - `origin`: the moment from which times count [s].
+    - `start`, `until`: first moment, and earliest end, of the forecast [s].
+    - `n_messages`: messages of the schedule.
     """
 
     def __init__(self, links: Links, origin: float, start: float, until: float, n_messages: int) -> None:
@@ -88,14 +82,9 @@ class WeatherForecast:
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
         """Extend the forecast beyond `when`; return whether that succeeded within the limits.
 
-        Parameters
-        ----------
-        through : int
-            Messages that have completed.
-        route : ndarray of int64, shape (L,)
-            Links of the next message, padded with -1.
-        now, when : float
-            When the first rank entered, and the time that is unknown [s].
+        - `through`: messages that have completed.
+        - `route` (L,): links of the next message, padded with -1.
+        - `now`, `when`: when the first rank entered, and the time that is unknown [s].
         """
         used = route[route >= 0]
         segments = int((self._timelines[0].last[used] - self._timelines[0].first[used]).sum())

@@ -30,17 +30,11 @@ _RESIDUE = 1e-14
 def create_message(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
     """Return the flow of a new message that has a route and has not left.
 
-    Parameters
-    ----------
-    s : State
-    owner : int
-        Its run, or `TRANSFER`.
-    first, candidates : int
-        First candidate route, and their number.
-    pick : int
-        Candidate number, modulo their count; ignored with adaptive routing.
-    nbytes, delay : float
-        Bytes, and extra latency [s].
+    - s
+    - `owner`: its run, or `TRANSFER`.
+    - `first`, `candidates`: first candidate route, and their number.
+    - `pick`: candidate number, modulo their count; ignored with adaptive routing.
+    - `nbytes`, `delay`: bytes, and extra latency [s].
     """
     f = take_flow(s)
     r = first + pick % candidates

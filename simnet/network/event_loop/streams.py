@@ -14,15 +14,10 @@ from simnet.network.event_loop.records import ComputeSlice, State, Stream
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
     """Advance a stream to a time, to a place in its queue, or to the end of a part's selection.
 
-    Parameters
-    ----------
-    s : State
-    row : int
-        The stream.
-    until, place : float
-        Time and place; infinity for none.
-    part : int
-        The part; -1 for none.
+    - s
+    - `row`: the stream.
+    - `until`, `place`: time and place; infinity for none.
+    - `part`: the part; -1 for none.
     """
     x = s.streams[row]
     while x.reached < until:
