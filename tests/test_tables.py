@@ -50,14 +50,15 @@ ROWS = {
     records.Flow: "bottleneck new_bottleneck place port route owner behind next",
     records.FlowEnd: "flow",
     records.LinkMembership: "before behind flow",
-    records.Link: "first_use crowd bandwidths latencies port_rank port_flow port_first port_last first_passing",
+    records.Link: "first_membership incast_derating bandwidths latencies port_rank port_flow port_first port_last"
+    " first_passing",
     records.Route: "own loss",
     records.Background: "route flow timeline",
     records.Run: "ranks rounds delays picks sent arrived software",
     records.Rank: "run stream round_index early controls",
     records.Round: "tasks gates worked opens unpacks",
     records.Task: "messages incoming",
-    records.Stream: "portions",
+    records.Stream: "compute_slices",
     records.Message: "src dst route connection back",
     records.Connection: "last",
     records.EarlyArrival: "round_index next",
@@ -143,7 +144,7 @@ def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
         store.loop.detach_flow(store.state, flows[leaving])
         here.remove(leaving)
     assert store.links.read("users").tolist() == [0] * 5
-    assert store.links.read("first_use").tolist() == [-1] * 5
+    assert store.links.read("first_membership").tolist() == [-1] * 5
 
 
 @pytest.mark.parametrize(("flows", "links", "ranks"), [(3, 5, 50), (40, 2, 0), (1, 30, 7)])
@@ -152,7 +153,7 @@ def test_lists_have_room_for_all_that_may_stand_in_them_at_once(flows, links, ra
     store.make_room(flows=flows, ranks=ranks)
     most = {
         # A flow is due and its host's own link, a link changes, a rank enters and fails.
-        "agenda": 2 * flows + links + 2 * ranks,
+        "event_queue": 2 * flows + links + 2 * ranks,
         "ends": flows,
         "new": flows,
         "dirty": links,
