@@ -241,7 +241,7 @@ def test_on_a_ring_of_equal_links_everyone_gets_a_share_of_as_many_as_pass(links
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
 def test_on_a_parking_lot_the_long_flow_gets_the_least_share(crowds):
-    # A long flow over all links, and a incast_derating of short ones on each: the long one is held up where the crowd is largest.
+    # A long flow over all links, and a crowd of short ones on each: the long one is held up where the crowd is largest.
     links = list(range(len(crowds)))
     routes = [tuple(links), *((link,) for link in links for _ in range(crowds[link]))]
     long = 1.0 / (1 + max(crowds))
