@@ -94,4 +94,4 @@ def test_every_table_that_commands_write_is_guarded() -> None:
         if name == "simnet/base/spreadsheets.py" or any(name.startswith(one) for one in own):
             continue
         for match in re.finditer(r".*\.to_csv\(|.*csv\.writer\(", text):
-            assert "guarded" in (text if "csv.writer" in match[0] else match[0]), f"{name}: {match[0]}"
+            assert "guard_" in (text if "csv.writer" in match[0] else match[0]), f"{name}: {match[0]}"
