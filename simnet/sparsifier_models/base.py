@@ -77,10 +77,10 @@ def checked_part(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> NDArray[Any]:
-    """Return a copy of an array of a saved state, converted to `dtype` without loss.
+    """Return a copy of the array `name` of a saved `state`, converted to `dtype` without loss.
 
     `shape` has the length of each axis, or the range that it may lie in. ValueError: it has another type or shape, or a
-    number is not finite or not in [least, most].
+    number is not finite, below `least` or above `most`.
 
     Examples
     --------
