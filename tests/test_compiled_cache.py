@@ -16,9 +16,9 @@ from simnet.base import compiled_cache
 # Compiled as the loops of simnet are; those would take seconds.
 SMALL = """
 from numba.core import types
-from simnet.base.compiling import compiled
+from simnet.base.compiling import compile_function
 
-@compiled(types.int64(types.int64))
+@compile_function(types.int64(types.int64))
 def twice(number):
     return 2 * number
 """

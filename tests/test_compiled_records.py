@@ -84,7 +84,7 @@ def both(short, wide):
 
 
 def test_a_function_is_compiled_once_for_whole_numbers_of_all_widths_and_constants(monkeypatch):
-    monkeypatch.setattr("simnet.base.compiling.kept_code", lambda function, sources: NullCache())
+    monkeypatch.setattr("simnet.base.compiling.find_cache", lambda function, sources: NullCache())
     module = ModuleType(__name__)
     module.__dict__.update(tripled=tripled, both=both)
     made = compiled_module(module)

@@ -148,8 +148,8 @@ def test_threads_that_look_at_once_see_all_of_one_graph():
 
 def test_a_network_that_only_times_does_without_networkx():
     code = (
-        "import sys, topologies\n"
-        "from simnet import collectives\n"
+        "import sys\n"
+        "from simnet import collectives, topologies\n"
         "from simnet.network import Network\n"
         "for family, size in ('star', {'hosts': 4}), ('ring', {'hosts': 4}), ('fat_tree', {'k': 4}):\n"
         "    graph = topologies.build(family, **size, latency=1e-3, bandwidth=1e9)\n"

@@ -261,7 +261,7 @@ from typing import Annotated
 from simnet.base.quantities import Absolute, Duration, Share
 from simnet.base.rng import stream
 from simnet.network.weather import Signal, constant, steps
-from simnet.policies import Candidate, PolicyContext, distinct
+from simnet.policies import Candidate, PolicyContext, check_distinct
 
 
 def rush(depth: Share, length: Duration = 3600.0, *, seed: int, name: tuple[str | int, ...] = ()) -> Signal:
@@ -294,7 +294,7 @@ class Turns:
     '''
 
     def __init__(self, candidates: Sequence[Candidate], every: int = 1, seed: int = 0) -> None:
-        self.candidates, self.every, self.seed = distinct(candidates), every, seed
+        self.candidates, self.every, self.seed = check_distinct(candidates), every, seed
 
         if every == 13:
             raise ValueError("turns of 13 bring bad luck")

@@ -4,7 +4,7 @@ A message of B bytes pays the sender's overhead, the latency of its route when i
 the max-min fair share of every link on the route, and the receiver's overhead: alpha + B * beta on an idle constant
 route. Rates change whenever a link on the route changes or a flow that shares a link starts or ends. A link without
 capacity makes transfers wait. A transport stack frames messages and decides when a send completes
-(`simnet.network.stack`).
+(`simnet.network.stack`). The module is long, as all that a user calls on a network stands in one class.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def throughput(samples: SampleCount, seconds: float) -> Throughput:
 
     Examples
     --------
-    >>> throughput(Samples(50, "images"), 4.0)
+    >>> throughput(SampleCount(50, "images"), 4.0)
     {'throughput': 12.5, 'throughput_unit': 'images/s'}
     """
     rate = float(f"{samples.number / seconds:.12g}") if seconds else None
@@ -35,7 +35,7 @@ def throughput_sentences(rates: Mapping[str, Throughput | None], how: str = "") 
 
     Examples
     --------
-    >>> batch = Samples(512, "images")
+    >>> batch = SampleCount(512, "images")
     >>> throughput_sentences({"dense": throughput(batch, 0.5), "AG": throughput(batch, 0.25)})
     ['Throughput of all workers: AG 2,050 images/s, dense 1,020 images/s.']
     """

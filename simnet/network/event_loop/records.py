@@ -2,7 +2,8 @@
 
 Things are referred to by their row in a table, -1 for none: ``s.flows[f].rate`` is the rate of flow f. Tables are lists
 of these classes when interpreted, and arrays of the same fields for the compiled functions
-(`simnet.base.compiled_records`), with the same results.
+(`simnet.base.compiled_records`), with the same results. It is long, as the whole state
+stands on one page.
 """
 
 from __future__ import annotations

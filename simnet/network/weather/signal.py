@@ -1,7 +1,7 @@
 """Piecewise-constant functions of time and their integrals: bandwidth or latency of a link.
 
 The bytes a link can deliver since time zero are a piecewise-linear curve, so the finish of a transfer is one exact
-inverse look-up, with no time step.
+inverse look-up, with no time step. The module is long, as each kind of signal has its integral and its inverse here.
 """
 
 from __future__ import annotations

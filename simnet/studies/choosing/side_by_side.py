@@ -353,9 +353,9 @@ def side_by_side(
 
     Examples
     --------
-    >>> from simnet.base.processes import Here
+    >>> from simnet.base.processes import InlinePool
     >>> fields = ["job.iterations=2", "job.scale=200000", "exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"]
-    >>> found = side_by_side("local_steps_wan", ["job.strategy.period=5,20"], overrides=fields, pool=Here())
+    >>> found = side_by_side("local_steps_wan", ["job.strategy.period=5,20"], overrides=fields, pool=InlinePool())
     >>> [found.label(row) for row in found.rows][0], found.inner_steps
     ('period 20, topk', 200)
     """
