@@ -1,6 +1,7 @@
 """The first answer that a user gets: what commands say of progress, of ties, and of what was not compared."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -39,7 +40,18 @@ def test_nothing_is_said_of_progress_where_no_model_is_trained_but_that_accuracy
 
 def test_a_choice_at_a_point_says_who_is_tied_and_that_accuracy_is_ignored():
     # Between two workers a tree sends a gradient twice, of half the bytes; rounding it takes 0.05 % of that time.
-    point = ("--workers", 2, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
+    point = (
+        "--workers",
+        2,
+        "--parameters",
+        11_689_512,
+        "--latency",
+        "1ms",
+        "--bandwidth",
+        "1Gbit/s",
+        "--density",
+        "1%",
+    )
     command = ("choose", *point, "--schemes", "dense:algorithm=ring,fp16:algorithm=tree")
     console, found = did(*command).stdout, json.loads(did(*command, "--json").stdout)
     assert 0 < found["margin_of_exchange"] < 1e-3
@@ -222,9 +234,99 @@ def test_every_command_says_what_overlaps(tmp_path, command, line):
     assert line in did(*arguments, *out).stdout
 
 
-def test_choose_says_that_it_ranks_exchanges_after_the_backward_pass():
-    said = did("choose", "--workers", 8, "--model", "resnet50", "--latency", "1 ms", "--bandwidth", "10 Gbit/s").stdout
-    assert "Overlap: none; ranked is an exchange that begins after the backward pass." in said
+def chosen(*words):
+    return json.loads(did("choose", *words, "--json").stdout)
+
+
+def test_flags_are_a_scenario_to_the_last_digit(tmp_path):
+    point = ("--workers", 8, "--model", "resnet50", "--latency", "1 ms", "--bandwidth", "10 Gbit/s", "--density", "1%")
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "name: base\nworkers: 8\nnetwork: {topology: {star: {latency: 1 ms, bandwidth: 10 Gbit/s}}}\n"
+        "job: {model: resnet50, scale: 1000, iterations: 8, density: 1 %}\n"
+        "exchanges:\n  AG-Topk: {scheme: topk}\n  ART-ring: {scheme: artopk, collective: ring}\n"
+        "  dense ring: {scheme: dense, algorithm: ring}\n",
+        encoding="utf-8",
+    )
+    found = chosen(*point)
+    assert found == chosen(path) == chosen("base")
+    assert found["decision"] == "AG-Topk"
+    assert found["overlap"]["after"] == []
+
+
+def test_flags_of_a_job_are_its_fields(tmp_path):
+    path, among = tmp_path / "own.yaml", ("--schemes", "topk,fp16:algorithm=ring")
+    path.write_text(
+        "name: base\nworkers: 4\nnetwork: {stack: tcp, topology: {multi_gpu_nodes: {nodes: 2, gpus_per_node: 2,\n"
+        "  intra_latency: 5 us, intra_bandwidth: 100 GB/s, nic_latency: 95 us, nic_bandwidth: 1 Gbit/s}}}\n"
+        "job: {parameters: 1M, scale: 39, iterations: 8, density: 5 %, compute: {mean: 5 ms}}\n"
+        "exchanges: {AG-Topk: {scheme: topk}}\n",
+        encoding="utf-8",
+    )
+    job = ("--workers", 4, "--parameters", "1M", "--compute", "5 ms", "--density", "5%", "--stack", "tcp")
+    nodes = ("--gpus-per-node", 2, "--latency", "100 us", "--bandwidth", "1 Gbit/s")
+    ours, theirs = chosen(*job, *nodes, *among), chosen(path, *among)
+    times = [[one.pop("job_s") for one in found["ranking"]] for found in (ours, theirs)]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+    assert [one["exchange"] for one in ours["ranking"]] == [one["exchange"] for one in theirs["ranking"]]
+    assert ours["question"] == theirs["question"]
+
+
+def test_where_overlap_decides_the_first_place_flags_say_so():
+    """A sparse exchange whose code cannot overlap would be first if none could."""
+    point = ("--latency", "20 us", "--schemes", "topk,spardl")
+    found = chosen(*point)
+    assert (found["decision"], found["overlap"]["after"], found["overlap"]["otherwise"]) == (
+        "topk",
+        ["spardl"],
+        "spardl",
+    )
+    alone = chosen(*point, "--set", "job.overlap=none")
+    assert alone["decision"] == "spardl"
+    said = did("choose", *point).stdout
+    assert "Overlap: topk during the backward pass, in DDP's buckets; spardl after it, as its code does." in said
+    assert re.search(r"With none overlapped spardl would be fastest, \d+ % before topk\.", said)
+    assert "Assumed, as in the scenario base: workers=8, model=resnet50, bandwidth=10 Gbit/s, density=1 %" in said
+    assert "the stack ideal; device v100-torch2.6" in said
+
+
+def test_what_flips_a_job_is_so_on_both_sides():
+    point = {"latency": "100 us", "bandwidth": "10 Gbit/s", "density": "5%"}
+    among = ("--workers", 4, "--model", "resnet18", "--schemes", "topk,fp16:algorithm=ring,dense:algorithm=ring")
+
+    def first(**changed):
+        return chosen(*among, *(word for name, value in {**point, **changed}.items() for word in (f"--{name}", value)))
+
+    found, units = first(), {"latency": "s", "bandwidth": "B/s", "density": ""}
+    sides = [one for one in found["flips"] if one["quantity"] in units]
+    assert len(sides) >= 2
+    for one in sides:
+        name, away = one["quantity"], 1.03 if one["direction"] == "up" else 1 / 1.03
+        texts = [f"{one['value'] * factor:.9g} {units[name]}".strip() for factor in (1 / away, away)]
+        assert [first(**{name: text})["decision"] for text in texts] == [found["decision"], one["exchange"]]
+
+
+def test_where_closed_forms_do_not_say_what_flips_a_job_a_grid_is_named():
+    point = ("--schemes", "topk,spardl", "--latency", "20 us")
+    assert chosen(*point)["flips"] is None
+    assert "What would change the first place is found by a grid, as --param bandwidth=" in did("choose", *point).stdout
+
+
+def test_of_a_size_alone_the_exchange_is_ranked_and_its_chance_has_its_own_name():
+    found = chosen("--parameters", "1M", "--workers", 4)
+    assert found["question"]["method"] == "closed forms"
+    assert 0 < found["chance_of_fastest_exchange"] <= 1
+    assert "chance_to_be_fastest" not in found
+    assert "Ranked is an exchange by itself" in did("choose", "--parameters", "1M", "--workers", 4).stdout
+
+
+def test_links_of_a_scenario_are_those_of_its_topology():
+    few = ("--set", "job.iterations=3", "--schemes", "topk,dense")
+    slow = chosen("quickstart", "--latency", "20 ms", *few)
+    assert slow == chosen("quickstart", "--set", "network.topology.star.latency=20 ms", *few)
+    said = refused("choose", "two_level_nodes", "--latency", "1 ms")
+    assert "--latency: is no parameter of the topology multi_gpu_nodes" in said
+    assert "network.topology.multi_gpu_nodes.nic_latency" in said
 
 
 @pytest.mark.parametrize("effort", [(), ("--simulate",)])

@@ -98,7 +98,7 @@ def test_calls_of_a_cluster_whose_intervals_are_not_determined_say_so(tmp_path, 
 
 def test_no_choice_is_expected_to_lose_more_than_from_the_best_of_the_others_to_its_own_worst():
     """Who is ahead by more than both intervals hold loses nothing, whatever tails there are beyond them."""
-    point = ("--workers", 8, "--model", "resnet50", "--latency", "1 ms", "--bandwidth", "10 Gbit/s")
+    point = ("--workers", 8, "--parameters", 25_557_032, "--latency", "1 ms", "--bandwidth", "10 Gbit/s")
     rows = json.loads(did("choose", *point, "--error", 0.05, "--json").stdout)["ranking"]
     for row in rows:
         rival = min(other["low_s"] for other in rows if other is not row)

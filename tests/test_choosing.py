@@ -11,18 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commands
-from jobs import Source, job_on
 from looping import each
 from simnet import sparsifier_models, topologies
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
-from simnet.job import Compute, Overlap, run_policy
 from simnet.network import Network
-from simnet.policies import Fixed, Ramp
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
-from simnet.studies.choosing.cost_models import beside_backward, selecting
-from simnet.studies.choosing.decision import BUCKET, QUANTITIES
+from simnet.studies.choosing.cost_models import selecting
+from simnet.studies.choosing.decision import QUANTITIES
 from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
 from simnet.studies.choosing.rehearsals import Rehearsals, sample
@@ -276,29 +273,8 @@ def test_simulation_takes_the_mean_over_the_moments():
     both = by_simulation([(slow, 0.0), (fast, 5.0)], IDEAL)(choice, point)
     assert float(both.seconds) == pytest.approx(np.mean(each))
     # What links change by is no error.
-    assert both.weather == (pytest.approx(min(each)), pytest.approx(max(each)))
     alone = by_simulation([(Network(topologies.star(4, latency=1e-3, bandwidth=1e8)), 0.0)], IDEAL)(choice, point)
     assert both.high / both.seconds == pytest.approx(alone.high / alone.seconds)
-
-
-@pytest.mark.parametrize("label", ["dense ring", "AG-Topk", "ART-ring", "ART-tree", "gtopk", "spardl"])
-@pytest.mark.parametrize("rate", [1.25e9, 1.25e10])
-def test_what_is_left_after_the_backward_pass_is_what_a_job_has_left(label, rate):
-    # Four equal buckets. At the lower rate merges and gathers of the first ones meet slices of the backward pass.
-    workers, entries, scale, density, backward = 6, 4096, 1600, 0.125, 0.02
-    network = Network(topologies.star(workers, latency=1e-4, bandwidth=rate))
-    device = load_device("v100-torch2.6")
-    choice = next(one for one in choices(every=True) if one.label == label)
-    one = job_on(
-        network, workers, 1, source=Source(workers, (entries,) * 4, scale), overlap=Overlap(BUCKET, 0.5),
-        compute=Compute(2 * backward), density=[Ramp(1, density, density)], device=device,
-    )  # fmt: skip
-    (took,) = run_policy(one, "p", Fixed(choice.candidate)).iterations["iteration_s"]
-    point = OperatingPoint(workers, 4 * entries * scale, density, 1e-4, rate)
-    beside = beside_backward(backward, device)
-    best = decide([choice], point, by_closed_form(device), varies=(), backward=backward, beside=beside).best
-    # As a whole, after the backward pass, it may be faster.
-    assert best.left == pytest.approx(min(took - 2 * backward, best.seconds), rel=0.01)
 
 
 def gain_in_iteration_time(device, name, workers, latency, rate, density, per_node, batches, label):
@@ -356,23 +332,20 @@ def test_a_scenario_is_asked_at_the_median_of_its_links():
     question = from_scenario(load("fluctuating_wan"), Given())
     assert question.trajectory is not None
     assert float(question.point.bandwidth) == pytest.approx(float(np.median(question.trajectory.bandwidth)))
-    shares = question.shares()
-    assert sum(shares.values()) == pytest.approx(1)
-    assert len(shares) > 1
 
 
 did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))
 
 
 def test_first_use_works_on_defaults():
-    result = did()
+    result = did("--parameters", "25M")
     words = ("AG-Topk", "ART-ring", "fp16 ring", "Compression pays", "is faster from a latency of")
     for word in (*words, "device v100-torch2.6", "If selecting cost other than v100-torch2.6 says"):
         assert word in result.output
 
 
 def test_json_says_all_that_the_table_says():
-    result = did("--json", "--workers", "16", "--model", "resnet18", "--density", "1 %", "--latency", "20 ms")
+    result = did("--json", "--workers", "16", "--parameters", "11689512", "--density", "1 %", "--latency", "20 ms")
     found = json.loads(result.stdout)
     assert found["decision"] == found["ranking"][0]["exchange"]
     assert found["question"]["density"] == 0.01
@@ -386,7 +359,15 @@ def test_json_says_all_that_the_table_says():
     assert all((one["factor"] > 1) == (one["direction"] == "up") for one in found["selection_flips"])
 
 
-@pytest.mark.parametrize("arguments", [["--workers", "1"], ["--density", "1"], ["--latency", "0 s", "--workers", "3"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--workers", "1"],
+        ["--density", "1"],
+        ["--latency", "0 s", "--workers", "3"],
+        ["--parameters", "1M", "--workers", "1"],
+    ],
+)
 @pytest.mark.parametrize("json_", [[], ["--json"]])
 def test_limits_are_answered(arguments, json_):
     result = did(*arguments, *json_)
@@ -394,7 +375,8 @@ def test_limits_are_answered(arguments, json_):
 
 
 def test_two_runs_say_the_same():
-    assert did("--all", "--json", "--workers", 4).stdout == did("--all", "--json", "--workers", 4).stdout
+    point = ("--all", "--json", "--workers", 4, "--parameters", "25M")
+    assert did(*point).stdout == did(*point).stdout
 
 
 @pytest.mark.parametrize("scenario", ["quickstart", "fluctuating_wan"])
@@ -441,15 +423,15 @@ def test_exchanges_that_are_named_are_weighed_as_their_equals_are(about):
         (["--latency", "10 Gbit/s"], "--latency"),
         (["--bandwidth", "0"], "--bandwidth"),
         (["--device", "v10"], "did you mean 'v100-torch1.5'"),
-        (["--topology", "star"], "is only for --simulate"),
-        (["--simulate", "--topology", "fattree"], "there is no topology"),
+        (["--topology", "star", "--parameters", "1M"], "is only for --simulate"),
+        (["--topology", "fattree"], "there is no topology"),
         (["--simulate", "--workers", "100000"], "at most 4,096"),
         (["--schemes", "artopk:colective=tree"], "did you mean 'collective'"),
         (["--schemes", "topk", "--all"], "either names or --all"),
         (["--schemes", "topk:", "--fabric", "shaped_openmpi"], "OPTION=VALUE"),
-        (["--schemes", "hardthreshold:threshold=1"], "name a scenario"),
+        (["--parameters", "1M", "--schemes", "hardthreshold:threshold=1"], "name a scenario"),
         (["--schemes", "oktopk", "--map", "latency,bandwidth"], "oktopk is found by sampling"),
-        (["--schemes", "oktopk", "--gpus-per-node", "4"], "know nothing of nodes"),
+        (["--parameters", "1M", "--schemes", "oktopk", "--gpus-per-node", "4"], "know nothing of nodes"),
         (["--schemes", "exdyna:raise_factor=1.01"], "raise_factor"),
         (["--map", "latency"], "needs two quantities"),
         (["--map", "latency,latency"], "latency twice"),
@@ -464,8 +446,8 @@ def test_exchanges_that_are_named_are_weighed_as_their_equals_are(about):
         (["--map", "latency,bandwidth", "--json"], "is only for a decision"),
         (["--bandwidth", "1e-300 bit/s", "--json"], "from 1 to 1e+18"),
         (["--latency", "1e300 s"], "from 0 to 1e+06"),
-        (["--gpus-per-node", "4", "--simulate", "--topology", "ring"], "--gpus-per-node"),
-        (["quickstart", "--simulate", "--latency", "1 us"], "takes the links of the scenario"),
+        (["--gpus-per-node", "4", "--topology", "ring"], "--gpus-per-node"),
+        (["quickstart", "--map", "latency,density", "--simulate", "--latency", "1 us"], "takes the links of"),
         (["quickstart", "--map", "latency,density", "--simulate"], "does not heed it"),
         (["--cells", "50", "--range", "latency=1:2"], "is only for --map"),
         (["--gpus-per-node", "3", "--workers", "8"], "must divide the 8 workers"),

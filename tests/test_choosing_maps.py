@@ -83,8 +83,8 @@ def test_what_cannot_be_simulated_is_refused_in_words(arguments, message, tmp_pa
     ("arguments", "message"),
     [
         (["--map", "latency,bandwidth", "--misjudged", "4"], "--misjudged: is only for a decision by closed forms"),
-        (["--map", "latency,bandwidth", "--seed", "4"], "--seed: is only for simulations, scenarios and policy tables"),
-        (["--seed", "4"], "--seed: is only for simulations, scenarios and policy tables"),
+        (["--map", "latency,bandwidth", "--seed", "4"], "--seed: is only for jobs, simulations and policy tables"),
+        (["--parameters", "1M", "--seed", "4"], "--seed: is only for jobs, simulations and policy tables"),
         (["--simulate", "--misjudged", "3"], "--misjudged: is only for"),
         (["--simulate", "--stack", "glo"], "--stack: there is no stack 'glo': did you mean 'gloo'?"),
         (["quickstart", "--misjudged", "3"], "--misjudged: is only for"),
@@ -102,7 +102,9 @@ def test_options_that_an_answer_would_not_heed_are_refused(arguments, message, t
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("more", [["--map", "latency,bandwidth"], ["--simulate"], ["--export", "p.json"]])
+@pytest.mark.parametrize(
+    "more", [["--map", "latency,bandwidth"], ["--simulate", "--parameters", "1M"], ["--export", "p.json"]]
+)
 def test_an_error_of_closed_forms_is_for_decisions(more):
     result = commands.invoke("choose", "--error", "0.3", *more)
     assert result.exit_code == 2

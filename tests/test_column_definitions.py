@@ -110,7 +110,8 @@ def names_written(place: Path) -> dict[str, set[str]]:
     asked = {
         "choose": [
             ("choose", *POINT),
-            ("choose", *POINT, "--simulate"),
+            ("choose", "--parameters", "11689512"),
+            ("choose", "--parameters", "11689512", "--simulate"),
             ("choose", job),
             ("choose", "quickstart", "--set", "job.iterations=4"),
             ("choose", job, "--param", "density=0.01,0.1"),

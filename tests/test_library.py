@@ -236,7 +236,7 @@ def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd):
         (lambda: simnet.compare("quickstart", set=SHORT, skip=9), r"compare\(skip=...\): .* 4 iterations, got 9"),
         (lambda: simnet.choose(latency="5 apples"), r"choose\(latency=...\): "),
         (lambda: simnet.choose(latency=-1.0), r"choose\(latency=...\): "),
-        (lambda: simnet.choose(topology="star"), r"choose\(topology=...\): is only for"),
+        (lambda: simnet.choose(topology="star", parameters="1M"), r"choose\(topology=...\): is only for"),
         (lambda: simnet.choose(schemes="topk", all=True), r"choose\(schemes=...\): is either"),
         (lambda: simnet.predict("dgx-h100", "all_reduce", ranks=0, size=1), r"predict\(ranks=...\): must be >= 1"),
         (lambda: simnet.predict("dgx-h100", "all_reduce", ranks=8, size=[]), r"predict\(size=...\): "),

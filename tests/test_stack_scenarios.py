@@ -228,7 +228,7 @@ def test_choose_simulates_on_a_stack(small: str) -> None:
     assert best(small, "--simulate", "--stack", "tcp")["stack"] == "tcp"
     assert best(small, "--set", "network.stack=tcp")["stack"] == "tcp"
     assert best(small, "--stack", "gloo")["stack"] == "gloo"
-    assert "--stack" in refused("choose", "--workers", 2, "--stack", "tcp")
+    assert "--stack" in refused("choose", "--workers", 2, "--parameters", 1000, "--stack", "tcp")
 
 
 def test_messages_are_those_that_the_stack_made(small: str) -> None:

@@ -81,7 +81,8 @@ class Method:
         ),
     ] = None
     simulate: Annotated[
-        bool, typer.Option("--simulate", help="Time messages on the network: contention, weather, routes.")
+        bool,
+        typer.Option("--simulate", help="Simulate all iterations of a job; of an exchange by itself, its messages."),
     ] = False
     levels: Annotated[
         bool,
@@ -94,7 +95,7 @@ class Method:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With --simulate: star, ring, tree, fat_tree, ...",
+            help="star, ring, tree, fat_tree, ...; default: star.",
             autocompletion=completion.one_of(completion.topologies),
         ),
     ] = None
@@ -173,7 +174,7 @@ def choose(
     scenario: Annotated[
         str | None,
         typer.Argument(
-            help="A scenario whose job and links are asked about; else flags say them.",
+            help="A scenario whose job is asked about; default: base, of which flags are fields.",
             autocompletion=completion.scenario,
         ),
     ] = None,
@@ -218,7 +219,7 @@ def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide | OnTensors:
     from simnet.studies.choosing import asking
 
     if not flags.param:
-        with terminal.progress("exchanges" if not flags.about_a_point else "choices"):
+        with terminal.progress("choices" if flags.of_exchange else "exchanges"):
             return asking.answer(flags)
     with terminal.bar("jobs") as show, Pool(os.cpu_count() or 1) as pool:
         return asking.answer(flags, pool, lambda done: show(done, "jobs"))

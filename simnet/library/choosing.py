@@ -116,13 +116,12 @@ def choose(
     Parameters
     ----------
     scenario : str or Path, optional
-        A scenario whose whole job is asked about; with `latency` or `bandwidth` one moment of it. Without it arguments
-        say the job and its links.
+        A scenario whose whole job is asked about; ``base`` when omitted.
     workers : int, optional
         How many; 8 without a scenario.
     model, parameters : str, int, optional
         A model of `simnet list models` or the path of its ``config.json``, resnet50 by default, or its number of
-        parameters, as ``"7B"``.
+        parameters, as ``"7B"``; without `compute` the exchange alone is ranked then.
     density : float or str, optional
         Fraction kept, as ``0.01``, the default, or ``"1 %"``.
     compute, batch
@@ -140,12 +139,12 @@ def choose(
     schemes : sequence of str, optional
         Weigh these, as ``artopk:collective=tree``, and no others.
     simulate : bool
-        Whether to time messages on the network, with contention, weather and routes.
+        Whether to simulate all iterations of a job; of an exchange by itself, its messages.
     levels : bool
         Of a scenario, whether to weigh every exchange in every cut of the network into levels, and rings by their
         slowest pair.
     topology : str, optional
-        With `simulate`: ``star``, ``fat_tree``, ...
+        ``star``, when omitted, ``fat_tree``, ...
     param : sequence of str or mapping, optional
         Fields of the scenario with values, as of `simnet.sweep`: jobs to choose among, such as
         ``{"job.strategy.period": [10, 100]}``.

@@ -432,13 +432,12 @@ COLUMNS = {
     "high_s": Column("s", "upper end of the 90 % interval of the time by which the row is ranked", "run, choose"),
     "start_low_s": Column("s", "the least that the time of the row may be as workers enter a little apart", "choose"),
     "start_high_s": Column("s", "the most that the time of the row may be as workers enter a little apart", "choose"),
-    "weather_low_s": Column("s", "the least time as links change", "choose"),
-    "weather_high_s": Column("s", "the most time as links change", "choose"),
     "chance_to_be_fastest": Column(
         "",
         "chance to take the least time, by what such predictions were off by",
         "run, sweep, choose, predict job",
     ),
+    "chance_of_fastest_exchange": Column("", "chance that the exchange by itself takes the least time", "choose"),
     "chance_of_fastest_iteration": Column("", "chance that its mean iteration takes the least time", "compare"),
     "regret_of_job": Column(
         "",

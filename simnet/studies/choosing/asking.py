@@ -14,20 +14,23 @@ import pandas as pd
 from rich.table import Table
 
 from simnet.base import units
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, suggest_names
 from simnet.base.processes import InlinePool, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
+from simnet.costs.models import is_config
 from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.job.two_level_placement import job_node_sizes
 from simnet.policies import Candidate, Fixed, density_at
-from simnet.scenario import Scenario, load
+from simnet.scenario import Scenario, load, topology_parts
+from simnet.scenario.parts import field_names
 from simnet.studies import assumptions, options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.job_flips import job_flips
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.codes import computing_told, costs_told
@@ -38,6 +41,9 @@ from simnet.studies.variants import ALL, variants
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 """Topologies whose workers lie in groups."""
+
+# Entries that the scenario base has of a gradient: those of resnet50 at its scale.
+_ENTRIES = 25_557
 
 
 @dataclass(frozen=True)
@@ -73,9 +79,14 @@ class Flags:
     seed: int | None = None
 
     @property
-    def about_a_point(self) -> bool:
-        """Whether a decision is asked for at an operating point, not on the job of a scenario."""
-        return self.scenario is None or bool(self.latency or self.bandwidth)
+    def source(self) -> str:
+        """The scenario whose job is asked about; without one, flags are fields of ``base``."""
+        return "base" if self.scenario is None else str(self.scenario)
+
+    @property
+    def of_exchange(self) -> bool:
+        """Whether an exchange by itself is asked about: of a cluster's calls, or of a size that says no computing."""
+        return self.fabric is not None or (self.parameters is not None and self.compute is None)
 
 
 class AtPoint(NamedTuple):
@@ -170,31 +181,25 @@ def answer(
         If flags do not fit each other, or a value is out of range, or something is wrong with a file.
     """
     refuse_ignored(flags)
-    if flags.about_a_point:
+    if flags.of_exchange:
         return _at_point(flags)
     if flags.tensors:
-        loaded = load(str(flags.scenario), _fields_of_job(flags), flags.seed)
-        return tensors_output.on_tensors(loaded, _named(flags))
+        return tensors_output.on_tensors(_job_of(flags), _named(flags))
     if flags.param:
-        fields, schemes = _fields_of_job(flags), options.words(flags.schemes) or ()
+        schemes, own = options.words(flags.schemes) or (), _fields_of_job(flags)
         error, pool = flags.error, pool or InlinePool()
         return side_by_side(
-            str(flags.scenario), flags.param, schemes, fields, flags.seed, error=error, pool=pool, progress=progress
+            flags.source, flags.param, schemes, own, flags.seed, error=error, pool=pool, progress=progress
         )
     return _on_job(flags)
 
 
 def _at_point(flags: Flags) -> AtPoint:
-    """Return the decision at an operating point, among what a device holds."""
+    """Return the decision between exchanges by themselves, among what a device holds."""
     asked = question(flags)[0]
-    limit, optimizer, shape = holding.limit_of(flags.memory, flags.device), None, None
-    if flags.scenario is not None:
-        loaded = load(flags.scenario, _fields_of_job(flags), flags.seed)
-        optimizer = loaded.config.job.optimizer
-        limit = None if loaded.config.job.device_memory is None else loaded.build().job.device_memory
-    elif flags.parameters is None:
-        shape = flags.model or "resnet50"
-    held = holding.at_point(asked.among, asked.point, limit, optimizer=optimizer, seed=flags.seed or 0, shape=shape)
+    limit = holding.limit_of(flags.memory, flags.device)
+    shape = None if flags.parameters is not None else flags.model or "resnet50"
+    held = holding.at_point(asked.among, asked.point, limit, seed=flags.seed or 0, shape=shape)
     if asked.rehearsals is not None:
         held = held._replace(unsettled=asked.rehearsals.unsettled(asked.among, asked.point))
     asked = replace(asked, among=held.left(asked.among, lambda one: one.label))
@@ -217,7 +222,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
         raise InputError("is either a scenario or --fabric", file="simnet choose")
     options.stack(flags.stack)
     closed = flags.fabric is None and not flags.simulate
-    on_job = decision and not flags.about_a_point
+    on_job = decision and not flags.of_exchange
     if flags.fabric is not None:
         known = "is not for --fabric, whose measured times stand for the network"
         for option in ("latency", "bandwidth"):
@@ -237,7 +242,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
         for option, value in others.items():
             if value not in (None, False):
                 raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
-    options.only("the jobs of a scenario", on_job, {"--param": flags.param, "--tensors": flags.tensors})
+    options.only("decisions on jobs", on_job, {"--param": flags.param, "--tensors": flags.tensors})
     if flags.tensors:
         beside: dict[str, object] = {
             "--param": flags.param,
@@ -247,7 +252,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
             "--memory": flags.memory,
         }
         options.only("decisions without --tensors", False, beside)
-    options.only("the whole job of a scenario, without --param", on_job and not flags.param, {"--levels": flags.levels})
+    options.only("whole jobs, without --param", on_job and not flags.param, {"--levels": flags.levels})
     if flags.param:
         simulated = {"--simulate": flags.simulate, "--all": flags.every}
         options.only("decisions without --param, which simulates all of its jobs", False, simulated)
@@ -255,8 +260,8 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
     heard = decision and closed and not on_job
     options.only("a decision by closed forms", heard, {"--misjudged": flags.misjudged})
     options.only("a decision by closed forms or over a whole job", heard or on_job, {"--error": flags.error})
-    drawn = flags.scenario is not None or flags.simulate or table
-    options.only("simulations, scenarios and policy tables", drawn, {"--seed": flags.seed})
+    drawn = on_job or flags.scenario is not None or flags.simulate or table
+    options.only("jobs, simulations and policy tables", drawn, {"--seed": flags.seed})
     messages: dict[str, object] = {"--density": flags.density, "--device": flags.device, "--all": flags.every}
     messages |= {"--schemes": flags.schemes}
     messages |= {"--model": flags.model, "--parameters": flags.parameters}
@@ -307,8 +312,7 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
 
 def _on_job(flags: Flags) -> OnJob:
     """Return what the job of a scenario takes with every exchange."""
-    assert flags.scenario is not None
-    loaded = load(flags.scenario, _fields_of_job(flags), flags.seed)
+    loaded = _job_of(flags)
     if loaded.config.job.strategy is not None:
         way = "name fields and values to choose among, as --param job.strategy.period=10,50,100"
         raise InputError(f"under a training strategy jobs are weighed side by side: {way}", field="job.strategy")
@@ -331,27 +335,134 @@ def _on_job(flags: Flags) -> OnJob:
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
 
     def reload(fields: Sequence[str]) -> Scenario:
-        return load(str(flags.scenario), [*_fields_of_job(flags), *fields], flags.seed)
+        return _job_of(flags, fields)
 
     assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left], found)
-    notes += [*computing_told([loaded.computing]), *assumed.sentences()]
+    notes += [*computing_told([loaded.computing]), *assumed.sentences(), *_left_to_base(flags, loaded)]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     met = {"latency_s": "latency", "bandwidth_Bps": "bandwidth"}
     links = {name: np.concatenate([getattr(row.points, own) for row in found.rows]) for name, own in met.items()}
     evidence = NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.DataFrame(links))
+    flips = job_flips(loaded, run, found)
     asked = job_output.Asked(
         loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),
-        loaded.compute_time, loaded.samples, evidence, assumed.overlap, tuple(assumed.depends),
+        loaded.compute_time, loaded.samples, evidence, assumed.overlap, tuple(assumed.depends), flips,
     )  # fmt: skip
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error, computing_factors(loaded)), held)
 
 
+def _job_of(flags: Flags, more: Sequence[str] = ()) -> Scenario:
+    """Return the scenario that is asked about, with what flags set of it, and further fields."""
+    return load(flags.source, [*_fields_of_job(flags), *more], flags.seed)
+
+
+def _left_to_base(flags: Flags, loaded: Scenario) -> list[str]:
+    """Return the line that names what flags leave to the scenario ``base``; none where there is another."""
+    if flags.scenario is not None:
+        return []
+    where = ("network", "topology", loaded.config.network.topology.choice[0])
+    fields = {
+        "workers": (flags.workers, ("workers",)),
+        "model": (flags.model or flags.parameters, ("job", "model")),
+        "latency": (flags.latency or flags.gpus_per_node, (*where, "latency")),
+        "bandwidth": (flags.bandwidth or flags.gpus_per_node, (*where, "bandwidth")),
+        "density": (flags.density, ("job", "density")),
+        "iterations": (None, ("job", "iterations")),
+    }
+    found = [(name, loaded.document.found(way)) for name, (given, way) in fields.items() if given is None]
+    listed = ", ".join(f"{name}={value}" for name, value in found if value is not None)
+    return [f"Assumed, as in the scenario base: {listed}."]
+
+
 def _fields_of_job(flags: Flags) -> list[str]:
     """Return what flags set of the scenario whose job is asked about."""
-    overrides = _overrides(flags)
+    overrides = _fields_of_base(flags) if flags.scenario is None else [*_overrides(flags), *_links(flags)]
     if flags.density is not None:
         overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
     return [*overrides, *_device_field(flags), *options.memory(flags.memory)]
+
+
+def _links(flags: Flags) -> list[str]:
+    """Return what `--latency` and `--bandwidth` set: parameters of these names of the topology of a scenario."""
+    given = {"latency": flags.latency, "bandwidth": flags.bandwidth}
+    if not any(given.values()):
+        return []
+    kind, part = load(flags.source, _overrides(flags), flags.seed).config.network.topology.choice
+    names, found = field_names(type(part)), []
+    for name, text in given.items():
+        if text is not None:
+            _link(text, name)
+            if name not in names:
+                close = [f"network.topology.{kind}.{one}" for one in names if one.endswith(name)]
+                way = f"; --set {' or '.join(close)} says it" if close else ""
+                raise InputError(f"is no parameter of the topology {kind}{way}", file=f"--{name}")
+            found.append(f"network.topology.{kind}.{name}={text}")
+    return found
+
+
+def _link(text: str | None, name: str, default: float = 0.0) -> float:
+    """Return the latency [s] or bandwidth [byte/s] that an option of this name gives."""
+    option = f"--{name.replace('_', '-')}"
+    read = units.seconds if name.endswith("latency") else units.bandwidth
+    return inputs.link(options.quantity(text, option, read), default, option)
+
+
+def _fields_of_base(flags: Flags) -> list[str]:
+    """Return what flags set of the scenario ``base``, whose links and model have other fields by what they say."""
+    fields, own = [], list(flags.set_ or ())
+    workers = inputs.count(flags.workers, 8, "--workers")
+    if workers > inputs.MOST_SIMULATED:
+        most = f"must be at most {inputs.MOST_SIMULATED:,} for a job, which is simulated, got {workers:,}"
+        raise InputError(f"{most}; --parameters instead of --model asks closed forms", file="--workers")
+    if flags.model is not None or flags.parameters is not None:
+        known = inputs.parameters(flags.model, options.parameters(flags.parameters))
+        named = str(Path(flags.model).resolve()) if flags.model and is_config(flags.model) else flags.model
+        fields.append(f"job.model={json.dumps(named)}")
+        fields += [] if flags.parameters is None else [f"job.parameters={known}"]
+        fields.append(f"job.scale={max(round(known / _ENTRIES), 1)}")
+    per_node = inputs.count(flags.gpus_per_node, 1, "--gpus-per-node")
+    inner = {name: getattr(flags, name) for name in ("inner_latency", "inner_bandwidth")}
+    if per_node > 1:
+        fields.append(f"network.topology={json.dumps({'multi_gpu_nodes': _nodes(flags, workers, per_node)})}")
+    elif any(inner.values()):
+        raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
+    kind = flags.topology or "star"
+    if kind != "star":
+        part = topology_parts.Topology.parts([kind]).get(kind)
+        if part is None or kind == "file":
+            families = set(topology_parts.Topology.names()) - {"file"}
+            raise InputError(f"there is no topology {kind!r}; {suggest_names(kind, families)}", file="--topology")
+        links = {"latency": "1 ms", "bandwidth": "10 Gbit/s"}
+        fields.append(f"network.topology={json.dumps({kind: links})}")
+        # A name that leaves its topology out is a parameter of it, as on the line of `simnet time`.
+        names = field_names(part)
+        way = f"network.topology.{kind}."
+        own = [f"{way}{one}" if one.partition("=")[0].partition(".")[0] in names else one for one in own]
+    for name in ("latency", "bandwidth"):
+        if (text := getattr(flags, name)) is not None and per_node == 1:
+            _link(text, name)
+            fields.append(f"network.topology.{kind}.{name}={text}")
+    passes = options.passes(flags.compute, flags.batch)
+    return [*fields, f"workers={workers}", *passes, *options.stack(flags.stack), *own]
+
+
+def _nodes(flags: Flags, workers: int, per_node: int) -> dict[str, object]:
+    """Return the nodes whose workers share one card each."""
+    if flags.topology is not None:
+        said = f"is not for --topology, whose hosts have one worker each, got {per_node}"
+        raise InputError(said, file="--gpus-per-node")
+    if workers % per_node and per_node < workers:
+        raise InputError(f"must divide the {workers} workers, got {per_node}", file="--gpus-per-node")
+    inside = _link(flags.inner_latency, "inner_latency", 5e-6)
+    card = max(_link(flags.latency, "latency", 1e-3) - inside, 0.0)
+    return {
+        "nodes": -(-workers // per_node),
+        "gpus_per_node": per_node,
+        "intra_latency": f"{inside!r} s",
+        "intra_bandwidth": f"{_link(flags.inner_bandwidth, 'inner_bandwidth', 1e11)!r} B/s",
+        "nic_latency": f"{card!r} s",
+        "nic_bandwidth": f"{_link(flags.bandwidth, 'bandwidth', 1.25e9)!r} B/s",
+    }
 
 
 def _device_field(flags: Flags) -> list[str]:

@@ -17,7 +17,6 @@ from simnet.base.progress import track_progress
 from simnet.costs.devices import DeviceProfile, IntervalEnd
 from simnet.evidence.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
-from simnet.job.streams import BucketExchange, queue_buckets
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
@@ -64,8 +63,6 @@ class Estimate(NamedTuple):
         Interval of the time to send [s].
     kind : str
         What that interval is from, a name of `simnet.evidence.chances.error_models`.
-    weather : tuple of float, optional
-        The least and the most that sending takes as links change, if that was looked at [s].
     follows : Follows
         What of these intervals is for the gradients: their ends are those of links and devices times these.
     beyond : ndarray of bool
@@ -81,7 +78,6 @@ class Estimate(NamedTuple):
     least: Floats
     most: Floats
     kind: str
-    weather: tuple[float, float] | None = None
     follows: Follows = Follows()
     beyond: NDArray[np.bool_] = _MEASURED
     known: str = ""
@@ -110,9 +106,6 @@ class Estimate(NamedTuple):
 
 CostModel: TypeAlias = Callable[[Choice, OperatingPoint], Estimate]
 """The estimated time of a choice at an operating point."""
-
-Beside: TypeAlias = Callable[[Choice, OperatingPoint, int], float]
-"""What is left of a choice after the backward pass [s], at the point of one of so many equal buckets."""
 
 
 def by_closed_form(
@@ -198,7 +191,6 @@ class _Mean(NamedTuple):
 
     seconds: Floats
     select: Selecting
-    moments: Floats
     follows: Follows
     messages: float
     spread: tuple[float, float] | None
@@ -273,7 +265,6 @@ def _mean(
     return _Mean(
         np.asarray(seconds),
         Selecting(*map(np.asarray, (select, low, high))),
-        means,
         follows,
         float(np.mean([one.schedule.n_messages for one in timed])) / workers,
         _start_spread(timed[-1], *moments[0], device, hosts) if sampled else (0.0, 0.0),
@@ -358,7 +349,6 @@ def by_simulation(
             low * found.follows.sent[0],
             high * found.follows.sent[1],
             kind_of_stack(stack),
-            (float(found.moments.min()), float(found.moments.max())),
             found.follows,
             spread=found.spread,
         )
@@ -404,49 +394,6 @@ def by_networks(
         return _from_links(point, Estimate(communicate, Selecting(seconds, low, high), least, most, kind))
 
     return cost_model
-
-
-def beside_backward(
-    backward: float,
-    device: DeviceProfile,
-    moments: Sequence[tuple[Network, float]] = (),
-    placement: Sequence[int] | None = None,
-    rehearsals: Rehearsals | None = None,
-) -> Beside:
-    """Return what says how long exchanges take yet after a backward pass that they go beside, as jobs have it.
-
-    Messages are timed, and kernels queue on the compute stream of their worker.
-
-    Parameters
-    ----------
-    backward : float
-        Seconds of the backward pass, of which each bucket has an equal slice.
-    device : DeviceProfile
-        What kernels cost.
-    moments : sequence of (Network, float)
-        Networks, and when the backward pass begins there [s]; the mean over them counts. Where there is none, the links
-        of the point.
-    placement : sequence of int, optional
-        Host of each worker.
-    rehearsals : Rehearsals, optional
-        Exchanges of gradients like those of the job.
-    """
-    rehearsals = Rehearsals() if rehearsals is None else rehearsals
-
-    def beside(choice: Choice, point: OperatingPoint, buckets: int) -> float:
-        schedule, kernels = rehearsals.of_bucket(choice, point, buckets)
-        workers = int(point.workers)
-        hosts = None if placement is None else list(placement[:workers])
-        ready = [np.full(workers, backward * (number + 1) / buckets) for number in range(buckets)]
-        sent = [BucketExchange(schedule, kernels, one, choice.kind != "sparse") for one in ready]
-        left = []
-        for network, start in moments or ((network_of(point), 0.0),):
-            parts, computing = queue_buckets(sent, device, network.stack)
-            timing = network.time(parts, np.zeros(workers), placement=hosts, origin=start, computing=computing)
-            left.append(timing.lasts_from(start) - backward)
-        return float(np.mean(left))
-
-    return beside
 
 
 def network_of(point: OperatingPoint, stack: str | Stack = "ideal") -> Network:

@@ -16,7 +16,7 @@ from simnet.job.streams import exposed_after_backward
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.cost_models import SAMPLED, Beside, CostModel, Estimate
+from simnet.studies.choosing.cost_models import SAMPLED, CostModel, Estimate
 from simnet.studies.choosing.likely import at_point, within
 from simnet.studies.choosing.operating_point import OperatingPoint
 
@@ -29,13 +29,10 @@ MISJUDGED = 2.0
 BUCKET = Overlap().bucket
 """Bytes of a bucket of an overlapped exchange, as by default in PyTorch."""
 
-MOST_BESIDE = 32
-"""The most workers whose messages beside a backward pass are timed: rings of more take seconds to."""
-
 _FINE, _COARSE = 240, 24
 _DECADES = 4.0
-# From a step of 4 % to one of 1e-12.
-_HALVINGS = 36
+# From a step of 4 % to one of 1e-5.
+_HALVINGS = 12
 _MOST_WORKERS = 4096
 _SIDE = 21
 
@@ -62,8 +59,6 @@ class Row(NamedTuple):
         By which fraction it is expected to take longer than the fastest.
     sure : bool
         Whether it is sure to be the fastest; see `simnet.evidence.chances.Chances`.
-    weather : tuple of float, optional
-        The least and the most that it takes as links change, if that was looked at [s]; no part of its interval.
     beyond : str
         What its errors were learnt from, if it goes beyond that; else empty.
     spread : tuple of float
@@ -82,7 +77,6 @@ class Row(NamedTuple):
     chance: float
     expected_regret: float
     sure: bool
-    weather: tuple[float, float] | None
     beyond: str
     spread: tuple[float, float] | None = (0.0, 0.0)
 
@@ -214,17 +208,13 @@ class Decision(NamedTuple):
         return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
-def _left(
-    choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float, beside: Beside | None
-) -> float:
+def _left(choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float) -> float:
     """Return what a choice leaves after the backward pass [s]: beside it bucket by bucket, or after it as a whole."""
     whole = float(cost_model(choice, point).seconds)
     buckets = max(math.ceil(float(point.dense_bytes) / BUCKET), 1)
     if not backward or buckets == 1:
         return whole
     bucket = replace(point, parameters=max(math.ceil(point.parameters / buckets), 1))
-    if beside is not None and point.workers <= MOST_BESIDE:
-        return min(whole, beside(choice, bucket, buckets))
     found = cost_model(choice, bucket)
     return min(whole, float(exposed_after_backward(backward, found.select, found.communicate, buckets)))
 
@@ -238,7 +228,6 @@ def decide(
     misjudged: float = MISJUDGED,
     coarse: bool = False,
     backward: float = 0.0,
-    beside: Beside | None = None,
 ) -> Decision:
     """Rank the choices at a point.
 
@@ -255,12 +244,9 @@ def decide(
     misjudged : float
         By which factor latency and bandwidth may be misjudged, >= 1.
     coarse : bool
-        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow cost models.
+        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-5; for slow cost models.
     backward : float
         Seconds of back-propagation that exchanges may go beside, as in PyTorch's DistributedDataParallel; 0 for none.
-    beside : callable, optional
-        What is left of an exchange after that, with up to `MOST_BESIDE` workers. Without it, the cost model says how
-        long a bucket takes, and all of its kernels come before its messages.
 
     Examples
     --------
@@ -272,13 +258,13 @@ def decide(
     ('ART-ring', '0.0348')
     """
     found = [cost_model(choice, point) for choice in track_progress(choices, 0.2)]
-    rows = [row._replace(left=_left(row.choice, point, cost_model, backward, beside)) for row in ranked(choices, found)]
+    rows = [row._replace(left=_left(row.choice, point, cost_model, backward)) for row in ranked(choices, found)]
     best = rows[0].choice
     several = [row.choice for row in rows]
     return Decision(
         point,
         tuple(rows),
-        tuple(flip for one in track_progress(varies, 0.7) for flip in _flips(several, point, cost_model, one, coarse)),
+        tuple(flip for one in track_progress(varies, 0.7) for flip in flips(several, point, cost_model, one, coarse)),
         tuple(_selection_flips(rows)),
         {one: _elasticity(best, point, cost_model, one) for one in varies},
         _regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
@@ -301,10 +287,9 @@ def ranked(choices: Sequence[Choice], found: Sequence[Estimate]) -> tuple[Row, .
     for choice, one, chances in zip(choices, found, said, strict=True):
         parts = one.seconds, *within(one), one.communicate, *one.selecting
         select = float(one.select)
-        weather = None if one.weather is None else (one.weather[0] + select, one.weather[1] + select)
         seconds, low, high, communicate, _, least, most = map(float, parts)
         times = seconds, low, high, communicate, select, least, most
-        rows.append(Row(choice, *times, seconds, *chances, weather, one.known if one.beyond else "", one.spread))
+        rows.append(Row(choice, *times, seconds, *chances, one.known if one.beyond else "", one.spread))
     return tuple(sorted(rows, key=lambda row: row.seconds))
 
 
@@ -324,8 +309,8 @@ def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostMo
     return times.argmin(axis=0), times.min(axis=0)
 
 
-def _flips(
-    choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, quantity: str, coarse: bool
+def flips(
+    choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, quantity: str, coarse: bool = False
 ) -> Iterator[Flip]:
     """Yield the nearest flip below and above; the first of the `choices` is the fastest at the point."""
     own = float(getattr(point, quantity))

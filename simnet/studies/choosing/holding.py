@@ -141,7 +141,6 @@ def at_point(
     point: OperatingPoint,
     limit: float | None,
     *,
-    optimizer: str | None = None,
     seed: int = 0,
     shape: str | None = None,
 ) -> Held:
@@ -155,8 +154,6 @@ def at_point(
         The job; its fields are numbers.
     limit : float, optional
         What a device holds [byte].
-    optimizer : str, optional
-        One of `simnet.job.memory.MOMENTS`; Adam is assumed when omitted.
     seed, shape
         As of `simnet.studies.choosing.rehearsals.Rehearsals`.
 
@@ -172,7 +169,7 @@ def at_point(
     >>> found.cell("dense ring"), found.each["dense ring"].received
     ('17 MB', 1000000.0)
     """
-    assumed = memory.optimizer_assumed(optimizer)
+    assumed = memory.optimizer_assumed(None)
     if int(point.workers) > MOST_WORKERS:
         if limit is not None:
             said = f"is for at most {MOST_WORKERS:,} workers, got {int(point.workers):,}"
@@ -181,7 +178,7 @@ def at_point(
     each = {}
     for one in among:
         taken = scheme_memory(*first_rows(one, point, seed, shape))
-        each[one.label] = combine_memory(VALUE * int(point.parameters), optimizer or "adam", [taken])
+        each[one.label] = combine_memory(VALUE * int(point.parameters), "adam", [taken])
     return Held(each, limit, assumed)
 
 

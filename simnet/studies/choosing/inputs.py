@@ -20,9 +20,7 @@ from simnet.scenario.device import default_device
 from simnet.studies.choosing import outer_steps
 from simnet.studies.choosing.choices import Choice, choices, named
 from simnet.studies.choosing.cost_models import (
-    Beside,
     CostModel,
-    beside_backward,
     by_closed_form,
     by_fabric,
     by_networks,
@@ -33,7 +31,6 @@ from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, de
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.passes import Passes, passes_of, passes_of_job
 from simnet.studies.choosing.rehearsals import Rehearsals
-from simnet.studies.choosing.shares import largest_first
 from simnet.studies.options import model as model_of
 from simnet.studies.options import of_gradients
 from simnet.studies.timing import on_topology
@@ -100,8 +97,6 @@ class Question:
         Makes a source of the gradients that are exchanged, or of gradients like them.
     gradients_name : str
         What that source is, for people.
-    beside : Beside, optional
-        What is left of exchanges after the backward pass; where it is not known, closed forms say it.
     rehearsals : Rehearsals, optional
         Of the exchanges that follow gradients.
     """
@@ -121,7 +116,6 @@ class Question:
     gradients: Callable[[], GradientSource] | None = None
     gradients_name: str = ""
     rehearsals: Rehearsals | None = None
-    beside: Beside | None = None
 
     def answer(self) -> Decision:
         """Return the decision."""
@@ -133,17 +127,7 @@ class Question:
             misjudged=self.misjudged,
             coarse=self.coarse,
             backward=self.passes.backward,
-            beside=self.beside,
         )
-
-    def shares(self) -> dict[str, float]:
-        """Return in which share of the trajectory each choice is the fastest, the largest first; empty without one."""
-        if self.trajectory is None or not set(self.varies) >= {"latency", "bandwidth"}:
-            return {}
-        where = replace(self.point, latency=self.trajectory.latency, bandwidth=self.trajectory.bandwidth)
-        which, _ = fastest(self.among, where, self.cost_model)
-        found = largest_first(which, [one.label for one in self.among])
-        return {label: share for label, share in found.items() if share > 0}
 
 
 @dataclass(frozen=True)
@@ -187,11 +171,11 @@ def from_flags(given: Given) -> Question:
     'AG-Topk'
     """
     point = OperatingPoint(
-        _count(given.workers, 8, "--workers"),
-        _parameters(given),
+        count(given.workers, 8, "--workers"),
+        parameters(given.model, given.parameters),
         _fraction(given.density, 0.01),
-        _link(given.latency, 1e-3, "--latency"),
-        _link(given.bandwidth, 1.25e9, "--bandwidth"),
+        link(given.latency, 1e-3, "--latency"),
+        link(given.bandwidth, 1.25e9, "--bandwidth"),
         *_nodes(given),
     )
     if int(point.workers) % point.per_node and point.per_node < int(point.workers):
@@ -219,7 +203,6 @@ def from_flags(given: Given) -> Question:
             device=device,
             gradients=gradients,
             gradients_name=said,
-            beside=beside_backward(passes.backward, device, rehearsals=rehearsals),
             rehearsals=rehearsals,
         )
     if int(point.workers) > MOST_SIMULATED:
@@ -228,10 +211,7 @@ def from_flags(given: Given) -> Question:
     cost_model = by_simulation([(network, 0.0)], device, rehearsals=rehearsals)
     place = "a star" if point.per_node == 1 else "nodes with one network card each"
     method = f"simulated on {given.topology or place}{_by(network)}"
-    beside = beside_backward(passes.backward, device, [(network, 0.0)], rehearsals=rehearsals)
-    return Question(
-        title, point, among, cost_model, method, (), passes=passes, device=device, beside=beside, rehearsals=rehearsals
-    )
+    return Question(title, point, among, cost_model, method, (), passes=passes, device=device, rehearsals=rehearsals)
 
 
 def over_networks(given: Given) -> Question:
@@ -320,7 +300,6 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
             passes=passes,
             device=device,
             barrier=job.barrier,
-            beside=beside_backward(own.backward, device, moments, hosts, rehearsals),
         )
     stack = name_on(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
@@ -338,7 +317,6 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         barrier=job.barrier,
         gradients=lambda: outer_steps.gradients(job),
         gradients_name=f"those of {loaded.name}",
-        beside=beside_backward(own.backward, device, rehearsals=rehearsals),
         rehearsals=rehearsals,
     )
 
@@ -352,8 +330,10 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
         If a value is out of range, or the fabric says nothing of a collective.
     """
     known = [one.setting for one in fabric.model.known]
-    workers = _count(given.workers, max((one.ranks for one in known), default=8), "--workers")
-    point = OperatingPoint(workers, _parameters(given), _fraction(given.density, 0.01), math.nan, math.nan)
+    workers = count(given.workers, max((one.ranks for one in known), default=8), "--workers")
+    point = OperatingPoint(
+        workers, parameters(given.model, given.parameters), _fraction(given.density, 0.01), math.nan, math.nan
+    )
     pinned = {one.algorithm.casefold() for one in known}
     # Where the library chose between ring and tree, they are one choice.
     among = named(given.schemes) if given.schemes else choices()
@@ -393,14 +373,15 @@ def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:
     return QUANTITIES if all(one.kernel_calls is not None for one in among) else ()
 
 
-def _parameters(given: Given) -> int:
-    if given.parameters is not None:
-        if given.model is not None:
-            raise InputError("is either --model or --parameters", file="simnet choose")
-        if not 1 <= given.parameters <= 10**13:
-            raise InputError(f"must be from 1 to 1e13, got {given.parameters}", file="--parameters")
-        return given.parameters
-    return model_of(given.model or "resnet50").parameters
+def parameters(name: str | None, size: int | None) -> int:
+    """Return the parameters of a gradient, by the name of a model, resnet50 if there is none, or as they are given."""
+    if size is None:
+        return model_of(name or "resnet50").parameters
+    if name is not None:
+        raise InputError("is either --model or --parameters", file="simnet choose")
+    if not 1 <= size <= 10**13:
+        raise InputError(f"must be from 1 to 1e13, got {size}", file="--parameters")
+    return size
 
 
 def _shape(given: Given) -> str | None:
@@ -421,7 +402,8 @@ def _gradients(given: Given, point: OperatingPoint) -> tuple[Callable[[], Gradie
     return make, f"synthetic, like the recorded digits, in the shape of {shape}"
 
 
-def _count(value: int | None, default: int, option: str) -> int:
+def count(value: int | None, default: int, option: str) -> int:
+    """Return a number of workers that an option gives, or the default."""
     if not 1 <= (found := default if value is None else value) <= 1_000_000:
         raise InputError(f"must be from 1 to 1,000,000, got {found}", file=option)
     return found
@@ -434,8 +416,8 @@ def _fraction(value: float | None, default: float) -> float:
     return found
 
 
-def _link(value: float | None, default: float, option: str) -> float:
-    """Return a latency or a bandwidth, as the option is called."""
+def link(value: float | None, default: float, option: str) -> float:
+    """Return the latency [s] or bandwidth [byte/s] that an option gives, or the default; its name says which."""
     low, high, unit = _LATENCIES if option.endswith("latency") else _BANDWIDTHS
     found = default if value is None else value
     if not low <= found <= high:
@@ -445,13 +427,13 @@ def _link(value: float | None, default: float, option: str) -> float:
 
 def _nodes(given: Given) -> tuple[int, float, float]:
     """Return workers per node, and latency [s] and bandwidth [byte/s] inside one."""
-    per_node = _count(given.gpus_per_node, 1, "--gpus-per-node")
+    per_node = count(given.gpus_per_node, 1, "--gpus-per-node")
     if per_node == 1 and (given.inner_latency is not None or given.inner_bandwidth is not None):
         raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
     if per_node == 1:
         return 1, 0.0, math.inf
-    latency = _link(given.inner_latency, 5e-6, "--inner-latency")
-    return per_node, latency, _link(given.inner_bandwidth, 1e11, "--inner-bandwidth")
+    latency = link(given.inner_latency, 5e-6, "--inner-latency")
+    return per_node, latency, link(given.inner_bandwidth, 1e11, "--inner-bandwidth")
 
 
 def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:

@@ -23,9 +23,10 @@ from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.studies.assumptions import Dependence
+from simnet.studies.choosing.decision import Flip
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
-from simnet.studies.choosing.output import advice, alone, few_kept, lead, share
+from simnet.studies.choosing.output import advice, alone, few_kept, flip_figures, flips_told, lead, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
@@ -63,6 +64,8 @@ class Asked:
         Which exchanges overlap the backward pass, and what that decides.
     depends : tuple of Dependence
         The defaults that it has, and what others would do to the first place.
+    flips : tuple of Flip or None
+        Links, densities and workers with another first place; None where closed forms do not say it.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Asked:
     evidence: Evidence = NEVER_COMPARED
     overlap: OverlapSummary | None = None
     depends: tuple[Dependence, ...] = ()
+    flips: tuple[Flip, ...] | None = None
 
     def throughput(self, row: Forecast) -> Throughput | None:
         """Return what all workers go through in a second with an exchange; None where it is not known."""
@@ -198,6 +202,9 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
             f"Of {len(sampled)} exchanges a sample of iterations was simulated, spread over the job; --simulate has "
             "all. After +- is what the sample leaves open, as a standard error."
         )
+    if len(found.rows) > 1:
+        grid = "What would change the first place is found by a grid, as --param bandwidth=1,10,100Gbit/s."
+        said += [grid] if asked.flips is None else flips_told(asked.flips)
     warnings = [f"Warning: {one}" for one in asked.warnings]
     rates = throughput_sentences({row.label: asked.throughput(row) for row in found.rows})
     said += [learning.IGNORED, *rates, asked.evidence.sentence()]
@@ -273,6 +280,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "warnings": list(asked.warnings),
         "overlap": asked.overlap,
         "depends_on": list(asked.depends),
+        "flips": None if asked.flips is None else flip_figures(asked.flips),
         "memory": held.figures(),
     }
 

@@ -118,9 +118,6 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
         said.insert(0, alone(best.choice.label))
     if best.seconds == 0:
         return said + held.sentences()
-    if best.weather is not None and best.weather[0] < best.weather[1]:
-        ends = " to ".join(map(format_seconds, best.weather))
-        said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
     ranges = decision.starts.around({row.choice.label: row.seconds for row in decision.rows})
     winners = [best.choice.label, *decision.tied_with]
     said += wording.entering_apart(ranges, winners, decision.starts.not_sampled)
@@ -151,7 +148,7 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
             "exchanges of synthetic ones."
         )
         said += few_kept(kept_each(decision.point), settled, corrected=True)
-    said += [f"{_sentence(flip)}." for flip in decision.flips]
+    said += flips_told(decision.flips)
     said.append(_selection(question, decision))
     if decision.elasticities:
         parts = ", ".join(f"{name} {value:+.2f}" for name, value in decision.elasticities.items())
@@ -168,10 +165,8 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
         else:
             text += f"{best.choice.label} stays fastest."
         said.append(text)
-    shares = question.shares()
-    if shares:
-        parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
-        said.append(f"As the links change, fastest in this share of the moments: {parts}.")
+    if not question.passes.compute:
+        said.append("Ranked is an exchange by itself: how long workers compute is not known; --compute says it.")
     rates = {row.choice.label: question.passes.throughput(row.seconds) for row in decision.rows}
     said += throughput_sentences(rates, "computing and then exchanging")
     said += question.passes.notes
@@ -378,10 +373,9 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "select_high_s": row.select_high,
                 "bytes_sent_by_busiest_B": sent.get(row.choice.label),
                 "settled": row.choice.follows_gradients,
-                "chance_to_be_fastest": row.chance,
+                "chance_of_fastest_exchange": row.chance,
                 "regret_of_exchange": finite(row.expected_regret),
                 **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
-                **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
                 **(question.passes.throughput(row.seconds) or {}),
                 **held.of(row.choice.label),
             }
@@ -390,7 +384,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
         "decision": decision.best.choice.label,
         "tied_with": decision.tied_with,
         "margin_of_exchange": finite(decision.margin),
-        "chance_to_be_fastest": decision.best.chance,
+        "chance_of_fastest_exchange": decision.best.chance,
         "regret_of_exchange": finite(decision.best.expected_regret),
         "sure": decision.sure,
         "extrapolated": [row.choice.label for row in decision.rows if row.beyond],
@@ -401,15 +395,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
         "backward_s": question.passes.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),
         "compression_pays_overlapped": bool(decision.gain_over_dense(overlapped=True) > 1),
-        "flips": [
-            {
-                "quantity": one.quantity,
-                "direction": "up" if one.up else "down",
-                "value": one.value,
-                "exchange": one.label,
-            }
-            for one in decision.flips
-        ],
+        "flips": flip_figures(decision.flips),
         "selection_flips": [
             {"factor": one.value, "direction": "up" if one.up else "down", "exchange": one.label}
             for one in decision.selection_flips
@@ -425,7 +411,6 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
             "exchange": regret.label,
             "holds": regret.holds,
         },
-        "shares_of_moments": question.shares(),
         "memory": held.figures(),
     }
 
@@ -443,6 +428,24 @@ def sent_bytes(question: Question, decision: Decision) -> dict[str, float]:
 
 def _over_rehearsed(choice: Choice, point: OperatingPoint) -> float:
     return ratio(choice.candidate.scheme, "messages", kept_each(point)).middle
+
+
+def flips_told(flips: Sequence[Flip]) -> list[str]:
+    """Return what would change the first place, a sentence for each."""
+    return [f"{_sentence(flip)}." for flip in flips]
+
+
+def flip_figures(flips: Sequence[Flip]) -> list[dict[str, Any]]:
+    """Return the same for programs; values in SI units."""
+    return [
+        {
+            "quantity": one.quantity,
+            "direction": "up" if one.up else "down",
+            "value": one.value,
+            "exchange": one.label,
+        }
+        for one in flips
+    ]
 
 
 def _sentence(flip: Flip) -> str:

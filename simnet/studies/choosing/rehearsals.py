@@ -240,29 +240,6 @@ class Rehearsals:
         """
         return math.inf if self._size else kept_each(point)
 
-    def of_bucket(self, choice: Choice, point: OperatingPoint, buckets: int) -> Sample:
-        """Return the exchange of one of some equal buckets, whose point is given.
-
-        Where a scheme follows the gradients that is a part of the last exchange of the whole.
-
-        Parameters
-        ----------
-        choice : Choice
-            The exchange.
-        point : OperatingPoint
-            The bucket.
-        buckets : int
-            How many there are.
-        """
-        if not choice.follows_gradients:
-            return sample(choice, point, self._seed, self._shape)
-        workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
-        whole = next(
-            (one[1] for one in self._known if one[::2] == (workers, density) and -(-one[1] // buckets) == parameters),
-            parameters * buckets,
-        )
-        return self.of(choice, point.at("parameters", whole))[-1].part(parameters / whole)
-
 
 def sample(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | None = None) -> Sample:
     """Exchange a sample of synthetic gradients, and return what that sends and runs.

@@ -1,0 +1,84 @@
+"""What would change the first place of a job: closed forms of its iteration, where these agree with the simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
+from simnet.job import Job
+from simnet.job.job import job_buckets, job_overlap
+from simnet.network.stack import name_of
+from simnet.scenario import Run, Scenario
+from simnet.studies.choosing.choices import Choice, named
+from simnet.studies.choosing.cost_models import CostModel, Estimate, Selecting, by_closed_form
+from simnet.studies.choosing.decision import QUANTITIES, Flip, flips
+from simnet.studies.choosing.forecast import WholeJob
+from simnet.studies.choosing.operating_point import OperatingPoint
+
+AGREE = 0.02
+"""By which share of an iteration closed forms may be off for the first two exchanges."""
+
+_NOTHING = Selecting(*[np.zeros(())] * 3)
+
+
+def job_flips(loaded: Scenario, run: Run, found: WholeJob) -> tuple[Flip, ...] | None:
+    """Return the nearest value of each quantity with another first place; None where closed forms do not say it.
+
+    They say it on a star of constant links without a stack, of exchanges that all have closed forms, where the first
+    two take as long as simulated, within `AGREE`.
+
+    Parameters
+    ----------
+    loaded, run : Scenario, Run
+        The scenario.
+    found : WholeJob
+        Its exchanges, the fastest first.
+    """
+    job, network = run.job, loaded.config.network
+    kind, topology = network.topology.choice
+    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
+    if kind != "star" or network.weather or run.colocated or ramps or len(job.stages) > 1:
+        return None
+    if name_of(job.network(0).stack) != "ideal":
+        return None
+    try:
+        among = named([row.candidate for row in found.rows])
+    except InputError:
+        return None
+    if any(one.kernel_calls is None for one in among):
+        return None
+    links = topology.arguments()
+    point = OperatingPoint(
+        job.source.workers, job.source.true_parameters, job.density[0].end, links["latency"], links["bandwidth"]
+    )
+    model = iteration_model(job)
+    for one, row in zip(among, found.rows[:2], strict=False):
+        took = row.seconds / row.iterations
+        if abs(float(model(one, point).seconds) - took) > AGREE * took:
+            return None
+    return tuple(flip for quantity in QUANTITIES for flip in flips(among, point, model, quantity))
+
+
+def iteration_model(job: Job) -> CostModel:
+    """Return the cost model of whole iterations of a job by closed forms, on links that are all alike.
+
+    Buckets follow each other on the links, and kernels of a bucket, which all count before its messages, delay the
+    slices of the backward pass to come, as of `simnet.job.streams.exposed_after_backward`.
+    """
+    exchange = by_closed_form(job.device)
+
+    def model(choice: Choice, point: OperatingPoint) -> Estimate:
+        overlap = job_overlap(job, [choice.candidate])
+        backward = 0.0 if overlap is None else overlap.backward * job.compute.mean
+        computed: Floats = np.asarray(job.compute.mean - backward)
+        sent, before = np.zeros(()), 0.0
+        for bucket in job_buckets(job, [choice.candidate]):
+            share = (bucket.entries.stop - bucket.entries.start) / job.source.parameters
+            own = exchange(choice, point.at("parameters", np.multiply(point.parameters, share)))
+            computed = computed + backward * (bucket.ready - before) + own.select
+            sent, before = np.maximum(sent, computed) + own.communicate, bucket.ready
+        seconds = np.asarray(np.maximum(sent, computed) + job.update)
+        return Estimate(seconds, _NOTHING, seconds, seconds, "")
+
+    return model
