@@ -71,13 +71,19 @@ def iteration_model(job: Job) -> CostModel:
     def model(choice: Choice, point: OperatingPoint) -> Estimate:
         overlap = job_overlap(job, [choice.candidate])
         backward = 0.0 if overlap is None else overlap.backward * job.compute.mean
+        buckets = job_buckets(job, [choice.candidate])
+        shares = [(one.entries.stop - one.entries.start) / job.source.parameters for one in buckets]
+        # All buckets of a size take the same; the first axis goes over sizes.
+        sizes, which = np.unique(shares, return_inverse=True)
+        cells = np.broadcast_shapes(*(np.shape(getattr(point, name)) for name in ("parameters", *QUANTITIES)))
+        each = np.multiply.outer(sizes, np.broadcast_to(point.parameters, cells))
+        own = exchange(choice, point.at("parameters", each))
+        select, send = (np.broadcast_to(part, each.shape) for part in (own.select, own.communicate))
         computed: Floats = np.asarray(job.compute.mean - backward)
         sent, before = np.zeros(()), 0.0
-        for bucket in job_buckets(job, [choice.candidate]):
-            share = (bucket.entries.stop - bucket.entries.start) / job.source.parameters
-            own = exchange(choice, point.at("parameters", np.multiply(point.parameters, share)))
-            computed = computed + backward * (bucket.ready - before) + own.select
-            sent, before = np.maximum(sent, computed) + own.communicate, bucket.ready
+        for bucket, size in zip(buckets, which.tolist(), strict=True):
+            computed = computed + backward * (bucket.ready - before) + select[size]
+            sent, before = np.maximum(sent, computed) + send[size], bucket.ready
         seconds = np.asarray(np.maximum(sent, computed) + job.update)
         return Estimate(seconds, _NOTHING, seconds, seconds, "")
 
