@@ -262,15 +262,15 @@ def jobs_side_by_side(asked):
     return {**found, **chances(judged)}
 
 
-def at_a_point(asked):
-    """Return what flags that say the same problem tell: an exchange takes what is left of an iteration."""
+def choose_by_flags(asked):
+    """Return what flags tell that say the same problem, which are fields of the scenario `base`."""
     if not asked.name.startswith("constant"):
         return {}
-    link = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--stack", asked.loaded.config.network.stack, "--simulate")
+    link = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--stack", asked.loaded.config.network.stack, "--seed", 3)
     job = ("--workers", 4, "--parameters", 1_000_000, "--density", "1 %", "--compute", "5 ms")
-    device = ("--device", asked.job.device.name, "--schemes", ",".join(SCHEMES.values()))
-    rows = asked.json("choose", *job, *link, *device)["ranking"]
-    return {f"iteration {LABELS[one['exchange']]} from 0": 0.005 + one["exchange_s"] for one in rows}
+    fields = [word for one in ("iterations=12", "scale=250", "overlap=none") for word in ("--set", f"job.{one}")]
+    device = ("--device", asked.job.device.name, "--schemes", ",".join(SCHEMES.values()), "--simulate")
+    return of_choice(asked.json("choose", *job, *link, *fields, *device))
 
 
 def time(asked):
@@ -359,7 +359,7 @@ def of_sweep(asked, rows):
 
 DOORS = [
     run, run_in_python, tables_of_a_run, report, predict_job, predict_job_in_python, choose, choose_simulated,
-    choose_in_python, at_a_point, jobs_side_by_side, compare, compare_in_python, tables_of_a_comparison, sweep,
+    choose_in_python, choose_by_flags, jobs_side_by_side, compare, compare_in_python, tables_of_a_comparison, sweep,
     sweep_in_python, tables_of_a_sweep, time,
 ]  # fmt: skip
 
