@@ -447,7 +447,7 @@ def test_lists(kind: str) -> None:
         "traces": ["digits"],
         "measured": ["shaped_openmpi", "published_plateaus"],
         "platforms": ["dgx-h100", "polaris"],
-        "readers": ["nccl-json", "Read what OSU micro-benchmarks printed."],
+        "readers": ["nccl-json", "Read the output of OSU micro-benchmarks."],
         "stacks": ["gloo", "send_completion ready", "has no software"],
     }
     for name in expected.get(kind, [name for names in expected.values() for name in names]):

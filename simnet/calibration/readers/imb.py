@@ -59,7 +59,10 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 
 @format_reader("imb")
 def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
-    """Read the output of Intel MPI benchmarks; raise InputError if the file cannot be read or holds no row."""
+    """Read the output of Intel MPI benchmarks.
+
+    Raises InputError if the file cannot be read or holds no row.
+    """
     given = out.facts.get("collective")
     name = _benchmark_name(path.name)[0] or named_collective(path.name) or (given if isinstance(given, str) else None)
     reported = False

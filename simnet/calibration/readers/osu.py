@@ -83,7 +83,10 @@ _TIMES = {
 
 @format_reader("osu")
 def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
-    """Read the output of OSU micro-benchmarks; raise InputError if the file cannot be read or holds no row."""
+    """Read the output of OSU micro-benchmarks.
+
+    Raises InputError if the file cannot be read or holds no row.
+    """
     name, variant = _name_by_program(path.name)
     if name is None and isinstance(given := out.facts.get("collective"), str):
         name = given

@@ -37,7 +37,10 @@ _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 @format_reader("perftest")
 def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
-    """Read the output of benchmarks of perftest; raise InputError if the file cannot be read or holds no row."""
+    """Read the output of benchmarks of perftest.
+
+    Raises InputError if the file cannot be read or holds no row.
+    """
     title: re.Match[str] | None = None
     bidirectional = False
     columns: Sequence[str] = ()
