@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from simnet.base.errors import SimnetError
 from simnet.costs import models
 from simnet.costs.devices import DEFAULT_DEVICE
-from simnet.job import DDP_OVERLAP, Overlap, job_overlap
+from simnet.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
 from simnet.policies import Candidate, Fixed, Flexible
 from simnet.report import overlap, wording
 from simnet.report.overlap import OverlapSummary
@@ -37,6 +37,9 @@ NEAR = 2.0
 
 MOST_WORKERS, MOST_ENTRIES = 64, 2**24
 """The most workers, and entries of gradients of all of them, of a job of which a sample is timed."""
+
+MOST_BUCKETS = 512
+"""The most buckets of all workers of such a job."""
 
 
 class Dependence(TypedDict):
@@ -186,7 +189,8 @@ def _change(here: _Place, then: WholeJob) -> _Change:
 
 def _is_large(built: Run) -> bool:
     source = built.job.source
-    return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES
+    parts = source.workers * len(job_buckets(built.job, []))
+    return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
 
 
 def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False) -> WholeJob | None:

@@ -44,6 +44,8 @@ _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 
 # Entries that the scenario base has of a gradient: those of resnet50 at its scale.
 _ENTRIES = 25_557
+# From so many parameters on, whose buckets are hundreds, one iteration is simulated.
+_LARGE = 10**9
 
 
 @dataclass(frozen=True)
@@ -420,6 +422,7 @@ def _fields_of_base(flags: Flags) -> list[str]:
         fields.append(f"job.model={json.dumps(named)}")
         fields += [] if flags.parameters is None else [f"job.parameters={known}"]
         fields.append(f"job.scale={max(round(known / _ENTRIES), 1)}")
+        fields += ["job.iterations=1"] if known > _LARGE else []
     per_node = inputs.count(flags.gpus_per_node, 1, "--gpus-per-node")
     inner = {name: getattr(flags, name) for name in ("inner_latency", "inner_bandwidth")}
     if per_node > 1:
