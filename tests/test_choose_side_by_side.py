@@ -111,7 +111,7 @@ def test_targets_that_nobody_reaches_are_said():
     (["local_steps_wan", "--param", "job.iterations=3,4"], "is what jobs have in common here; give it by --set"),
     (["local_steps_wan", "--param", "job.strategy.perod=3,4"], "there is no such field"),
     (["local_steps_wan", "--param", "job.gradients.train.target=0.5,0.9"], "is what jobs have in common here"),
-    (["--param", "density=1%"], "is only for the jobs of a scenario"),
+    (["--parameters", "1000", "--param", "density=1%"], "is only for decisions on jobs"),
     (["local_steps_wan", "--param", "density=1%,2%", "--simulate"], "is only for decisions without --param"),
 ])  # fmt: skip
 def test_questions_that_are_refused(arguments, said):

@@ -204,7 +204,7 @@ def test_exchanges_are_those_of_the_scenario_unless_named():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--tensors",), "--tensors: is only for the jobs of a scenario"),
+        (("--parameters", "1000", "--tensors"), "--tensors: is only for decisions on jobs"),
         (("quickstart", "--tensors"), "job.overlap: without it the gradient is exchanged as a whole"),
         (("quickstart", "--tensors", "--all"), "--all: is only for decisions without --tensors"),
         (("quickstart", "--tensors", "--schemes", "dense", *FIELDS), "has no exchange that compresses"),
