@@ -312,6 +312,34 @@ def test_where_closed_forms_do_not_say_what_flips_a_job_a_grid_is_named():
     assert "What would change the first place is found by a grid, as --param bandwidth=" in did("choose", *point).stdout
 
 
+def test_a_flip_that_a_simulation_refutes_is_not_told():
+    """By closed forms a tree is faster from 13.7 Gbit/s on; there, simulated, AG is the first."""
+    among = ("--schemes", "topk,artopk:collective=ring,artopk:collective=tree,fp16:algorithm=ring")
+    slow = (*among, "--bandwidth", "100 Mbit/s", "--latency", "20 us")
+    assert chosen(*slow)["decision"] == "artopk:collective=ring"
+    assert chosen(*among, "--bandwidth", "14.2 Gbit/s", "--latency", "20 us")["decision"] == "topk"
+    told = [one["exchange"] for one in chosen(*slow)["flips"] or () if one["quantity"] == "bandwidth"]
+    assert told in ([], ["topk"])
+
+
+def test_thresholds_settle_in_the_iterations_that_flags_leave_open():
+    few = ("--workers", 4, "--model", "resnet18", "--schemes", "topk,exdyna")
+    found = chosen(*few)
+    assert {one["exchange"] for one in found["ranking"]} == {"topk", "exdyna"}
+    assert found["question"]["iterations"] == 300
+    said = did("choose", *few).stdout
+    assert "Assumed: 300 iterations, as in the scenario compare, in which thresholds settle." in said
+    own = did("choose", *few, "--set", "job.iterations=20").stdout
+    assert "Assumed: " not in own
+    assert "iterations=" not in own
+
+
+def test_a_sample_from_flags_selects_whole_entries_of_each_bucket():
+    few = ("--workers", 4, "--model", "resnet50", "--density", "0.01%", "--schemes", "topk,dense")
+    assert chosen(*few)["warnings"] == []
+    assert "keeps" in " ".join(chosen(*few, "--set", "job.scale=1000")["warnings"])
+
+
 def test_of_a_size_alone_the_exchange_is_ranked_and_its_chance_has_its_own_name():
     found = chosen("--parameters", "1M", "--workers", 4)
     assert found["question"]["method"] == "closed forms"

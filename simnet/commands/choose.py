@@ -20,7 +20,8 @@ from simnet.studies import options
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
     from simnet.policies.moo import ObjectiveWeights
-    from simnet.studies.choosing.asking import AtPoint, Flags, OnJob
+    from simnet.studies.choosing.asking import AtPoint, OnJob
+    from simnet.studies.choosing.flags import Flags
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
     from simnet.studies.choosing.side_by_side import SideBySide
@@ -187,9 +188,10 @@ def choose(
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
     _refuse_unused(answer)
     from simnet.studies.choosing import asking
+    from simnet.studies.choosing.flags import Flags
 
     decision = answer.map_ is None and answer.export is None
-    flags = asking.Flags(scenario, **vars(job), **vars(links), **vars(method))
+    flags = Flags(scenario, **vars(job), **vars(links), **vars(method))
     if decision:
         _show(_answered(flags), answer.json_)
         return

@@ -17,6 +17,7 @@ from simnet.library.asking import Fields, Share, overrides, quantity, telling, v
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.shown import Shown
 from simnet.studies.choosing import asking
+from simnet.studies.choosing.flags import Flags
 from simnet.studies.choosing.side_by_side import SideBySide
 from simnet.studies.choosing.tensors_output import OnTensors
 
@@ -172,7 +173,7 @@ def choose(
     >>> found.best, len(found.to_pandas()) == len(found.chances)
     ('AG-Topk', True)
     """
-    flags = asking.Flags(
+    flags = Flags(
         scenario=scenario,
         workers=workers,
         model=model,

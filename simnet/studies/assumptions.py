@@ -102,7 +102,7 @@ def assumed(
 ) -> Assumed:
     """Return what an answer rests on besides its scenario, given the ranking of its exchanges, if there is one."""
     among = _exchanges(loaded) if among is None else among
-    found = ranked(loaded, built, among) if found is None or _is_large(built) else found
+    found = ranked(loaded, built, among) if found is None or is_large(built) else found
     here = _place(found)
     overlap = _overlap(loaded, built, among, here) if _may_overlap(built) else None
     if found is None:
@@ -187,7 +187,8 @@ def _change(here: _Place, then: WholeJob) -> _Change:
     return _Change(then.best.label, lead) if lead > 1 + TIE else _Change()
 
 
-def _is_large(built: Run) -> bool:
+def is_large(built: Run) -> bool:
+    """Return whether a job takes long to simulate, so that it is not simulated again under other assumptions."""
     source = built.job.source
     parts = source.workers * len(job_buckets(built.job, []))
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
@@ -198,7 +199,7 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
     policies = policies and any(isinstance(one, Flexible) for one in built.policies.values())
-    if len(among) + policies < 2 or _is_large(built) or built.colocated:
+    if len(among) + policies < 2 or is_large(built) or built.colocated:
         return None
     try:
         found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=policies)

@@ -1,12 +1,10 @@
-"""What is asked of `simnet choose`, as flags say it, and the decision: on a whole job, or at one operating point."""
+"""The decision that flags of `simnet choose` ask for: on a whole job, or between exchanges by themselves."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,19 +12,26 @@ import pandas as pd
 from rich.table import Table
 
 from simnet.base import units
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError
 from simnet.base.processes import InlinePool, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
-from simnet.costs.models import is_config
 from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.job.two_level_placement import job_node_sizes
-from simnet.policies import Candidate, Fixed, density_at
-from simnet.scenario import Scenario, load, topology_parts
-from simnet.scenario.parts import field_names
+from simnet.policies import Fixed, density_at
+from simnet.scenario import Scenario, load
 from simnet.studies import assumptions, options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
 from simnet.studies.choosing.decision import Decision
+from simnet.studies.choosing.flags import (
+    Flags,
+    assumptions_of,
+    device_field,
+    fields_of_job,
+    job_of,
+    named_exchanges,
+    scenario_overrides,
+)
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
@@ -37,58 +42,9 @@ from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import computing_factors, evidence_of_job
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import Course, start_ranges
-from simnet.studies.variants import ALL, variants
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 """Topologies whose workers lie in groups."""
-
-# Entries that the scenario base has of a gradient: those of resnet50 at its scale.
-_ENTRIES = 25_557
-# From so many parameters on, whose buckets are hundreds, one iteration is simulated.
-_LARGE = 10**9
-
-
-@dataclass(frozen=True)
-class Flags:
-    """What flags say, as they are written; None where they say nothing. The command describes each."""
-
-    scenario: str | Path | None = None
-    workers: int | None = None
-    model: str | None = None
-    parameters: int | str | None = None
-    density: str | None = None
-    compute: str | None = None
-    batch: int | None = None
-    latency: str | None = None
-    bandwidth: str | None = None
-    gpus_per_node: int | None = None
-    inner_latency: str | None = None
-    inner_bandwidth: str | None = None
-    fabric: Path | None = None
-    device: str | None = None
-    every: bool = False
-    schemes: str | None = None
-    simulate: bool = False
-    levels: bool = False
-    topology: str | None = None
-    param: Sequence[str] | None = None
-    set_: Sequence[str] | None = None
-    stack: str | None = None
-    error: float | None = None
-    misjudged: float | None = None
-    memory: str | None = None
-    tensors: bool = False
-    seed: int | None = None
-
-    @property
-    def source(self) -> str:
-        """The scenario whose job is asked about; without one, flags are fields of ``base``."""
-        return "base" if self.scenario is None else str(self.scenario)
-
-    @property
-    def of_exchange(self) -> bool:
-        """Whether an exchange by itself is asked about: of a cluster's calls, or of a size that says no computing."""
-        return self.fabric is not None or (self.parameters is not None and self.compute is None)
 
 
 class AtPoint(NamedTuple):
@@ -186,9 +142,9 @@ def answer(
     if flags.of_exchange:
         return _at_point(flags)
     if flags.tensors:
-        return tensors_output.on_tensors(_job_of(flags), _named(flags))
+        return tensors_output.on_tensors(job_of(flags), named_exchanges(flags))
     if flags.param:
-        schemes, own = options.words(flags.schemes) or (), _fields_of_job(flags)
+        schemes, own = options.words(flags.schemes) or (), fields_of_job(flags)
         error, pool = flags.error, pool or InlinePool()
         return side_by_side(
             flags.source, flags.param, schemes, own, flags.seed, error=error, pool=pool, progress=progress
@@ -298,12 +254,12 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
     given["compute"] = options.quantity(flags.compute, "--compute", units.seconds)
     given["density"] = None if flags.density is None else options.density(flags.density)
     given |= {"fields": flags.set_ or (), "stack": flags.stack, "error": flags.error, "seed": flags.seed or 0}
-    given["schemes"] = _named(flags)
+    given["schemes"] = named_exchanges(flags)
     if flags.misjudged is not None:
         given["misjudged"] = flags.misjudged
     options.only("--simulate", flags.simulate, {"--stack": flags.stack})
     if flags.scenario is not None:
-        loaded = load(flags.scenario, [*_overrides(flags), *_device_field(flags)], flags.seed)
+        loaded = load(flags.scenario, [*scenario_overrides(flags), *device_field(flags)], flags.seed)
         return inputs.from_scenario(loaded, inputs.Given(**given)), None
     if flags.fabric is not None:
         fabric = load_cost_model(flags.fabric)
@@ -314,7 +270,7 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
 
 def _on_job(flags: Flags) -> OnJob:
     """Return what the job of a scenario takes with every exchange."""
-    loaded = _job_of(flags)
+    loaded = job_of(flags)
     if loaded.config.job.strategy is not None:
         way = "name fields and values to choose among, as --param job.strategy.period=10,50,100"
         raise InputError(f"under a training strategy jobs are weighed side by side: {way}", field="job.strategy")
@@ -323,7 +279,9 @@ def _on_job(flags: Flags) -> OnJob:
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
     # Elsewhere consecutive ranks may be nearer, too; --levels looks for that.
     nodes = job_node_sizes(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
-    among = whole_job.candidates_of(loaded, every=flags.every, per_node=next(iter(nodes), 1), named=_named(flags))
+    among = whole_job.candidates_of(
+        loaded, every=flags.every, per_node=next(iter(nodes), 1), named=named_exchanges(flags)
+    )
     notes: list[str] = []
     if flags.levels:
         among, notes = levels.in_every_cut(among, run.job), [one.said() for one in levels.orders(run.job)]
@@ -337,159 +295,17 @@ def _on_job(flags: Flags) -> OnJob:
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
 
     def reload(fields: Sequence[str]) -> Scenario:
-        return _job_of(flags, fields)
+        return job_of(flags, fields)
 
     assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left], found)
-    notes += [*computing_told([loaded.computing]), *assumed.sentences(), *_left_to_base(flags, loaded)]
+    notes += [*computing_told([loaded.computing]), *assumed.sentences(), *assumptions_of(flags, loaded)]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     met = {"latency_s": "latency", "bandwidth_Bps": "bandwidth"}
     links = {name: np.concatenate([getattr(row.points, own) for row in found.rows]) for name, own in met.items()}
     evidence = NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.DataFrame(links))
-    flips = job_flips(loaded, run, found)
+    flips = job_flips(reload, loaded, run, found)
     asked = job_output.Asked(
         loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),
         loaded.compute_time, loaded.samples, evidence, assumed.overlap, tuple(assumed.depends), flips,
     )  # fmt: skip
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error, computing_factors(loaded)), held)
-
-
-def _job_of(flags: Flags, more: Sequence[str] = ()) -> Scenario:
-    """Return the scenario that is asked about, with what flags set of it, and further fields."""
-    return load(flags.source, [*_fields_of_job(flags), *more], flags.seed)
-
-
-def _left_to_base(flags: Flags, loaded: Scenario) -> list[str]:
-    """Return the line that names what flags leave to the scenario ``base``; none where there is another."""
-    if flags.scenario is not None:
-        return []
-    where = ("network", "topology", loaded.config.network.topology.choice[0])
-    fields = {
-        "workers": (flags.workers, ("workers",)),
-        "model": (flags.model or flags.parameters, ("job", "model")),
-        "latency": (flags.latency or flags.gpus_per_node, (*where, "latency")),
-        "bandwidth": (flags.bandwidth or flags.gpus_per_node, (*where, "bandwidth")),
-        "density": (flags.density, ("job", "density")),
-        "iterations": (None, ("job", "iterations")),
-    }
-    found = [(name, loaded.document.found(way)) for name, (given, way) in fields.items() if given is None]
-    listed = ", ".join(f"{name}={value}" for name, value in found if value is not None)
-    return [f"Assumed, as in the scenario base: {listed}."]
-
-
-def _fields_of_job(flags: Flags) -> list[str]:
-    """Return what flags set of the scenario whose job is asked about."""
-    overrides = _fields_of_base(flags) if flags.scenario is None else [*_overrides(flags), *_links(flags)]
-    if flags.density is not None:
-        overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
-    return [*overrides, *_device_field(flags), *options.memory(flags.memory)]
-
-
-def _links(flags: Flags) -> list[str]:
-    """Return what `--latency` and `--bandwidth` set: parameters of these names of the topology of a scenario."""
-    given = {"latency": flags.latency, "bandwidth": flags.bandwidth}
-    if not any(given.values()):
-        return []
-    kind, part = load(flags.source, _overrides(flags), flags.seed).config.network.topology.choice
-    names, found = field_names(type(part)), []
-    for name, text in given.items():
-        if text is not None:
-            _link(text, name)
-            if name not in names:
-                close = [f"network.topology.{kind}.{one}" for one in names if one.endswith(name)]
-                way = f"; --set {' or '.join(close)} says it" if close else ""
-                raise InputError(f"is no parameter of the topology {kind}{way}", file=f"--{name}")
-            found.append(f"network.topology.{kind}.{name}={text}")
-    return found
-
-
-def _link(text: str | None, name: str, default: float = 0.0) -> float:
-    """Return the latency [s] or bandwidth [byte/s] that an option of this name gives."""
-    option = f"--{name.replace('_', '-')}"
-    read = units.seconds if name.endswith("latency") else units.bandwidth
-    return inputs.link(options.quantity(text, option, read), default, option)
-
-
-def _fields_of_base(flags: Flags) -> list[str]:
-    """Return what flags set of the scenario ``base``, whose links and model have other fields by what they say."""
-    fields, own = [], list(flags.set_ or ())
-    workers = inputs.count(flags.workers, 8, "--workers")
-    if workers > inputs.MOST_SIMULATED:
-        most = f"must be at most {inputs.MOST_SIMULATED:,} for a job, which is simulated, got {workers:,}"
-        raise InputError(f"{most}; --parameters instead of --model asks closed forms", file="--workers")
-    if flags.model is not None or flags.parameters is not None:
-        known = inputs.parameters(flags.model, options.parameters(flags.parameters))
-        named = str(Path(flags.model).resolve()) if flags.model and is_config(flags.model) else flags.model
-        fields.append(f"job.model={json.dumps(named)}")
-        fields += [] if flags.parameters is None else [f"job.parameters={known}"]
-        fields.append(f"job.scale={max(round(known / _ENTRIES), 1)}")
-        fields += ["job.iterations=1"] if known > _LARGE else []
-    per_node = inputs.count(flags.gpus_per_node, 1, "--gpus-per-node")
-    inner = {name: getattr(flags, name) for name in ("inner_latency", "inner_bandwidth")}
-    if per_node > 1:
-        fields.append(f"network.topology={json.dumps({'multi_gpu_nodes': _nodes(flags, workers, per_node)})}")
-    elif any(inner.values()):
-        raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
-    kind = flags.topology or "star"
-    if kind != "star":
-        part = topology_parts.Topology.parts([kind]).get(kind)
-        if part is None or kind == "file":
-            families = set(topology_parts.Topology.names()) - {"file"}
-            raise InputError(f"there is no topology {kind!r}; {suggest_names(kind, families)}", file="--topology")
-        links = {"latency": "1 ms", "bandwidth": "10 Gbit/s"}
-        fields.append(f"network.topology={json.dumps({kind: links})}")
-        # A name that leaves its topology out is a parameter of it, as on the line of `simnet time`.
-        names = field_names(part)
-        way = f"network.topology.{kind}."
-        own = [f"{way}{one}" if one.partition("=")[0].partition(".")[0] in names else one for one in own]
-    for name in ("latency", "bandwidth"):
-        if (text := getattr(flags, name)) is not None and per_node == 1:
-            _link(text, name)
-            fields.append(f"network.topology.{kind}.{name}={text}")
-    passes = options.passes(flags.compute, flags.batch)
-    return [*fields, f"workers={workers}", *passes, *options.stack(flags.stack), *own]
-
-
-def _nodes(flags: Flags, workers: int, per_node: int) -> dict[str, object]:
-    """Return the nodes whose workers share one card each."""
-    if flags.topology is not None:
-        said = f"is not for --topology, whose hosts have one worker each, got {per_node}"
-        raise InputError(said, file="--gpus-per-node")
-    if workers % per_node and per_node < workers:
-        raise InputError(f"must divide the {workers} workers, got {per_node}", file="--gpus-per-node")
-    inside = _link(flags.inner_latency, "inner_latency", 5e-6)
-    card = max(_link(flags.latency, "latency", 1e-3) - inside, 0.0)
-    return {
-        "nodes": -(-workers // per_node),
-        "gpus_per_node": per_node,
-        "intra_latency": f"{inside!r} s",
-        "intra_bandwidth": f"{_link(flags.inner_bandwidth, 'inner_bandwidth', 1e11)!r} B/s",
-        "nic_latency": f"{card!r} s",
-        "nic_bandwidth": f"{_link(flags.bandwidth, 'bandwidth', 1.25e9)!r} B/s",
-    }
-
-
-def _device_field(flags: Flags) -> list[str]:
-    """Return the field of a scenario that `--device` sets, as ``--set`` does."""
-    return [] if flags.device is None else [f"job.device={json.dumps(flags.device)}"]
-
-
-def _named(flags: Flags) -> tuple[Candidate, ...]:
-    """Return the exchanges that are asked about; none where the usual ones are."""
-    wanted = options.words(flags.schemes) or []
-    if wanted and (flags.every or ALL in wanted):
-        raise InputError("is either names or --all", file="--schemes")
-    return variants(wanted) if wanted else ()
-
-
-def _overrides(flags: Flags) -> list[str]:
-    """Return what flags set of a scenario; refuse those that are not for one."""
-    network: Mapping[str, object] = {
-        "--gpus-per-node": flags.gpus_per_node,
-        "--inner-latency": flags.inner_latency,
-        "--inner-bandwidth": flags.inner_bandwidth,
-        "--topology": flags.topology,
-    }
-    options.only("flags alone", False, {"--model": flags.model, "--parameters": flags.parameters, **network})
-    workers = [f"workers={flags.workers}"] if flags.workers is not None else []
-    passes = options.passes(flags.compute, flags.batch)
-    return [*(flags.set_ or ()), *workers, *passes, *options.stack(flags.stack)]

@@ -328,6 +328,14 @@ def _published(candidate: Candidate) -> Choice:
     )
 
 
+def follows_gradients(candidate: Candidate) -> bool:
+    """Return whether what an exchange sends depends on the gradients; false where its options are wrong."""
+    try:
+        return not _of_layers(candidate, 1).fixed_volume
+    except ValueError:
+        return False
+
+
 def _of_layers(candidate: Candidate, count: int) -> sparsifier_models.Sparsifier:
     """Return the model of a scheme for a gradient of so many layers; any size says what its kind is."""
     layers = [(str(number), _ANY // count) for number in range(count)]

@@ -91,8 +91,9 @@ def title(asked: Asked) -> str:
     job = asked.job
     gradient = f"{format_bytes(4.0 * job.source.true_parameters)} gradient, density {100 * asked.density:.3g} %"
     stack = name_on(job.network(0))
+    iterations = f"{job.iterations:,} iteration{'s' * (job.iterations > 1)}"
     return (
-        f"{asked.name}, {job.source.workers} workers, {job.iterations:,} iterations, {gradient}; simulated with seed "
+        f"{asked.name}, {job.source.workers} workers, {iterations}, {gradient}; simulated with seed "
         f"{asked.seed} by the stack {stack}; device {job.device.name}; {barriers.barrier_note(job.barrier)}"
     )
 

@@ -17,7 +17,8 @@ import pandas as pd
 
 from simnet.calibration.measured import load_dataset as measured
 from simnet.scenario import load, runner
-from simnet.studies.choosing.asking import Flags, answer
+from simnet.studies.choosing.asking import answer
+from simnet.studies.choosing.flags import Flags
 from simnet.validate.published import read
 from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
 
