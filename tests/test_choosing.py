@@ -400,11 +400,12 @@ def test_a_map_is_drawn_and_written(tmp_path):
     assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("about", [["--workers", "5"], ["quickstart", "--set", "job.iterations=4"]])
+@pytest.mark.parametrize("about", [["--workers", "5"], ["quickstart"]])
 def test_exchanges_that_are_named_are_weighed_as_their_equals_are(about):
     named = "artopk:collective=tree:selection=var,topk"
-    found = json.loads(did(*about, "--json", "--schemes", named).stdout)["ranking"]
-    usual = json.loads(did(*about, "--json").stdout)["ranking"]
+    four = ("--set", "job.iterations=4", "--json")
+    found = json.loads(did(*about, *four, "--schemes", named).stdout)["ranking"]
+    usual = json.loads(did(*about, *four).stdout)["ranking"]
     equals = {"artopk:collective=tree:selection=var": ["ART-tree VAR"], "topk": ["AG-Topk", "AG"]}
     assert {row["exchange"] for row in found} == set(equals)
     for row in found:
@@ -432,7 +433,7 @@ def test_exchanges_that_are_named_are_weighed_as_their_equals_are(about):
         (["--parameters", "1M", "--schemes", "hardthreshold:threshold=1"], "name a scenario"),
         (["--schemes", "oktopk", "--map", "latency,bandwidth"], "oktopk is found by sampling"),
         (["--parameters", "1M", "--schemes", "oktopk", "--gpus-per-node", "4"], "know nothing of nodes"),
-        (["--schemes", "exdyna:raise_factor=1.01"], "raise_factor"),
+        (["--schemes", "exdyna:raise_factor=1.01", "--set", "job.iterations=4"], "has not settled"),
         (["--map", "latency"], "needs two quantities"),
         (["--map", "latency,latency"], "latency twice"),
         (["--map", "latency,bandwith"], "did you mean 'bandwidth'"),

@@ -125,6 +125,14 @@ def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):
     assert several["run"]["evidence"] == "measured"
 
 
+def test_run_and_predict_job_call_the_same_lead_a_tie(tmp_path):
+    run = did("run", "quickstart", "--no-report", "--out", tmp_path / "o").stdout
+    job = did("predict", "job", "--scenario", "quickstart").stdout
+    said = [" ".join(one.split()).partition(" likely)")[0].partition("flexible ")[2] for one in (run, job)]
+    assert said[0].removeprefix("was ") == said[1].removeprefix("is ")
+    assert "tied with AG and ART-ring within the error (" in said[0]
+
+
 def test_a_lead_within_the_error_is_said_to_be_a_tie_over_seeds_too(tmp_path):
     own = scenario(tmp_path)
     said = did("run", own, "--policies", "AG,ART-ring,dense", "--seeds", 3, "--out", tmp_path / "o").stdout

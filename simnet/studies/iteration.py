@@ -55,7 +55,7 @@ from simnet.report.learning import IGNORED
 from simnet.report.paired import fastest
 from simnet.report.shown import Shown
 from simnet.report.tables import empty_table
-from simnet.report.wording import standing
+from simnet.report.wording import standing, within_error
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
 from simnet.studies.choosing.output import share
@@ -243,7 +243,9 @@ class JobPrediction(Shown):
         each = f" for {count:,} iteration{'' if count == 1 else 's'}"
         seconds = {policy: self.totals[policy].seconds for policy in self.ranked}
         if self.several and seconds:
-            said = standing(seconds, self.fastest, "is fastest", "are tied as fastest", each)
+            chances = dict(zip(self.ranked, self.likely().fastest.tolist(), strict=True))
+            alone = f"is fastest{within_error(self.fastest[0], chances)}"
+            said = standing(seconds, self.fastest, alone, "are tied as fastest", each)
         else:
             lines = [
                 f"{policy} takes {units.format_seconds(one.seconds)}{each}." for policy, one in self.totals.items()
