@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simnet.scenario import load
     from simnet.schedule import Round, Schedule
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Network",
     "Round",
