@@ -130,16 +130,6 @@ def test_a_map_says_tied_where_exchanges_take_the_same(tmp_path):
     assert "tied" in (tmp_path / "m.svg").read_text(encoding="utf-8")
 
 
-def test_which_buckets_to_compress_begins_with_who_is_fastest_and_ties_are_no_wins(tmp_path):
-    alike = {"first": "{scheme: topk}", "second": "{scheme: topk}", "dense": "{scheme: dense}"}
-    path = scenario(tmp_path, alike, iterations=2, overlap="{bucket: 20 MiB}")
-    console = did("choose", path, "--tensors").stdout
-    assert console.startswith("first and second are tied as fastest: ")
-    assert console.count("ccuracy is ignored.") == 1
-    found = json.loads(did("choose", path, "--tensors", "--json").stdout)
-    assert found["tied_with"] == ["second"]
-
-
 def test_a_policy_table_says_what_it_has_most_often_and_that_accuracy_is_ignored(tmp_path):
     console = did("choose", "--export", tmp_path / "t.json", "--cells", 4).stdout
     assert console.startswith("Fastest most often: ")

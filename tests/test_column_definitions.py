@@ -115,7 +115,6 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("choose", job),
             ("choose", "quickstart", "--set", "job.iterations=4"),
             ("choose", job, "--param", "density=0.01,0.1"),
-            ("choose", "quickstart", "--set", "job.iterations=2", "--set", "job.overlap={}", "--tensors"),
         ],
         "predict job": [("predict", "job", "--scenario", job, "--out", place / "predict.csv")],
         "time": [("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1MB", *STAR)],

@@ -15,7 +15,6 @@ from simnet.network.ring_order import pair_seconds, ring_order
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, conformance, create, scheme
-from simnet.studies.choosing.levels import cuts
 from simnet.topologies import multi_gpu_nodes, star, wan_of_clusters
 
 LINKS = {"intra_latency": 2e-6, "intra_bandwidth": 1e11, "nic_latency": 5e-5, "nic_bandwidth": 1.25e9}
@@ -264,14 +263,21 @@ class TestJobs:
         (bucket,) = gradient_buckets(job.source, job.overlap)
         model = create_sparsifier(Candidate("two", "two_level/topk"), bucket, job)
         assert (model.ranks, model.nodes) == (4, 4)
-        assert [one.words for one in cuts(job)] == ["one level", "groups of 4"]
 
     def test_auto_without_nodes_is_refused(self):
         with pytest.raises(InputError, match="ranks_per_node auto: among 16 workers"):
             load("two_level_nodes", ["network.topology={star: {latency: 1 ms, bandwidth: 1 Gbit/s}}"]).build()
 
-    def test_choose_weighs_every_cut_and_says_the_orders(self):
-        found = choose("two_level_nodes", levels=True, schemes=["dense", "topk"], set=["job.iterations=1"])
-        assert set(found.chances) == {"dense", "topk", "dense, groups of 4", "topk, groups of 4"}
-        assert any("Rings between workers" in one for one in found.sentences())
-        assert found.best == "topk, groups of 4"
+    def test_a_grid_weighs_cuts_of_the_network(self):
+        found = choose(
+            "two_level_nodes",
+            schemes=["two_level/topk", "topk"],
+            param={"two_level/topk.ranks_per_node": [2, 4]},
+            set=["job.iterations=1"],
+        )
+        assert set(found.chances) == {
+            "ranks_per_node 4, two_level/topk",
+            "ranks_per_node 2, two_level/topk",
+            "ranks_per_node any, topk",
+        }
+        assert found.best == "ranks_per_node 4, two_level/topk"

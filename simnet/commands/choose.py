@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
     from simnet.studies.choosing.side_by_side import SideBySide
-    from simnet.studies.choosing.tensors_output import OnTensors
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,6 @@ class Method:
         bool,
         typer.Option("--simulate", help="Simulate all iterations of a job; of an exchange by itself, its messages."),
     ] = False
-    levels: Annotated[
-        bool,
-        typer.Option(
-            "--levels",
-            help="Of a scenario: every exchange in every cut of the network, and rings by their slowest pair.",
-        ),
-    ] = False
     topology: Annotated[
         str | None,
         typer.Option(
@@ -122,10 +114,6 @@ class Method:
         typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged; default: 2."),
     ] = None
     memory: Memory = None
-    tensors: Annotated[
-        bool,
-        typer.Option("--tensors", help="Of a scenario with job.overlap: which buckets to compress, which stay dense."),
-    ] = False
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Seed of samples and equal routes; default: 0, or the scenario's."),
@@ -215,7 +203,7 @@ def choose(
         _write_table(made, answer.export, answer.force)
 
 
-def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide | OnTensors:
+def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide:
     """Return the decision, and show how far it is meanwhile."""
     from simnet.base.processes import Pool
     from simnet.studies.choosing import asking
@@ -250,7 +238,7 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
 
 
-def _show(found: AtPoint | OnJob | SideBySide | OnTensors, json_: bool) -> None:
+def _show(found: AtPoint | OnJob | SideBySide, json_: bool) -> None:
     """Print what to take, the ranking, and what would flip it."""
     from simnet.report.tables import print_wide
 

@@ -19,7 +19,6 @@ from simnet.report.shown import Shown
 from simnet.studies.choosing import asking
 from simnet.studies.choosing.flags import Flags
 from simnet.studies.choosing.side_by_side import SideBySide
-from simnet.studies.choosing.tensors_output import OnTensors
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,11 +27,11 @@ class Choice(Shown):
 
     Parameters
     ----------
-    answer : AtPoint, OnJob, SideBySide or OnTensors
-        At one operating point, on the whole job of a scenario, on the jobs of a grid, or on the buckets of a job.
+    answer : AtPoint, OnJob or SideBySide
+        At one operating point, on the whole job of a scenario, or on the jobs of a grid.
     """
 
-    answer: asking.AtPoint | asking.OnJob | SideBySide | OnTensors
+    answer: asking.AtPoint | asking.OnJob | SideBySide
 
     @property
     def chances(self) -> dict[str, float]:
@@ -100,7 +99,6 @@ def choose(
     all: bool = False,
     schemes: Sequence[str] | str | None = None,
     simulate: bool = False,
-    levels: bool = False,
     topology: str | None = None,
     param: Mapping[str, str | Sequence[object]] | Sequence[str] = (),
     set: Fields = (),
@@ -108,7 +106,6 @@ def choose(
     error: float | None = None,
     misjudged: float | None = None,
     memory: float | str | None = None,
-    tensors: bool = False,
     seed: int | None = None,
     progress: Share | None = None,
 ) -> Choice:
@@ -141,9 +138,6 @@ def choose(
         Weigh these, as ``artopk:collective=tree``, and no others.
     simulate : bool
         Whether to simulate all iterations of a job; of an exchange by itself, its messages.
-    levels : bool
-        Of a scenario, whether to weigh every exchange in every cut of the network into levels, and rings by their
-        slowest pair.
     topology : str, optional
         ``star``, when omitted, ``fat_tree``, ...
     param : sequence of str or mapping, optional
@@ -158,8 +152,6 @@ def choose(
     memory : float or str, optional
         What a worker's device holds, as ``"16 GB"`` or bytes, or ``"device"`` for what its profile says: exchanges that
         need more are ruled out.
-    tensors : bool
-        Of a scenario with ``job.overlap``: whether to decide which buckets to compress and which stay dense.
 
     Raises
     ------
@@ -191,7 +183,6 @@ def choose(
         every=all,
         schemes=words(schemes),
         simulate=simulate,
-        levels=levels,
         topology=topology,
         param=sweeping.parameters(param) or None,
         set_=overrides(set) or None,
@@ -199,7 +190,6 @@ def choose(
         error=error,
         misjudged=misjudged,
         memory=quantity(memory, "B"),
-        tensors=tensors,
         seed=seed,
     )
     if flags.param:

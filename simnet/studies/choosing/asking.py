@@ -21,7 +21,7 @@ from simnet.job.two_level_placement import job_node_sizes
 from simnet.policies import Fixed, density_at
 from simnet.scenario import Scenario, load
 from simnet.studies import assumptions, options
-from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
+from simnet.studies.choosing import holding, inputs, job_output, likely, output, whole_job
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.flags import (
     Flags,
@@ -37,7 +37,6 @@ from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.job_flips import job_flips
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
-from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import computing_factors, evidence_of_job
 from simnet.studies.samples import sample_warnings, warning_lines
@@ -121,7 +120,7 @@ class OnJob(NamedTuple):
 
 def answer(
     flags: Flags, pool: Pool | None = None, progress: Callable[[float], None] = lambda done: None
-) -> AtPoint | OnJob | SideBySide | OnTensors:
+) -> AtPoint | OnJob | SideBySide:
     """Return the decision that flags ask for.
 
     Parameters
@@ -141,8 +140,6 @@ def answer(
     refuse_ignored(flags)
     if flags.of_exchange:
         return _at_point(flags)
-    if flags.tensors:
-        return tensors_output.on_tensors(job_of(flags), named_exchanges(flags))
     if flags.param:
         schemes, own = options.words(flags.schemes) or (), fields_of_job(flags)
         error, pool = flags.error, pool or InlinePool()
@@ -200,17 +197,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
         for option, value in others.items():
             if value not in (None, False):
                 raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
-    options.only("decisions on jobs", on_job, {"--param": flags.param, "--tensors": flags.tensors})
-    if flags.tensors:
-        beside: dict[str, object] = {
-            "--param": flags.param,
-            "--all": flags.every,
-            "--simulate": flags.simulate,
-            "--error": flags.error,
-            "--memory": flags.memory,
-        }
-        options.only("decisions without --tensors", False, beside)
-    options.only("whole jobs, without --param", on_job and not flags.param, {"--levels": flags.levels})
+    options.only("decisions on jobs", on_job, {"--param": flags.param})
     if flags.param:
         simulated = {"--simulate": flags.simulate, "--all": flags.every}
         options.only("decisions without --param, which simulates all of its jobs", False, simulated)
@@ -277,14 +264,10 @@ def _on_job(flags: Flags) -> OnJob:
     options.of_gradients(loaded, "choices are between exchanges of gradients", ("sharding",))
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
-    # Elsewhere consecutive ranks may be nearer, too; --levels looks for that.
     nodes = job_node_sizes(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
     among = whole_job.candidates_of(
         loaded, every=flags.every, per_node=next(iter(nodes), 1), named=named_exchanges(flags)
     )
-    notes: list[str] = []
-    if flags.levels:
-        among, notes = levels.in_every_cut(among, run.job), [one.said() for one in levels.orders(run.job)]
     held = holding.on_job(run.job, [one for one, _ in among])
     left = held.left(among, lambda one: one[0].label)
     found = whole_job.decide_job(run, left, effort=effort)
@@ -292,7 +275,7 @@ def _on_job(flags: Flags) -> OnJob:
     found = replace(found, starts=start_ranges(run, courses, [one for one, _ in left]))
     held = held._replace(unsettled={row.label: row.unsettled for row in found.aside})
     density = density_at(run.job.density, run.job.iterations - 1)
-    notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
+    notes = costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
 
     def reload(fields: Sequence[str]) -> Scenario:
         return job_of(flags, fields)

@@ -46,7 +46,6 @@ class Flags:
     every: bool = False
     schemes: str | None = None
     simulate: bool = False
-    levels: bool = False
     topology: str | None = None
     param: Sequence[str] | None = None
     set_: Sequence[str] | None = None
@@ -54,7 +53,6 @@ class Flags:
     error: float | None = None
     misjudged: float | None = None
     memory: str | None = None
-    tensors: bool = False
     seed: int | None = None
 
     @property
