@@ -427,7 +427,7 @@ def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
 
 def test_a_policy_overlaps_if_all_of_its_exchanges_can(tmp_path):
     """A training has one hook: a residual that is kept bucket by bucket cannot go to an exchange of the whole."""
-    policies = "policies={mixed: {clairvoyant: {among: [AG, SparDL]}}, both: {clairvoyant: {among: [AG, dense]}}}"
+    policies = "policies={mixed: {oracle: {among: [AG, SparDL]}}, both: {oracle: {among: [AG, dense]}}}"
     scenario = job(tmp_path)
     default, _ = iteration(tmp_path, scenario, "--set", policies)
     none, _ = iteration(tmp_path, scenario, "--set", policies, "--set", "job.overlap=none")

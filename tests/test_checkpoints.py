@@ -73,7 +73,7 @@ def moo(mode="grid", **search):
 JOBS = {
     "fixed": (job, lambda: Fixed(AG)),
     "flexible": (job, flexible),
-    "clairvoyant": (job, lambda: OneStepOracle(FEEDBACK)),
+    "oracle": (job, lambda: OneStepOracle(FEEDBACK)),
     "moo": (job, moo),
     "moo as published": (lambda: job(iterations=9), lambda: moo("published", warm_up=3)),
     "buckets": (lambda: job(overlap=Overlap(bucket=200.0)), lambda: Fixed(RING)),

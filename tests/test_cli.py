@@ -53,7 +53,7 @@ policies:
   AG: {fixed: AG}
   ART-ring: {fixed: ART-ring}
   flexible: {flexible: {probe_every: 50 ms, noise: 0.05}}
-  clairvoyant: {clairvoyant: }
+  oracle: {oracle: }
 output: {report: false}
 """
 
@@ -88,7 +88,7 @@ def test_a_run_leaves_its_folder_and_says_who_won(small: Path, tmp_path: Path) -
     assert {*names.split()} <= {path.name for path in (tmp_path / "out").iterdir()}
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert list(summary["policies"]) == sorted(summary["policies"])
-    assert summary["bound"] == "clairvoyant"
+    assert summary["bound"] == "oracle"
     assert all(one["iterations"] == 12 for one in summary["policies"].values())
     assert not (tmp_path / "out" / INCOMPLETE).exists()
 
@@ -262,9 +262,9 @@ def test_ctrl_c_keeps_the_policies_that_are_done(small: Path, tmp_path: Path, mo
     monkeypatch.setattr(runner, "run_in_step", run_in_step)
     result = invoke("run", small, "--out", tmp_path / "out", "--jobs", "1")
     assert result.exit_code == 130
-    assert "interrupted: flexible, clairvoyant not done" in result.stderr
+    assert "interrupted: flexible, oracle not done" in result.stderr
     assert set(json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]) == {"AG", "ART-ring"}
-    assert (tmp_path / "out" / INCOMPLETE).read_text() == "done: AG, ART-ring\nmissing: flexible, clairvoyant\n"
+    assert (tmp_path / "out" / INCOMPLETE).read_text() == "done: AG, ART-ring\nmissing: flexible, oracle\n"
     monkeypatch.undo()
     did("run", small, "--out", tmp_path / "out", "-q")
     assert not (tmp_path / "out" / INCOMPLETE).exists()
@@ -333,9 +333,9 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
         seen.append((name, done))
         most = max(most, len(multiprocessing.active_children()))
 
-    parts = [(runner.Source(small), names, None) for names in (["AG", "ART-ring"], ["flexible"], ["clairvoyant"])]
+    parts = [(runner.Source(small), names, None) for names in (["AG", "ART-ring"], ["flexible"], ["oracle"])]
     found = [(number, name) for number, name, _ in runner.run_apart(parts, 2, progress)]
-    assert sorted(found) == [(0, "AG"), (0, "ART-ring"), (1, "flexible"), (2, "clairvoyant")]
+    assert sorted(found) == [(0, "AG"), (0, "ART-ring"), (1, "flexible"), (2, "oracle")]
     assert {name for name, _ in seen} == {name for _, name in found}
     assert most <= 2
 
@@ -442,7 +442,7 @@ def test_lists(kind: str) -> None:
         "models": ["resnet50", "25,557,032"],
         "devices": ["v100"],
         "strategies": ["diloco", "streaming", "eager"],
-        "policies": ["fixed", "flexible", "moo", "clairvoyant"],
+        "policies": ["fixed", "flexible", "moo", "oracle"],
         "weather": ["noise", "outages", "profile C1"],
         "traces": ["digits"],
         "measured": ["shaped_openmpi", "published_plateaus"],
@@ -506,11 +506,11 @@ def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
         assert all(one["learning"]["time_to_target_s"] for one in summary["policies"].values())
     if shipped()[name].parent.name == "papers" or "flexible" not in seconds:
         return
-    fixed = set(seconds) - {"flexible", "moo", "clairvoyant"}
+    fixed = set(seconds) - {"flexible", "moo", "oracle"}
     assert seconds["flexible"] < min(seconds[policy] for policy in fixed)
     assert summary["policies"]["flexible"]["switch_count"] >= 1
     if name == "fluctuating_wan":
-        assert len(summary["policies"]["clairvoyant"]["choices"]) >= 3
+        assert len(summary["policies"]["oracle"]["choices"]) >= 3
         assert len(summary["policies"]["flexible"]["choices"]) >= 3
         assert summary["policies"]["flexible"]["iterations"] >= 200
 
@@ -573,5 +573,5 @@ def test_what_is_done_is_kept_when_a_policy_fails(small: Path, tmp_path: Path, m
     result = invoke("run", small, "--jobs", "1", "--out", tmp_path / "kept")
     assert result.exit_code == 2
     assert "error: a link fell off the table" in result.stderr
-    assert set(pd.read_csv(tmp_path / "kept" / "iterations.csv")["policy"]) == {"AG", "flexible", "clairvoyant"}
+    assert set(pd.read_csv(tmp_path / "kept" / "iterations.csv")["policy"]) == {"AG", "flexible", "oracle"}
     assert "missing: ART-ring\n" in (tmp_path / "kept" / INCOMPLETE).read_text()

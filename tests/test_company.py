@@ -258,7 +258,7 @@ def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes
         ("other_jobs.packed.job.deaths=[{worker: 3, at: 0 s}]", r"packed\.job\.deaths.*there is no worker 3"),
         ("other_jobs.packed.job.barrier=false", r"other_jobs\.packed\.job\.barrier: must be true beside other_jobs"),
         ("job.barrier=false", r"job\.barrier: must be true beside other_jobs"),
-        ("policies={c: {clairvoyant: }}", r"policies\.c\.clairvoyant: tries several exchanges.*other_jobs"),
+        ("policies={c: {oracle: }}", r"policies\.c\.oracle: tries several exchanges.*other_jobs"),
         ("network.engine=vectorised", "knows neither deaths nor company"),
         ("network.weather=[{links: all, profile: {name: C1, epoch: 2 iterations}}]", "give epoch as a time"),
         ("other_jobs={job: {workers: 1, job: {parameters: 9, iterations: 1, density: 1}, exchange: {scheme: topk}}}",
@@ -270,8 +270,8 @@ def test_wrong_other_jobs_are_refused_with_their_place(file, assignment, message
         load(file, [assignment]).build()
 
 
-def test_one_exchange_is_nothing_to_try_and_may_be_called_clairvoyant(file):
-    load(file, ["policies={c: {clairvoyant: {among: [AG]}}}"]).build()
+def test_one_exchange_is_nothing_to_try_and_may_be_called_oracle(file):
+    load(file, ["policies={c: {oracle: {among: [AG]}}}"]).build()
 
 
 def test_the_lock_gives_the_same_jobs(file, tmp_path):

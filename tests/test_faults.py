@@ -414,7 +414,7 @@ def test_who_dies_while_the_others_wait_is_missed_together_with_the_first():
     assert stop.left == 3
 
 
-def test_a_clairvoyant_takes_the_exchange_that_is_done_before_the_death():
+def test_an_oracle_takes_the_exchange_that_is_done_before_the_death():
     slow = Candidate("slow", "dense")
     seconds = 0.01 + ring_seconds(4)
     first = run_policy(job(iterations=1), "p", Fixed(AG)).iterations["iteration_s"][0]

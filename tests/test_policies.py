@@ -225,7 +225,7 @@ def test_a_decision_stands_while_a_link_is_down():
     assert set(seen) == {seen[0]}
 
 
-def test_fixed_and_clairvoyant_shortlists():
+def test_fixed_and_oracle_shortlists():
     assert Fixed(AG).shortlist(context(star())) == (AG,)
     assert OneStepOracle(SPARSE).shortlist(context(star())) == SPARSE
     with pytest.raises(ValueError, match="at least one"):

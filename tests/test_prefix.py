@@ -41,7 +41,7 @@ POLICIES = {
     **FIXED,
     "flexible": {"flexible": {"probe_every": "20 ms"}},
     "advise": {"advise": {}},
-    "clairvoyant": {"clairvoyant": None},
+    "oracle": {"oracle": None},
     "moo": {"moo": {"densities": [0.1, 0.01], "tries": 9, "probe_every": "20 ms"}},
 }
 JOBS = {

@@ -71,7 +71,7 @@ def said(**frames):
 
 def test_the_sentence_says_who_won_by_how_much_and_when_the_choice_changed():
     flexible = frame([1, 1, 1, 1], ["AG", "AG", "ART-Ring", "AG"], bandwidth=[1.25e9, 1.25e9, 1.125e8, 1.25e9])
-    assert said(AG=frame([1, 1, 2, 1]), flexible=flexible, slow=frame([3] * 4), clairvoyant=frame([0.9] * 4)) == (
+    assert said(AG=frame([1, 1, 2, 1]), flexible=flexible, slow=frame([3] * 4), oracle=frame([0.9] * 4)) == (
         "flexible was fastest: 4 s for 4 iterations, 20 % less than AG, the runner-up; it switched 2 times, first from "
         "AG to ART-Ring at iteration 2 (2 s), when bandwidth fell to 900 Mbit/s."
     )
@@ -85,8 +85,8 @@ def test_the_sentence_of_a_policy_alone_without_bound_and_of_one_iteration():
 
 
 def test_the_sentence_when_only_the_bound_ran():
-    assert said(clairvoyant=frame([1, 2])) == (
-        "clairvoyant took 3 s for 2 iterations; it is the bound, and no policy that can be run was compared with it."
+    assert said(oracle=frame([1, 2])) == (
+        "oracle took 3 s for 2 iterations; it is the bound, and no policy that can be run was compared with it."
     )
 
 
@@ -123,7 +123,7 @@ def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
     quick = frame([1, 1, 1]).assign(loss=[nan, 2.0, 1.5], accuracy=[nan, 0.3, 0.4])
     sure = frame([2, 2, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.5, 0.9])
     late = frame([2, 3, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.1, 0.9])
-    told = sentence(summarize({"quick": quick, "sure": sure, "late": late, "clairvoyant": sure}, RunFacts(target=0.5)))
+    told = sentence(summarize({"quick": quick, "sure": sure, "late": late, "oracle": sure}, RunFacts(target=0.5)))
     assert told.startswith(
         "sure reaches 50 % accuracy first: 4 s, 75 % before late (7 s). quick does not reach it. "
         "One seed; --seeds 3 says how sure that is. quick was fastest: 3 s"
@@ -135,11 +135,11 @@ def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
 
 
 def test_the_bound_never_wins_and_regret_may_be_negative():
-    summary = summary_of(clairvoyant=frame([1.0]), a=frame([2.0]), b=frame([0.5]))
+    summary = summary_of(oracle=frame([1.0]), a=frame([2.0]), b=frame([0.5]))
     assert summary["winner"]["policy"] == "b"
     assert summary["winner"]["runner_up"] == "a"
     assert summary["policies"]["b"]["regret"] == {"seconds": -0.5, "fraction": -0.5}
-    assert summary_of(clairvoyant=frame([1.0]), a=frame([2.0]))["winner"]["policy"] == "a"
+    assert summary_of(oracle=frame([1.0]), a=frame([2.0]))["winner"]["policy"] == "a"
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=200))
@@ -165,7 +165,7 @@ def test_rows_are_in_order_of_time_and_exactly_the_fastest_are_best(lengths):
 
 
 def test_a_summary_read_back_from_json_shows_the_same():
-    summary = summary_of(b=frame([1, 1], ["y", "x"]), a=frame([1, 1]), clairvoyant=frame([1, 1]), z=frame([2, 2]))
+    summary = summary_of(b=frame([1, 1], ["y", "x"]), a=frame([1, 1]), oracle=frame([1, 1]), z=frame([2, 2]))
     again = json.loads(json.dumps(summary, sort_keys=True))
     assert rows(again) == rows(summary)
     assert sentence(again) == sentence(summary)
@@ -181,11 +181,11 @@ def test_percent_has_two_digits_or_more(fraction):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width, terminal):
     names = ["flexible", *HOSTILE[:3]]
-    summary = summary_of(**{name: frame([1 + index]) for index, name in enumerate(names)}, clairvoyant=frame([1]))
+    summary = summary_of(**{name: frame([1 + index]) for index, name in enumerate(names)}, oracle=frame([1]))
     stream = io.StringIO()
     show(summary, Console(file=stream, width=width, force_terminal=terminal, color_system=None))
     text = stream.getvalue()
-    for name in [*names, "clairvoyant"]:
+    for name in [*names, "oracle"]:
         assert name in text
     assert "".join(sentence(summary).split()) in "".join(text.split())
     if width >= 80 and terminal:
@@ -203,7 +203,7 @@ def weather_driven(count, policies=4, by_iteration=False):
         axis = np.arange(count) if by_iteration else np.cumsum(seconds) - seconds
         choice = np.where((axis // 50) % 2 == 0, "AG", "ART-Ring") if number == 0 else f"c{number}"
         bandwidth = 1e9 / (1 + (axis // 50) % 3)
-        name = "clairvoyant" if number == policies - 1 else f"p{number}"
+        name = "oracle" if number == policies - 1 else f"p{number}"
         made[name] = frame(seconds, choice, bandwidth=bandwidth, latency=0.01 + 0.001 * ((axis // 30) % 2))
     return made
 
@@ -212,7 +212,7 @@ def weather_driven(count, policies=4, by_iteration=False):
 def drawn():
     """Iterations and their figures."""
     iterations = joined(weather_driven(60))
-    return iterations, figures.render(iterations, "clairvoyant")
+    return iterations, figures.render(iterations, "oracle")
 
 
 def test_figures_are_well_formed_and_undated(drawn):
@@ -229,7 +229,7 @@ def test_figures_are_deterministic_and_leave_the_settings_of_matplotlib_alone_an
     iterations, before = drawn
     monkeypatch.setitem(mpl.rcParams, "font.size", 31.0)
     settings = dict(mpl.rcParams)
-    assert figures.render(iterations, "clairvoyant") == before
+    assert figures.render(iterations, "oracle") == before
     assert dict(mpl.rcParams) == settings
     if "matplotlib.pyplot" in sys.modules:
         assert not sys.modules["matplotlib.pyplot"].get_fignums()
@@ -237,7 +237,7 @@ def test_figures_are_deterministic_and_leave_the_settings_of_matplotlib_alone_an
 
 def test_figures_of_long_runs_are_bounded():
     iterations = joined(weather_driven(10_000, policies=8))
-    plots = figures.render(iterations, "clairvoyant")
+    plots = figures.render(iterations, "oracle")
     assert max(len(plot.svg) for plot in plots) < 600_000
 
 
@@ -248,9 +248,9 @@ def test_a_choice_that_alternates_for_ever_is_bounded_too():
 
 def test_the_cumulative_figure_ends_at_the_totals():
     made = weather_driven(700)
-    left, right = figures.cumulative_time(joined(made), "clairvoyant").axes
+    left, right = figures.cumulative_time(joined(made), "oracle").axes
     unit = {"s": 1, "min": 60, "h": 3600}
-    for axes, reference in ((left, 0.0), (right, made["clairvoyant"]["iteration_s"].sum())):
+    for axes, reference in ((left, 0.0), (right, made["oracle"]["iteration_s"].sum())):
         scale = unit[re.search(r"\[(\w+)\]", axes.get_ylabel())[1]]
         ends = [line.get_ydata()[-1] * scale for line in axes.lines]
         assert ends == pytest.approx([one["iteration_s"].sum() - reference for one in made.values()], abs=1e-9)
@@ -267,7 +267,7 @@ def test_the_breakdown_bars_are_the_sums_in_order_of_time():
 
 def test_the_stretches_of_a_choice_fill_the_run():
     made = weather_driven(300)
-    strips = figures.choices(joined(made), "clairvoyant").axes[0]
+    strips = figures.choices(joined(made), "oracle").axes[0]
     boxes = sorted(
         (path.get_extents().x0, path.get_extents().x1) for bars in strips.collections for path in bars.get_paths()
     )
@@ -291,7 +291,7 @@ def test_a_policy_far_slower_does_not_flatten_the_others_and_that_is_said():
 
 @pytest.mark.parametrize("bandwidth", [math.nan, math.inf, 0.0])
 def test_figures_of_one_policy_one_iteration_and_no_network(bandwidth):
-    for plot in figures.render(joined({"only": frame([1.0], bandwidth=bandwidth, latency=0.0)}), "clairvoyant"):
+    for plot in figures.render(joined({"only": frame([1.0], bandwidth=bandwidth, latency=0.0)}), "oracle"):
         ET.fromstring(plot.svg)
 
 
@@ -340,7 +340,7 @@ class Page(HTMLParser):
 def test_pages_of_six_policies_stay_small_and_say_what_is_thinned(count, most):
     made = weather_driven(count, policies=6)
     summary = summary_of(**made)
-    plots = figures.render(joined(made), "clairvoyant")
+    plots = figures.render(joined(made), "oracle")
     page = report(summary, plots, "workers: 8\n" * 100, joined(made))
     assert len(page.encode()) < most
     (data,) = (json.loads(text) for text in Page(page).scripts if text.startswith("{"))
@@ -352,7 +352,7 @@ def test_pages_of_six_policies_stay_small_and_say_what_is_thinned(count, most):
 def test_the_page_stands_alone_and_says_everything():
     made = weather_driven(120)
     summary = summary_of(**made)
-    plots = figures.render(joined(made), "clairvoyant")
+    plots = figures.render(joined(made), "oracle")
     page = report(summary, plots, "workers: 8\n", joined(made))
     seen = Page(page)
     assert not seen.open

@@ -79,7 +79,7 @@ def test_runs_side_by_side_have_all_policies_and_what_differs(tmp_path):
         if policy != summary["bound"]
     }
     assert all(f'<th scope="row">{policy}</th>' in page for policy in times)
-    assert "clairvoyant</th>" not in page
+    assert "oracle</th>" not in page
     assert said.startswith(min(times, key=times.__getitem__))
     rows = [line for line in page.splitlines() if "<th scope" in line and "<td>" in line]
     differing = [row for row in rows if row.startswith(('<tr><th scope="row">seed', '<tr><th scope="row">job.'))]

@@ -43,7 +43,7 @@ def made_up_run(iterations=40, workers=4):
     messages = ["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"]
     made = {}
     both = ["AG", "ART-Ring"]
-    among = {"AG": both[:1], "ART-Ring": both[1:], "flexible": both, "clairvoyant": both}
+    among = {"AG": both[:1], "ART-Ring": both[1:], "flexible": both, "oracle": both}
     for number, (name, labels) in enumerate(among.items()):
         rng = np.random.default_rng([number, iterations, workers])
         now, rows, split, drawn, sent = 0.0, [], [], [], []
@@ -165,7 +165,7 @@ def test_summary_agrees_with_sums_over_the_frames(run):
     folder, made = run
     summary = json.loads((folder / "summary.json").read_text())
     assert list(summary["policies"]) == sorted(made)
-    bound = math.fsum(made["clairvoyant"].iterations["iteration_s"])
+    bound = math.fsum(made["oracle"].iterations["iteration_s"])
     for name, result in made.items():
         one, frame = summary["policies"][name], result.iterations
         total = math.fsum(frame["iteration_s"])
@@ -178,7 +178,7 @@ def test_summary_agrees_with_sums_over_the_frames(run):
         assert one["regret"]["seconds"] == pytest.approx(total - bound, rel=1e-7, abs=1e-7)
         assert one["regret"]["fraction"] == pytest.approx(total / bound - 1, rel=1e-7, abs=1e-7)
         assert sum(one["choices"].values()) == one["iterations"] == 40
-    assert summary["policies"]["clairvoyant"]["regret"] == {"fraction": 0.0, "seconds": 0.0}
+    assert summary["policies"]["oracle"]["regret"] == {"fraction": 0.0, "seconds": 0.0}
     assert summary["winner"]["policy"] == "flexible"
     assert summary["policies"]["flexible"]["switch_count"] == 1
     assert summary["scenario"] == {"name": "made up", "sha256": hashlib.sha256(LOCK.encode()).hexdigest()}
@@ -186,9 +186,9 @@ def test_summary_agrees_with_sums_over_the_frames(run):
     assert set(summary["versions"]) == {"simnet", "numpy", "simpy"}
 
 
-def test_without_clairvoyant_regret_is_null(tmp_path):
+def test_without_oracle_regret_is_null(tmp_path):
     made = made_up_run()
-    del made["clairvoyant"]
+    del made["oracle"]
     write(tmp_path, made, report=False)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["bound"] is None

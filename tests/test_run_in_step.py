@@ -16,7 +16,7 @@ POLICIES = {
     "flexible": flexible,
     "moo": moo,
     "ring": lambda: Fixed(RING),
-    "clairvoyant": lambda: OneStepOracle((AG, RING, TREE)),
+    "oracle": lambda: OneStepOracle((AG, RING, TREE)),
 }
 JOBS = {
     "plain": job,
@@ -94,7 +94,7 @@ def test_what_is_shared_cannot_be_written_to_and_copies_can():
 
 
 def test_killed_at_different_iterations_all_go_on_and_catch_up(tmp_path):
-    names, first = ("AG", "ring", "clairvoyant"), job()
+    names, first = ("AG", "ring", "oracle"), job()
     places = {name: tmp_path / f"{name}.safetensors" for name in names}
 
     def kept():
@@ -107,11 +107,11 @@ def test_killed_at_different_iterations_all_go_on_and_catch_up(tmp_path):
     with pytest.raises(KilledError):
         in_step(first, names, checkpoints=kept(), progress=progress)
     assert first.source.asked == 5
-    places["clairvoyant"].unlink()
+    places["oracle"].unlink()
     again = job()
     for name, result in in_step(again, names, checkpoints=kept()).items():
         assert_same(result, run_policy(job(), name, POLICIES[name](), timeline=2))
-    # The clairvoyant begins anew, and the others wait for it; but for what they had asked for already.
+    # The oracle begins anew, and the others wait for it; but for what they had asked for already.
     assert again.source.asked <= again.iterations + 2
 
 

@@ -43,7 +43,7 @@ exchanges:
 policies:
   AG: {fixed: AG}
   flexible: {flexible: {}}
-  clairvoyant: {clairvoyant: }
+  oracle: {oracle: }
 output: {report: false}
 """
 
@@ -325,6 +325,7 @@ def test_overrides_reach_into_lists_and_names_with_dots(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("job.iteratons=5", "--set job.iteratons=5: job.iteratons: there is no such field; did you mean 'iterations'"),
+        ("policies.b={clairvoyant: }", "policies.b.clairvoyant: has a new name: oracle"),
         ("jb.iterations=5", "jb: there is no such field; did you mean 'job'"),
         ("job.compute.meen=5 ms", "did you mean 'mean'"),
         ("job.iterations.x=5", "job.iterations is 4, which has no field 'x'"),
@@ -405,13 +406,13 @@ def test_defaults_come_from_the_model(tmp_path: Path) -> None:
 def test_without_policies_there_is_each_exchange_and_the_bound(tmp_path: Path) -> None:
     text = BASE[: BASE.index("policies:")]
     run = from_text(tmp_path, text).build()
-    assert list(run.policies) == ["AG", "ART-ring", "clairvoyant"]
-    assert run.bound == "clairvoyant"
+    assert list(run.policies) == ["AG", "ART-ring", "oracle"]
+    assert run.bound == "oracle"
 
 
-def test_a_clairvoyant_among_some_is_no_bound(tmp_path: Path) -> None:
-    assert from_text(tmp_path, BASE).build().bound == "clairvoyant"
-    assert from_text(tmp_path, BASE, "policies.clairvoyant={clairvoyant: {among: [AG]}}").build().bound is None
+def test_an_oracle_among_some_is_no_bound(tmp_path: Path) -> None:
+    assert from_text(tmp_path, BASE).build().bound == "oracle"
+    assert from_text(tmp_path, BASE, "policies.oracle={oracle: {among: [AG]}}").build().bound is None
 
 
 def test_factors_multiply_and_absolute_values_replace(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ policies:
   AG: {fixed: AG}
   same: {fixed: AG}
   ART-ring: {fixed: ART-ring}
-  clairvoyant: {clairvoyant: {among: [AG, ART-ring]}}
+  oracle: {oracle: {among: [AG, ART-ring]}}
 output: {report: false}
 """
 TIMES = st.lists(st.floats(1, 100), min_size=3, max_size=12)
@@ -163,7 +163,7 @@ def summaries(times, **options):
 
 
 def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
-    times = {"a": [10.0, 20.0, 30.0], "b": [10.5, 19.0, 31.0], "c": [20.0, 30.0, 40.0], "clairvoyant": [9.0, 9.0, 9.0]}
+    times = {"a": [10.0, 20.0, 30.0], "b": [10.5, 19.0, 31.0], "c": [20.0, 30.0, 40.0], "oracle": [9.0, 9.0, 9.0]}
     summary, table, _ = seeds.summarize(summaries(times))
     assert seeds.sentence(summary).startswith(
         "Over 3 seeds (7 to 9) a and b are tied as fastest: a took 20 s on average; c, the next, took 50 % "
@@ -172,11 +172,11 @@ def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
     assert summary["winner"] == {
         "policy": "a", "tied_with": ["b"], "runner_up": "c", "margin_s": 10.0, "margin_fraction": 0.333333333333,
     }  # fmt: skip
-    assert summary["policies"]["clairvoyant"]["simulated_rank"] is None
+    assert summary["policies"]["oracle"]["simulated_rank"] is None
     cells = {row[0]: row[1:5] for row in seeds.rows(summary)}
     assert cells["a"] == ("20 s", "best, tied", "-", "2 of 3")
     assert cells["c"] == ("30 s", "+50 %", "the same with all seeds", "0 of 3")
-    assert cells["clairvoyant"] == ("9 s", "bound", "-", "-")
+    assert cells["oracle"] == ("9 s", "bound", "-", "-")
     assert len(table) == 12
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
@@ -213,7 +213,7 @@ def test_tables_and_summary_tell_what_the_seeds_came_to(several):
         one = json.loads((out / "seeds" / str(seed) / "summary.json").read_text())
         for name, policy in one["policies"].items():
             times.setdefault(name, []).append(policy["simulated_s"])
-    contest = paired.contest({name: one for name, one in times.items() if name != "clairvoyant"})
+    contest = paired.contest({name: one for name, one in times.items() if name != "oracle"})
     assert summary["winner"]["policy"] == contest.policy
     assert summary["winner"]["tied_with"] == contest.tied_with
     for name, difference in contest.differences.items():

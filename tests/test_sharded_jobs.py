@@ -241,7 +241,7 @@ SAYS = {
     "exchanges": ({"as": "ddp"}, {"exchanges": {"AG": {"scheme": "topk"}}}, "exchanges: must be left out beside"),
     "policies": (
         {"as": "ddp"},
-        {"policies": {"best": {"clairvoyant": {}}}},
+        {"policies": {"best": {"oracle": {}}}},
         "policies.best: must be fixed: under job.sharding",
     ),
     "no way": (

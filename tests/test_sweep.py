@@ -70,7 +70,7 @@ job:
   compute: {mean: 10 ms}
 """
     + DENSE_AND_AG
-    + "  bound: {clairvoyant: {among: [AG, dense]}}\n"
+    + "  bound: {oracle: {among: [AG, dense]}}\n"
 )
 GRID = ("--param", "network.bandwidth=0.01,1,10Gbit/s", "--param", "density=0.01:0.1:4:log")
 CELLS = 12
@@ -334,13 +334,13 @@ def test_the_parts_add_up_and_the_winner_is_the_fastest(swept):
     found = table(swept[0])
     parts = found[["compute_s", "select_s", "communicate_s", "wait_s"]].sum(axis=1)
     assert parts.to_numpy() == pytest.approx(found["iteration_s"].to_numpy())
-    run = found[found["policy"] != "clairvoyant"]
+    run = found[found["policy"] != "oracle"]
     for _, group in run.groupby("cell"):
         best = group["simulated_s"].min()
         assert list(group["wins"] | group["tied"]) == list(group["simulated_s"] <= 1.001 * best)
         assert group["wins"].sum() + (group["tied"].sum() > 1) == 1
         assert group["vs_best"].to_numpy() == pytest.approx(group["simulated_s"].to_numpy() / best)
-    assert not found[found["policy"] == "clairvoyant"]["wins"].any()
+    assert not found[found["policy"] == "oracle"]["wins"].any()
 
 
 def test_cells_with_the_same_gradients_make_them_once_and_are_what_each_is_alone(monkeypatch):
@@ -526,7 +526,7 @@ def test_several_seeds_are_seeds_as_a_parameter_that_are_compared(here, tiny, tm
     for (density, rate), group in each.groupby(["density", "network.bandwidth_Bps"]):
         rows = cells[(cells["density"] == density) & (cells["network.bandwidth_Bps"] == rate)]
         times = rows.pivot(index="seed", columns="policy", values="iteration_s")
-        found = paired.contest({name: times[name] for name in times if name != "clairvoyant"})
+        found = paired.contest({name: times[name] for name in times if name != "oracle"})
         assert set(group["policy"][group["iteration_tied"]]) == {found.policy, *found.tied_with}
         more = group.set_index("policy")["iteration_more_low_s"]
         for name, difference in found.differences.items():

@@ -251,7 +251,7 @@ def test_policies_meet_the_same_compute_times_and_the_run_repeats_itself():
     assert first.workers["compute_s"].equals(other.workers["compute_s"])
 
 
-def test_a_clairvoyant_is_never_slower_than_any_fixed_policy_it_may_imitate():
+def test_an_oracle_is_never_slower_than_any_fixed_policy_it_may_imitate():
     # Bandwidth varies, latency does not, and no two messages share a link: starting earlier never ends later.
     weather = noisy_weather()
     one = job(4, iterations=25, weather=weather, latency=5e-3, source=Source(4, scale=40.0))
@@ -263,10 +263,10 @@ def test_a_clairvoyant_is_never_slower_than_any_fixed_policy_it_may_imitate():
     assert best.iterations["choice"].nunique() > 1
 
 
-def test_a_clairvoyant_with_one_candidate_does_what_the_fixed_policy_does():
+def test_an_oracle_with_one_candidate_does_what_the_fixed_policy_does():
     one = job(4, weather=noisy_weather(), network=None)
-    fixed, clairvoyant = run_policy(one, "p", Fixed(RING)), run_policy(one, "p", OneStepOracle([RING]))
-    assert fixed.iterations.equals(clairvoyant.iterations)
+    fixed, oracle = run_policy(one, "p", Fixed(RING)), run_policy(one, "p", OneStepOracle([RING]))
+    assert fixed.iterations.equals(oracle.iterations)
 
 
 def test_the_residual_goes_along_when_the_exchange_changes(monkeypatch):

@@ -11,9 +11,8 @@ from simnet.policies.protocol import PolicyContext
 class OneStepOracle:
     """The exchange that is fastest in the iteration to come, on the true weather, found by simulating all of them.
 
-    Scenarios and results call it `clairvoyant`; the regret of other policies is reported against it. It looks one
-    iteration ahead and no further: each iteration begins when the one before it ended, so a slower exchange can lead
-    to better weather, and a real policy can come out ahead.
+    The regret of other policies is reported against it. It looks one iteration ahead only: each iteration begins when
+    the one before it ended, so a slower exchange can lead to better weather, and a real policy can come out ahead.
     """
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:

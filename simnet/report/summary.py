@@ -229,7 +229,7 @@ class RunFacts:
     warnings: Sequence[str] = ()
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     evidence: Evidence | None = None
-    bound: str | None = "clairvoyant"
+    bound: str | None = "oracle"
     missing: Sequence[str] = ()
     stops: Mapping[str, Sequence[Interruption]] = field(default_factory=dict)
     shares: Mapping[str, Sequence[JobShare]] = field(default_factory=dict)

@@ -22,9 +22,9 @@ def check_colocated(config: schema.Config, found: Findings) -> None:
                 (*place, "barrier"), "must be true beside other_jobs, whose messages are timed iteration by iteration"
             )
     for name, policy in config.policies.items():
-        if policy.clairvoyant is not None and len(policy.clairvoyant.among or config.exchanges) > 1:
+        if policy.oracle is not None and len(policy.oracle.among or config.exchanges) > 1:
             found.add(
-                ("policies", name, "clairvoyant"),
+                ("policies", name, "oracle"),
                 "tries several exchanges before each iteration, but beside other_jobs only one can take place; leave "
                 "it out",
             )

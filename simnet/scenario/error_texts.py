@@ -30,6 +30,8 @@ _BOUNDS = {
     "less_than_equal": ("le", "<="),
     "multiple_of": ("multiple_of", "a multiple of"),
 }
+# Words of older scenarios, and what they are called now.
+_RENAMED = {"clairvoyant": "oracle"}
 # Marks of one part, or of several by name; whether that is a mapping from names.
 _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
@@ -56,9 +58,10 @@ def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> st
         return "is missing"
     if kind == "extra_forbidden":
         part = _part_at(root, one["loc"][:-1])
-        return (
-            f"there is no such field; {suggest_names(str(one['loc'][-1]), part.names())}" if part else "is not allowed"
-        )
+        name = str(one["loc"][-1])
+        if part and _RENAMED.get(name) in part.names():
+            return f"has a new name: {_RENAMED[name]}"
+        return f"there is no such field; {suggest_names(name, part.names())}" if part else "is not allowed"
     if kind in _BOUNDS:
         name, sign = _BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"

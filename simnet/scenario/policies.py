@@ -23,7 +23,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
     among = [known[label] for label in labels_of(given)]
     if kind == "fixed":
         return Fixed(among[0])
-    if kind == "clairvoyant":
+    if kind == "oracle":
         return OneStepOracle(among)
     if kind == "advise":
         advised: Policy = part.build(Advised, candidates=among)

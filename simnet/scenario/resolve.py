@@ -354,9 +354,7 @@ def _policies(
         every = {label: schema.Policy(fixed=label) for label in exchanges}
         if config.other_jobs or config.job.strategy is not None or not every:
             return every
-        return every | {
-            _free("clairvoyant", every): schema.Policy(clairvoyant=schema.Clairvoyant(among=list(exchanges)))
-        }
+        return every | {_free("oracle", every): schema.Policy(oracle=schema.Oracle(among=list(exchanges)))}
     resolved = {}
     for name, policy in config.policies.items():
         kind, part = policy.choice

@@ -166,7 +166,7 @@ class Scenario:
     def bound(self) -> str | None:
         """The one-step oracle that takes all exchanges into account, if there is one."""
         everything = set(self.config.choices)
-        oracles = {name: one.clairvoyant for name, one in self.config.policies.items() if one.clairvoyant is not None}
+        oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
 
     @property

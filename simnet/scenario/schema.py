@@ -574,7 +574,7 @@ class Advise(Among):
     """The exchange that an adviser takes, which learns from what iterations take while the job runs."""
 
 
-class Clairvoyant(Among):
+class Oracle(Among):
     """The one-step oracle: the exchange that is fastest on the true weather, against which regret is measured."""
 
 
@@ -592,7 +592,7 @@ class Policy(OneOf):
     flexible: Flexible | None = None
     moo: Moo | None = None
     advise: Advise | None = None
-    clairvoyant: Clairvoyant | None = None
+    oracle: Oracle | None = None
 
 
 class OtherJob(Part):
@@ -630,7 +630,7 @@ class Config(Part):
     )
     policies: dict[Label, SerializeAsAny[Policy]] = Field(
         default={},
-        description="default: each exchange for itself, and a clairvoyant if there are no other jobs and no strategy",
+        description="default: each exchange for itself, and an oracle if there are no other jobs and no strategy",
     )
     other_jobs: dict[Label, OtherJob] | None = Field(
         default=None, description="jobs that share the network; they run beside every policy"

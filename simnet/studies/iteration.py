@@ -299,7 +299,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
             raise InputError(said, field=f"job.{name}")
     of_gradients(scenario, "the iterations of a job that exchanges in each are predicted", ["sharding"])
     if policies is None:
-        policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
+        policies = [name for name, one in config.policies.items() if one.oracle is None]
     run = scenario.only(policies).build()
     found, steady, totals, met = [], {}, {}, []
     for policy in policies:
