@@ -19,31 +19,13 @@ from simnet.report.paired import fastest, start_ranges
 from simnet.report.seeds import to_target, versus
 from simnet.report.tables import empty_table
 
-COLUMNS = {
-    "exchange": "what is compared",
-    "workers": "number of workers P",
-    "settled_after": "iterations until it had settled; none if it has not",
-    "unsettled": "why it has not settled, and has no rank; empty if it has",
-    "steady_from": "first iterations that the means leave out",
-    "iteration_s": "duration of an iteration [s]",
-    "iteration_prediction_low_s": "the lower end of the 90 % prediction interval of that mean [s]",
-    "iteration_prediction_high_s": "the upper end [s]",
-    "chance_of_fastest_iteration": "that its mean iteration is the fastest, by what such predictions were off by",
-    "evidence": "whether such predictions were measured, or are extrapolated or assumed",
-    "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
-    "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
-    "select_high_s": "the most that it may take [s]",
-    "communicate_and_wait_s": "communicating and waiting for others to do so, mean over the workers [s]",
-    "bytes_sent_per_worker_B": "sent by a worker, mean over the workers [byte]",
-    "selected": "entries that a worker selected itself, mean over the workers",
-    "density": "density asked for",
-    "actual_density": "entries that the workers sent, all different ones together, over n",
-    "build_up": "the same over k",
-    "density_ratio": "entries that a worker selected, of MiCRO, ExDyna all workers together, over k; of thresholds",
-    "imbalance": "P times the most entries that a worker selected, over those of all",
-    "global_error": "norm of a worker's residual, mean over the workers",
-    **memory.COLUMNS,
-}
+COLUMNS = (
+    *("exchange", "workers", "settled_after", "unsettled", "steady_from", "iteration_s"),
+    *("iteration_prediction_low_s", "iteration_prediction_high_s", "chance_of_fastest_iteration", "evidence"),
+    *("select_s", "select_low_s", "select_high_s", "communicate_and_wait_s", "bytes_sent_per_worker_B"),
+    *("selected", "density", "actual_density", "build_up", "density_ratio", "imbalance", "global_error"),
+    *memory.COLUMNS,
+)
 """Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
 
 

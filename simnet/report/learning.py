@@ -27,18 +27,10 @@ HEADINGS = (
 )
 """Of the table that people see."""
 
-COLUMNS = {
-    "loss": "of the model that is trained, on data held out, the last that was measured",
-    "accuracy": "on data held out, the last that was measured",
-    "best_loss": "the lowest that was measured",
-    "best_accuracy": "the highest that was measured",
-    "target_accuracy": "the accuracy whose time is of interest",
-    "iterations_to_target": "iterations until it was first measured",
-    "time_to_target_s": "simulated time until then, exploration included [s]",
-    "statistical_efficiency": "iterations to the target of the first policy over its own",
-    "parallel_efficiency": "share of the simulated time in which gradients are computed to train with",
-    "first_to_target": "whether no other policy that can be run reached the target sooner",
-}
+COLUMNS = (
+    *("loss", "accuracy", "best_loss", "best_accuracy", "target_accuracy", "iterations_to_target"),
+    *("time_to_target_s", "statistical_efficiency", "parallel_efficiency", "first_to_target"),
+)
 """Columns of tables that have a row per policy; see `learning_table`."""
 
 ONE_SEED = "One seed; --seeds 3 says how sure that is."

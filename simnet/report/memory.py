@@ -30,10 +30,7 @@ _OPTIMIZERS = {
     "sgd": "SGD without momentum",
 }
 
-COLUMNS = {
-    "memory_B": "the most that a worker holds at once, activations and what an allocator adds left out [byte]",
-    **{f"memory_{name}_B": f"of it {words} [byte]" for name, words in _WORDS.items()},
-}
+COLUMNS = ("memory_B", *(f"memory_{name}_B" for name in _WORDS))
 """Columns of tables that have a row per exchange."""
 
 HEADINGS = ("policy", "a worker holds", *_WORDS.values())

@@ -19,12 +19,7 @@ HEADINGS = ("policy", "inner steps", "an inner step", "utilisation", "sent by a 
 
 MONEY = ("devices", "traffic", "together")
 
-COLUMNS = {
-    "inner_steps": "inner steps of each worker: those of a training strategy, else one an iteration",
-    "step_s": "simulated time over inner steps [s]",
-    "utilisation": "share of the simulated time in which workers compute, mean over those that take part",
-    "money": "price of the workers' devices and of what they send, in job.prices.currency; none without job.prices",
-}
+COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
 """Columns of tables that have a row per policy."""
 
 _HOUR, _GIGABYTE = 3600.0, 1e9

@@ -54,51 +54,15 @@ FORMAT = "simnet sweep cell 12"
 MAX_BYTES = 64 * 2**20
 """The largest file of a cell that is read."""
 
-COLUMNS = {
-    "policy": "which policy",
-    "device": "what selects",
-    "barrier": "whether workers begin each iteration together",
-    "warning": "why the sample is too small for what it selects",
-    "overlapped": "whether its exchanges go bucket by bucket during the backward pass",
-    "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
-    "status": "done; ended: workers died; unsettled, failed: see message; refused: the cell did not run",
-    "wins": "whether it was the fastest policy that can be run, alone",
-    "tied": "whether it was as fast as that one, to 0.1 % or as workers enter a little apart, or another as it was",
-    "iterations": "complete iterations",
-    "steady_from": "iterations that the next means leave out, until all policies of the cell had settled that do",
-    "simulated_s": "time of all iterations [s]",
-    "simulated_prediction_low_s": "the lower end of the 90 % prediction interval of that, where it is known [s]",
-    "simulated_prediction_high_s": "the upper end [s]",
-    "chance_to_be_fastest": "that the job takes the least time with this policy, by what predictions were off by",
-    "evidence": "whether such predictions were measured, or are extrapolated or assumed",
-    "iteration_s": "mean time of an iteration [s], the sum of the next four",
-    "compute_s": "computing, mean over iterations and workers [s]",
-    "select_s": "selecting, packing and unpacking, mean over iterations and workers [s]",
-    "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
-    "select_high_s": "the most that it may take [s]",
-    "communicate_s": "communicating, mean over iterations and workers [s]",
-    "wait_s": "waiting for others, mean over iterations and workers [s]",
-    "total_bytes_sent_B": "sent in all iterations by all workers [byte]",
-    "actual_density": "entries that the workers sent, all different ones together, over n; mean over iterations",
-    "build_up": "the same over k",
-    "choice": "the exchange chosen most often",
-    "switch_count": "changes of choice",
-    "vs_best": "its time over that of the fastest policy that can be run",
-    "regret_s": "time lost against the one-step oracle [s]",
-    **spent.COLUMNS,
-    **learning.COLUMNS,
-    "message": "why there is no result, or no rank",
-}
-"""Columns of the results of a sweep, after those of its parameters."""
-
-STARTS = dict(
-    zip(
-        START_COLUMNS,
-        ("the least that iteration_s may be as workers enter a little apart [s]", "the most that it may be [s]"),
-        strict=True,
-    )
+COLUMNS = (
+    *("policy", "device", "barrier", "warning", "overlapped", "computing", "status", "wins", "tied", "iterations"),
+    *("steady_from", "simulated_s", "simulated_prediction_low_s", "simulated_prediction_high_s"),
+    *("chance_to_be_fastest", "evidence", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
+    *("communicate_s", "wait_s", "total_bytes_sent_B", "actual_density", "build_up", "choice", "switch_count"),
+    *("vs_best", "regret_s", *spent.COLUMNS, *learning.COLUMNS, "message"),
 )
-"""Further columns, where times of leaders depend on that."""
+"""Columns of the results of a sweep, after those of its parameters; where times of leaders depend on when workers
+enter, `simnet.report.paired.START_COLUMNS` follow."""
 
 # Of which the last cell of this process had its gradients, and these.
 _made: list[tuple[object, CachedSource]] = []
@@ -255,7 +219,7 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
         if written["sha256"] != _sha256(content) or (content["format"], content["identity"]) != (FORMAT, name):
             return None
         found = content["rows"]
-        return found if found and all(row.keys() - STARTS == COLUMNS.keys() for row in found) else None
+        return found if found and all(row.keys() - {*START_COLUMNS} == {*COLUMNS} for row in found) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

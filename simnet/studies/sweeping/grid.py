@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -195,7 +195,7 @@ def field(name: str, scenario: Scenario) -> str:
     raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=option)
 
 
-def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Mapping[str, str]) -> list[Column]:
+def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Collection[str]) -> list[Column]:
     """Return the parameters as columns of a table; `taken` are its other columns.
 
     Examples

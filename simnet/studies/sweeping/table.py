@@ -16,12 +16,13 @@ import pandas as pd
 from simnet.base.atomic_replace import FileSet, replace_files
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import mark_incomplete, write_files
+from simnet.report.paired import START_COLUMNS
 from simnet.report.results import LOCK, RESULTS, parquet, versions
 from simnet.report.summary import significant
 from simnet.scenario import Scenario
 from simnet.scenario.identity import Request, request
 from simnet.studies.sweeping import drawing
-from simnet.studies.sweeping.cell import COLUMNS, STARTS
+from simnet.studies.sweeping.cell import COLUMNS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
 
 _TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "choice", "message")
@@ -62,7 +63,7 @@ def rows_of(
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
     """Return rows as a table; missing values are blank in texts, NaN in numbers."""
-    starts = [name for name in STARTS if any(name in row for row in rows)]
+    starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
     for name in COLUMNS:
         if name in _TEXTS:

@@ -46,7 +46,7 @@ class Plan:
     @property
     def columns(self) -> list[grid.Column]:
         """The parameters as columns of the table."""
-        return grid.columns(self.axes, self.cells, {"cell": "", **cell.COLUMNS})
+        return grid.columns(self.axes, self.cells, ("cell", *cell.COLUMNS))
 
 
 @dataclass
