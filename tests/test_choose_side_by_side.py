@@ -9,7 +9,7 @@ import pytest
 from commands import did, invoke
 from simnet import choose, run
 from simnet.base.processes import InlinePool
-from simnet.report import spent
+from simnet.report import cost_summary
 from simnet.studies.choosing.side_by_side import ANY, side_by_side
 
 SMALL = ["job.scale=200000", "job.iterations=4"]
@@ -154,6 +154,6 @@ def test_prices_are_told_in_a_run(tmp_path):
 
 def test_money_is_by_device_hour_and_by_what_is_sent():
     prices = {"device_hour": 3.0, "gigabyte": 0.5, "currency": "EUR"}
-    assert spent.price_of(prices, 2, 7200.0, 4e9) == {"devices": 12.0, "traffic": 2.0, "together": 14.0}
-    rows = spent.spent_cells({"a": spent.spent_summary(10.0, 4.0, 80.0, 5, 2, None, float)}, None)
+    assert cost_summary.price_of(prices, 2, 7200.0, 4e9) == {"devices": 12.0, "traffic": 2.0, "together": 14.0}
+    rows = cost_summary.cost_cells({"a": cost_summary.cost_summary(10.0, 4.0, 80.0, 5, 2, None)}, None)
     assert rows == [("a", "5", "2 s", "40 %", "8 B")]

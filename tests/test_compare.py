@@ -17,7 +17,7 @@ from simnet.job import run_policy
 from simnet.policies import Candidate
 from simnet.report import learning, paired
 from simnet.report.comparison import COLUMNS
-from simnet.report.devices import device_summary
+from simnet.report.run_setup import device_summary
 from simnet.scenario import load
 from simnet.scenario.resolve import own_options
 from simnet.studies import comparison

@@ -21,7 +21,7 @@ from simnet.evidence import iteration_errors
 from simnet.hooks.log import COLUMNS
 from simnet.job import Overlap, create_sparsifier, gradient_buckets, run_policy
 from simnet.network import STACKS
-from simnet.report.stacks import stack_summary
+from simnet.report.run_setup import stack_summary
 from simnet.scenario import load
 from simnet.sparsifier_models import create
 from simnet.studies.iteration import PARTS, predict_job

@@ -20,14 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from simnet.report import figures, spread
+from simnet.base.arrays import PERCENTS
+from simnet.report import figures
 from simnet.report.console import show
 from simnet.report.html import TERMS, report
 from simnet.report.kept import Recorded, message_sample
 from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, keys, page_data
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
-from simnet.report.summary import MAX_SWITCHES, RunFacts, summarize
+from simnet.report.summary import MAX_SWITCHES, RunFacts, spread_summary, summarize
 from simnet.report.timeline import write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
@@ -417,10 +418,10 @@ def test_text_in_the_data_can_end_no_script_and_reads_back(text):
 def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(parts):
     made = pd.DataFrame(parts, columns=["compute_s", "select_s", "communicate_s", "wait_s"])
     made["iteration_s"] = made.sum(axis=1)
-    found = spread.spread_summary(made, float)
+    found = spread_summary(made)
     exchanges = made["select_s"] + made["communicate_s"] + made["wait_s"]
     for what, times in (("iteration_s", made["iteration_s"].to_numpy()), ("exchange_s", exchanges.to_numpy())):
-        for share in spread.PERCENTS:
+        for share in PERCENTS:
             one = found[what][f"p{share}"]
             assert one in times
             assert 100 * np.sum(times <= one) >= share * times.size
@@ -429,8 +430,8 @@ def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(pa
 
 def test_the_spread_of_no_iteration_is_drawn_without_curves():
     none = frame([1.0]).assign(policy="a").iloc[:0]
-    assert spread.spread_summary(none, float) is None
-    assert [len(axes.lines) for axes in spread.draw_spread(none).axes] == [3, 3]
+    assert spread_summary(none) is None
+    assert [len(axes.lines) for axes in figures.spread(none).axes] == [3, 3]
 
 
 def test_cells_are_sorted_by_numbers_and_what_is_not_known_has_none():

@@ -18,7 +18,7 @@ from simnet.job.job import create_sparsifier, gradient_buckets
 from simnet.job.memory import MOMENTS, WorkerMemory, candidates_memory, combine_memory, exchange_memory, scheme_memory
 from simnet.parallel import fsdp2, time_step, wrap_units
 from simnet.policies import Candidate, Fixed, Ramp
-from simnet.report import memory as told
+from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.held import under_way
 from simnet.strategies import SGD, AdamW

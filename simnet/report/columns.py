@@ -9,19 +9,48 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from simnet.base.units import format_bytes, format_seconds
+
+Fields: TypeAlias = dict[str, Any]
+"""An object of JSON; `COLUMNS` has what its values are."""
 
 
 class Column(NamedTuple):
-    """What a column holds: its unit, empty for what has none, its meaning, and the commands that write it.
+    """What a column holds, and how tables for people show it.
 
-    Commands stand one after another; ``hooks`` are the logs of `simnet.hooks`.
+    Parameters
+    ----------
+    unit : str
+        Its unit; empty for what has none.
+    heading : str
+        What stands above it in tables for people; empty where none has it.
+    format : str
+        How they write a value: a key of `simnet.report.columns.FORMATS`, or as of `str.format`; by the unit when empty.
+    commands : str
+        The commands that write it, one after another; ``hooks`` are the logs of `simnet.hooks`.
+    meaning : str
+        What it is.
     """
 
     unit: str
+    heading: str
+    format: str
     commands: str
     meaning: str
+
+
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "s": format_seconds,
+    "B": format_bytes,
+    "percent": lambda share: f"{100 * share:.3g} %",
+    "tenths of a percent": lambda share: f"{100 * share:.1f} %",
+    "count": lambda count: f"{count:,}" if isinstance(count, int) else f"{count:.3g}",
+}
+"""How values of some units and formats are written."""
 
 
 def _read() -> dict[str, Column]:
@@ -31,3 +60,35 @@ def _read() -> dict[str, Column]:
 
 COLUMNS = _read()
 """The columns by their names, in the order in which they are explained."""
+
+
+def write_cells(values: Mapping[Any, Any], names: Iterable[str], prefix: str = "") -> list[str]:
+    """Return values as tables for people have them, those that are missing as a dash.
+
+    Parameters
+    ----------
+    values : mapping
+        Of a row.
+    names : iterable of str
+        Of its values, in order.
+    prefix : str
+        What the names of the columns have before those.
+
+    Examples
+    --------
+    >>> write_cells({"step_s": 0.02, "utilisation": 0.5, "loss": None}, ["step_s", "utilisation", "loss"])
+    ['20 ms', '50 %', '-']
+    """
+    return [_write(COLUMNS[prefix + name], values[name]) for name in names]
+
+
+def _write(column: Column, value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    write = FORMATS.get(column.format or column.unit)
+    return (column.format or "{}").format(value) if write is None else write(value)
+
+
+def headings(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+    """Return what stands above columns in tables for people."""
+    return tuple(COLUMNS[prefix + name].heading for name in names)

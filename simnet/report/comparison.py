@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
-from simnet.report import learning, memory, wording
+from simnet.report import learning, wording
+from simnet.report.cost_summary import MEMORY_COLUMNS
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.paired import fastest, start_ranges
 from simnet.report.seeds import to_target, versus
@@ -24,7 +25,7 @@ COLUMNS = (
     *("iteration_prediction_low_s", "iteration_prediction_high_s", "chance_of_fastest_iteration", "evidence"),
     *("select_s", "select_low_s", "select_high_s", "communicate_and_wait_s", "bytes_sent_per_worker_B"),
     *("selected", "density", "actual_density", "build_up", "density_ratio", "imbalance", "global_error"),
-    *memory.COLUMNS,
+    *MEMORY_COLUMNS,
 )
 """Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
 

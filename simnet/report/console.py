@@ -10,32 +10,26 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.report import (
-    barriers,
-    calibrated,
-    co_located,
-    devices,
+    calls,
+    cost_summary,
     learning,
-    memory,
-    overlap,
+    run_events,
+    run_setup,
     seeds,
-    sharing,
-    spent,
-    stacks,
 )
 from simnet.report.sentences import (
     HEADINGS,
     colocated_rows,
+    cost_rows,
     evidence,
     learning_rows,
     memory_of,
     rows,
     sentence,
-    spent_rows,
     what_happened,
 )
 from simnet.report.summary import PHASES, Summary
 from simnet.report.tables import empty_table, print_fitting, show_listing
-from simnet.report.throughput import throughput_sentences
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last.
@@ -57,18 +51,18 @@ def show(summary: Summary, console: Console | None = None) -> None:
     if learnt := learning_rows(summary):
         _print_learning("what the training came to", learning.HEADINGS, learnt, console)
     print_fitting(summary_table(summary), _SPARE, console)
-    barrier = [barriers.describe_barrier(summary["barrier"])] if "barrier" in summary else []
+    barrier = [run_setup.describe_barrier(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
-        barrier.append(barriers.describe_strategy(**summary["strategy"]))
+        barrier.append(run_setup.describe_strategy(**summary["strategy"]))
     _print_lines("", [*rates(summary), *ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
-    shared_by = [f"Links are shared {sharing.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
-    held = memory.describe_memory(memory_of(summary), summary.get("memory"))
+    shared_by = [f"Links are shared {run_setup.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
+    held = cost_summary.describe_memory(memory_of(summary), summary.get("memory"))
     _print_lines("", [*shared_by, *held, *what_happened(summary)], console)
-    if bought := spent_rows(summary):
-        show_listing("what inner steps took", spent.spent_headings(summary.get("prices")), bought, console)
+    if costs := cost_rows(summary):
+        show_listing("what inner steps took", cost_summary.cost_headings(summary.get("prices")), costs, console)
     if shared := colocated_rows(summary):
-        show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
+        show_listing("jobs that shared the network", run_events.SHARE_HEADINGS, shared, console)
 
 
 def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> None:
@@ -92,7 +86,7 @@ def _print_learning(title: str, headings: Sequence[str], cells: Sequence[Sequenc
 def _seeds_table(summary: seeds.SeedsSummary) -> Table:
     title = f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds"
     if "barrier" in summary["run"]:
-        title += f"; {barriers.barrier_title([summary['run']['barrier']])}"
+        title += f"; {run_setup.barrier_title([summary['run']['barrier']])}"
     table = empty_table(title, [name.replace(" ", "\n", 1) for name in seeds.HEADINGS], ["policy"])
     for cells in seeds.rows(summary):
         best = cells[2].startswith("best") or cells[2].endswith("tied")
@@ -102,7 +96,7 @@ def _seeds_table(summary: seeds.SeedsSummary) -> Table:
 
 def rates(summary: Summary) -> list[str]:
     """Return the line that says how much workers go through in a second under each policy; none if not known."""
-    return throughput_sentences(
+    return cost_summary.throughput_sentences(
         {
             name: {"throughput": one["throughput"], "throughput_unit": one["throughput_unit"]}
             for name, one in summary["policies"].items()
@@ -113,12 +107,12 @@ def rates(summary: Summary) -> list[str]:
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
     """Return warnings, and the lines that say how messages were sent, what selected, and for how long was computed."""
-    device = [f"Device: {devices.describe_device(summary['device'])}"] if "device" in summary else []
+    device = [f"Device: {run_setup.describe_device(summary['device'])}"] if "device" in summary else []
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
-    during = [overlap.describe_overlap(summary["overlap"])] if "overlap" in summary else []
+    during = [run_setup.describe_overlap(summary["overlap"])] if "overlap" in summary else []
     warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
     known = [one] if (one := evidence(summary)) else []
-    return [*warnings, *known, f"Stack: {stacks.describe_stack(summary['stack'])}", *device, *computing, *during]
+    return [*warnings, *known, f"Stack: {run_setup.describe_stack(summary['stack'])}", *device, *computing, *during]
 
 
 def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:
@@ -128,12 +122,12 @@ def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:
             console.print(text, soft_wrap=not console.is_terminal)
 
 
-def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], console: Console | None = None) -> None:
+def show_calls(calibrations: Iterable[Mapping[str, Any] | None], console: Console | None = None) -> None:
     """Print what is known of the calls of jobs on a calibrated cluster; nothing where there are none."""
     found = [one for one in calibrations if one is not None and one["calls"]]
     if found:
-        rows = calibrated.call_rows(call for one in found for call in one["calls"])
-        show_listing(f"calls, by {found[0]['file']}", calibrated.HEADINGS, rows, console)
+        cells = calls.call_rows(call for one in found for call in one["calls"])
+        show_listing(f"calls, by {found[0]['file']}", calls.HEADINGS, cells, console)
 
 
 def summary_table(summary: Summary) -> Table:

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.units import format_seconds
 from simnet.job import TRAIN
 from simnet.report.drawing import (
@@ -38,8 +38,7 @@ from simnet.report.drawing import (
     style,
     unit,
 )
-from simnet.report.spread import TITLE, TOLD, draw_spread
-from simnet.report.summary import PHASES, with_exploration
+from simnet.report.summary import PHASES, exchange_seconds, with_exploration
 
 _WEATHER_COLOUR = "#5B6B7A"
 _BINS = 250
@@ -56,7 +55,7 @@ def render(
 ) -> list[Plot]:
     """Draw all figures."""
     plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
-    plots.append(plot("spread", TITLE, TOLD, draw_spread(with_exploration(iterations), bound)))
+    plots.append(plot("spread", *_SPREAD, spread(with_exploration(iterations), bound)))
     if "accuracy" not in iterations:
         return plots
     ratios = efficiency(iterations, bound, learnt or {})
@@ -278,6 +277,41 @@ def _equal_products(axes: Axes, points: Floats) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_locator(NullLocator())
 
+
+def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
+    """Draw the share of the iterations of each policy, and of their exchanges, that take no longer than a time."""
+    frames, looks = _by_policy(iterations), policy_looks(iterations["policy"], bound)
+    with style():
+        figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, what in zip(axes, ("iteration", "exchange"), strict=True):
+            for percent in PERCENTS:
+                axis.axhline(percent, color="#C8CDD3", linewidth=0.7, zorder=1)
+            times = {
+                name: np.sort(frame["iteration_s"].to_numpy() if what == "iteration" else exchange_seconds(frame))
+                for name, frame in frames.items()
+            }
+            every = np.concatenate([np.zeros(0), *times.values()])
+            name_of_unit, factor = unit(float(every.max(initial=0.0)), SECONDS)
+            for name, one in times.items():
+                rank = np.unique(np.linspace(0, one.size - 1, min(one.size, _BINS)).round().astype(np.intp))
+                # From below the least time, so that the curve begins where it leaves 0.
+                x, y = np.append(one[:1], one[rank]) / factor, np.append(0.0, 100.0 * (rank + 1) / one.size)
+                axis.step(x, y, where="post", label=short(name), **looks[name])
+            axis.set_xlabel(f"time of an {what} [{name_of_unit}]")
+            scale(axis.xaxis, every / factor)
+        axes[0].set_ylabel("iterations [%]")
+        if frames:
+            axes[0].legend(fontsize="small")
+    return figure
+
+
+_SPREAD = (
+    "How iterations and exchanges spread",
+    "Share of the iterations that take no longer than a time, exploration included. Left: whole iterations. Right: "
+    "what they take beside computing. Grey lines are the 50th, 90th and 99th percentile; where a curve is flat at the "
+    "top, few iterations take long.",
+)
 
 _LEARNING = (
     "Loss and accuracy",

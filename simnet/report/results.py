@@ -39,7 +39,7 @@ import simnet
 from simnet.base.atomic_replace import FileSet
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
-from simnet.report import co_located, failures, run_tables
+from simnet.report import run_events, run_tables
 from simnet.report.kept import Recorded
 from simnet.report.summary import (
     RunFacts,
@@ -99,12 +99,15 @@ def write_run(
     write_files(folder, files)
     run_tables.write_table(folder, "iterations", run_tables.iterations_of(results), rounded)
     run_tables.write_table(folder, "workers", run_tables.workers_of(results), lambda table: table, csv=False)
-    died = [row for name, result in results.items() for row in failures.stop_table(name, result.interruptions)]
-    shared = [row for name, result in results.items() for row in co_located.share_table(name, result.job_shares)]
+    died = [row for name, result in results.items() for row in run_events.stop_table(name, result.interruptions)]
+    shared = [row for name, result in results.items() for row in run_events.share_table(name, result.job_shares)]
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
             _write_table(folder, name, frame, csv=False)
-    for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
+    for name, rows, columns in (
+        ("deaths", died, run_events.STOP_COLUMNS),
+        ("company", shared, run_events.SHARE_COLUMNS),
+    ):
         if rows:
             table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
             if "round" in table:

@@ -33,7 +33,7 @@ from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.results import LOCK, parquet
 from simnet.report.sentences import percent
-from simnet.report.summary import PHASES, Judgement, Summary, Winner, significant
+from simnet.report.summary import PHASES, Judgement, Summary, Winner, plain, significant
 
 HEADINGS = (
     *("policy", "mean time", "vs best", "paired interval", "fastest with"),
@@ -89,7 +89,7 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                     "total_bytes_sent_B": one["total_bytes_sent_B"],
                     **{f"total_{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
                     "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
-                    **({} if learnt is None else {k: learnt[k] for k in _LEARNT}),  # type: ignore[literal-required]
+                    **({} if learnt is None else {k: learnt[k] for k in _LEARNT}),
                     "unsettled": one["unsettled"] or "",
                     "choice": next(iter(one["choices"]), ""),
                     "switch_count": one["switch_count"],
@@ -179,7 +179,7 @@ def summarize(
         "winner": _winner(each, "simulated"),
         "missing": list(missing),
         "policies": {
-            name: {str(key): _plain(value) for key, value in one.items() if key != "policy"}
+            name: {str(key): plain(value) for key, value in one.items() if key != "policy"}
             for name, one in zip(each["policy"], each.to_dict(orient="records"), strict=True)
         },
     }
@@ -202,13 +202,6 @@ def _winner(each: pd.DataFrame, stem: str) -> Winner | None:
         "margin_s": None if more is None else float(significant(more)),
         "margin_fraction": None if runner_up is None or more is None else float(significant(more / means[runner_up])),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
-    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return float(significant(value)) if isinstance(value, float) else value
 
 
 def write(

@@ -9,9 +9,10 @@ from typing import Any
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.evidence.conditions import Evidence
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning, memory, spent, spread, wording
+from simnet.report import cost_summary, learning, run_events, wording
+from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
-from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of, ranked
+from simnet.report.summary import PHASES, PolicySummary, Summary, learning_of, ranked
 from simnet.report.wording import listed
 
 HEADINGS = (
@@ -73,7 +74,7 @@ def what_happened(summary: Summary) -> list[str]:
             "times and bytes do not."
         )
     stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
-    return said + [failures.describe_stop(name, stop, MAIN) for name, stop in stops]
+    return said + [run_events.describe_stop(name, stop, MAIN) for name, stop in stops]
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
@@ -83,16 +84,16 @@ def evidence(summary: Mapping[str, Any]) -> str:
 
 def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
-    return co_located.share_rows({name: one["shares"] for name, one in summary["policies"].items()})
+    return run_events.share_rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
-def spent_rows(summary: Summary) -> list[tuple[str, ...]]:
+def cost_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the inner-step costs of each policy, if known."""
-    told = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
-    return spent.spent_cells(told, summary.get("prices"))
+    costs = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
+    return cost_summary.cost_cells(costs, summary.get("prices"))
 
 
-def memory_of(summary: Summary) -> dict[str, memory.MemorySummary]:
+def memory_of(summary: Summary) -> dict[str, Fields]:
     """Return the memory of a worker under each policy, if known."""
     return {name: one["memory"] for name, one in summary["policies"].items() if "memory" in one}
 
@@ -215,7 +216,7 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         format_bytes(one["total_bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
         *(
-            "-" if one["spread"] is None else spread.describe_spread(one["spread"][what])
+            "-" if one["spread"] is None else ", ".join(map(format_seconds, one["spread"][what].values()))
             for what in ("iteration_s", "exchange_s")
         ),
         lost,
@@ -253,7 +254,7 @@ def _changes(one: PolicySummary) -> str:
     return f"switched {often} from {first['from']} to {first['to']} {when}{_circumstance(first)}"
 
 
-def _circumstance(switch: Switch) -> str:
+def _circumstance(switch: Fields) -> str:
     """Name what had changed most, in proportion, since the choice now left had been made."""
     changes = [
         ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),

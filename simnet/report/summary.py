@@ -2,8 +2,8 @@
 
 Totals are over the iterations; the breakdown is the mean over workers. Regret is the time a policy lost against the
 bound: the one-step oracle, which takes the best exchange of each iteration, and which a policy can come out ahead of
-over a job. Numbers are rounded to nine significant digits, so that the last bits, which differ between machines, do not
-show.
+over a job. Numbers are rounded to twelve significant digits, so that the last bits, which differ between machines, do
+not show.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
+from simnet.base.arrays import PERCENTS, Floats, percentiles
 from simnet.costs.computing import SampleCount
-from simnet.evidence.conditions import Evidence, Level
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.job.steady import SteadyPart, common_start, steady_part
-from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, memory, overlap, sharing, spent, spread, stacks
-from simnet.report.calibrated import CalibrationSummary
+from simnet.network import STACKS
+from simnet.report import learning
+from simnet.report.columns import Fields
+from simnet.report.cost_summary import cost_summary, throughput
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
-from simnet.report.throughput import throughput
+from simnet.report.run_events import stop_summary
+from simnet.report.run_setup import stack_summary
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -40,37 +42,6 @@ MAX_SWITCHES = 50
 _DIGITS = 12
 # 10**22 is the largest power of ten that a float holds exactly.
 _EXACT_POWER = 22
-
-Switch = TypedDict(
-    "Switch",
-    {
-        "iteration": int,
-        "at_s": float,
-        "from": str,
-        "to": str,
-        "bandwidth_Bps": float | None,
-        "bandwidth_before_Bps": float | None,
-        "latency_s": float | None,
-        "latency_before_s": float | None,
-        "density": float | None,
-        "density_before": float | None,
-    },
-)
-"""One change of choice: when, and the network and density then and when the choice now left had been made."""
-
-
-class Regret(TypedDict):
-    """What a policy lost against the bound; negative where it was faster (the bound looks one iteration ahead)."""
-
-    seconds: float
-    fraction: float
-
-
-class Exploration(TypedDict):
-    """What a policy tried besides training: how many iterations, and seconds that they took of the simulated time."""
-
-    iterations: int
-    seconds: float
 
 
 class PolicySummary(TypedDict):
@@ -86,7 +57,7 @@ class PolicySummary(TypedDict):
 
     iterations: int
     simulated_s: float
-    exploration: Exploration
+    exploration: Fields
     settled_after: int | None
     unsettled: str | None
     density: float
@@ -94,17 +65,17 @@ class PolicySummary(TypedDict):
     breakdown_s: dict[str, float]
     total_select_low_s: float
     total_select_high_s: float
-    spread: spread.SpreadSummary | None
-    regret: Regret | None
+    spread: Fields | None
+    regret: dict[str, float] | None
     choices: dict[str, int]
     switch_count: int
-    switches: list[Switch]
+    switches: list[Fields]
     ended: bool
-    stops: list[failures.StopSummary]
-    shares: list[co_located.ShareSummary]
-    learning: NotRequired[learning.LearningSummary]
-    spent: NotRequired[spent.SpentSummary]
-    memory: NotRequired[memory.MemorySummary]
+    stops: list[Fields]
+    shares: list[Fields]
+    learning: NotRequired[Fields]
+    spent: NotRequired[Fields]
+    memory: NotRequired[Fields]
     throughput: NotRequired[float | None]
     throughput_unit: NotRequired[str]
     judgement: NotRequired[Judgement]
@@ -134,21 +105,6 @@ class Winner(TypedDict):
     margin_fraction: float | None
 
 
-class Scenario(TypedDict):
-    """Which scenario ran; the hash is that of the resolved scenario's text."""
-
-    name: str
-    sha256: str
-
-
-class StrategySummary(TypedDict):
-    """How workers trained: a training strategy, the inner steps of an iteration, and how long exchanges wait."""
-
-    name: str
-    steps: int
-    deadline_s: NotRequired[float]
-
-
 class Summary(TypedDict):
     """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly.
 
@@ -156,22 +112,22 @@ class Summary(TypedDict):
     `starts_not_sampled` where times of leaders may depend on when workers enter, and that was not sampled: why.
     """
 
-    scenario: Scenario
+    scenario: dict[str, str]
     seed: int
-    stack: stacks.StackSummary
-    device: NotRequired[devices.DeviceSummary]
+    stack: Fields
+    device: NotRequired[Fields]
     computing: NotRequired[str]
     warnings: NotRequired[list[str]]
-    compute_time: NotRequired[Mapping[str, object]]
-    overlap: NotRequired[overlap.OverlapSummary]
-    evidence: NotRequired[Level]
+    compute_time: NotRequired[Fields]
+    overlap: NotRequired[Fields]
+    evidence: NotRequired[str]
     because: NotRequired[str]
     barrier: NotRequired[bool]
-    strategy: NotRequired[StrategySummary]
-    prices: NotRequired[spent.Prices]
-    memory: NotRequired[memory.MemoryLimit]
-    calibration: NotRequired[CalibrationSummary]
-    sharing: NotRequired[sharing.SharingSummary]
+    strategy: NotRequired[Fields]
+    prices: NotRequired[Fields]
+    memory: NotRequired[Fields]
+    calibration: NotRequired[Fields]
+    sharing: NotRequired[Fields]
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
@@ -200,13 +156,29 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
         return np.where(finite, np.rint(given * small / large) / small * large, given)
 
 
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it, floats rounded, and None for what is no finite number.
+
+    Examples
+    --------
+    >>> plain({"a": 0.1 + 0.2, "b": (math.inf, 1)})
+    {'a': 0.3, 'b': [None, 1]}
+    """
+    if isinstance(value, float):
+        return float(significant(value)) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else None if value is pd.NA else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """What a summary says of a run besides its iterations; None or empty where nothing is known.
 
-    `bound` is the policy that regret is measured against, `missing` the policies without a result, `target` the
-    accuracy whose time is reported, by default 99 % of the best of policy `reference`. `starts` returns how far the
-    times of given policies depend on start times.
+    `setup` are further entries of the summary, of which those that are None are left out. `bound` is the policy that
+    regret is measured against, `missing` the policies without a result, `held` what a worker holds under each policy,
+    `target` the accuracy whose time is reported, by default 99 % of the best of policy `reference`. `starts` returns
+    how far the times of given policies depend on start times.
     """
 
     scenario: str = ""
@@ -214,21 +186,11 @@ class RunFacts:
     seed: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
-    stack: Stack = STACKS["ideal"]
-    sharing: Sharing = MAX_MIN
-    calibration: CalibrationSummary | None = None
-    device: devices.DeviceSummary | None = None
-    computing: str | None = None
-    compute_time: Mapping[str, object] | None = None
+    stack: Fields = field(default_factory=lambda: stack_summary(STACKS["ideal"]))
+    setup: Mapping[str, Any] = field(default_factory=dict)
     samples: SampleCount | None = None
-    overlap: overlap.OverlapSummary | None = None
-    barrier: bool | None = None
-    strategy: StrategySummary | None = None
-    prices: spent.Prices | None = None
-    memory: tuple[memory.MemoryLimit, Mapping[str, memory.MemorySummary]] | None = None
-    warnings: Sequence[str] = ()
+    held: Mapping[str, Fields] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
-    evidence: Evidence | None = None
     bound: str | None = "oracle"
     missing: Sequence[str] = ()
     stops: Mapping[str, Sequence[Interruption]] = field(default_factory=dict)
@@ -236,17 +198,6 @@ class RunFacts:
     target: float | None = None
     reference: str | None = None
     starts: Callable[[Iterable[str]], StartRanges] | None = None
-
-    @property
-    def entries(self) -> dict[str, Any]:
-        """The entries of a summary that are there only if something is known."""
-        known = {name: getattr(self, name) for name in ("device", "computing", "compute_time", "overlap", "barrier")}
-        known |= {name: getattr(self, name) for name in ("strategy", "prices", "calibration")}
-        known["warnings"] = list(self.warnings) or None
-        known["memory"] = None if self.memory is None else self.memory[0]
-        known["sharing"] = None if self.sharing == MAX_MIN else sharing.sharing_summary(self.sharing)
-        known |= {} if self.evidence is None else self.evidence.figures()
-        return {name: one for name, one in known.items() if one is not None}
 
 
 def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts()) -> Summary:
@@ -266,39 +217,36 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
     bound = facts.bound if facts.bound in iterations else None
     steady = {name: _steady(one, facts.stops.get(name, ())) for name, one in iterations.items() if name not in ended}
     steady_from = common_start(steady.values())
-    policies = {name: _policy(frame, 0 if name in ended else steady_from) for name, frame in iterations.items()}
-    for name, one in policies.items():
+    learnt = learnt_by(iterations, facts.target, facts.reference)
+    policies: dict[str, PolicySummary] = {}
+    for name, frame in iterations.items():
+        one = _policy(frame, steady_from if name in steady else 0)
         one["ended"] = name in ended
         if name in steady:
             start, unsettled = steady[name]
             one["settled_after"], one["unsettled"] = (None, unsettled) if unsettled else (start, None)
-    learnt = learnt_by(iterations, facts.target, facts.reference)
-    for name, one in policies.items():
-        if name in learnt:
-            one["learning"] = learnt[name]
-        _add_facts(name, one, facts)
+        policies[name] = {**one, **_known_of(name, one, facts), **({"learning": learnt[name]} if learnt else {})}  # type: ignore[typeddict-item]
     if bound is not None and bound not in ended:
-        fastest = policies[bound]["simulated_s"]
+        least = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
-            lost = policies[name]["simulated_s"] - fastest
-            fraction = _rounded(lost / fastest) if fastest else 0.0
-            policies[name]["regret"] = {"seconds": _rounded(lost), "fraction": fraction}
+            lost = policies[name]["simulated_s"] - least
+            policies[name]["regret"] = plain({"seconds": lost, "fraction": lost / least if least else 0.0})
     rivals = {name: one["simulated_s"] for name, one in policies.items() if name != bound and ranked(one)}
     entered = NO_RANGES if facts.starts is None else facts.starts(rivals)
     ranges = entered.around(rivals)
-    for name, (low, high) in ranges.items():
-        policies[name]["start_low_s"], policies[name]["start_high_s"] = _rounded(low), _rounded(high)
+    for name, range_ in ranges.items():
+        policies[name]["start_low_s"], policies[name]["start_high_s"] = plain(range_)
     made: Summary = {
         "scenario": {"name": facts.scenario, "sha256": facts.scenario_sha256},
         "seed": facts.seed,
-        "stack": stacks.stack_summary(facts.stack, facts.calibration),
+        "stack": facts.stack,
         "versions": dict(facts.versions),
         "bound": bound,
         "missing": list(facts.missing),
         "steady_from": steady_from,
         "winner": _winner(rivals, ranges),
         "policies": policies,
-        **facts.entries,  # type: ignore[typeddict-item]
+        **{name: one for name, one in facts.setup.items() if one is not None},  # type: ignore[typeddict-item]
     }
     if learnt:
         times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
@@ -321,26 +269,29 @@ def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set
     return ended
 
 
-def _add_facts(name: str, one: PolicySummary, facts: RunFacts) -> None:
-    """Add to the summary of a policy what is known of it besides its iterations."""
-    one["stops"] = [failures.stop_summary(stop, _rounded) for stop in facts.stops.get(name, ())]
-    one["shares"] = [co_located.share_summary(share, _rounded) for share in facts.shares.get(name, ())]
-    if facts.memory is not None and name in facts.memory[1]:
-        one["memory"] = facts.memory[1][name]
-    if name in facts.judgements:
-        one["judgement"] = facts.judgements[name]
-    steps = one["iterations"] * (1 if facts.strategy is None else facts.strategy["steps"])
+def _known_of(name: str, one: PolicySummary, facts: RunFacts) -> Fields:
+    """Return what is known of a policy besides its iterations."""
+    found: Fields = plain(
+        {
+            "stops": [stop_summary(stop) for stop in facts.stops.get(name, ())],
+            "shares": [share._asdict() for share in facts.shares.get(name, ())],
+        }
+    )
+    for key, known in (("memory", facts.held), ("judgement", facts.judgements)):
+        found |= {key: known[name]} if name in known else {}
+    strategy, prices = facts.setup.get("strategy"), facts.setup.get("prices")
+    steps = one["iterations"] * (1 if strategy is None else strategy["steps"])
     if facts.samples is not None and steps:
-        rate = throughput(facts.samples, one["simulated_s"] / steps)
-        one["throughput"], one["throughput_unit"] = rate["throughput"], rate["throughput_unit"]
-    if (facts.strategy is not None or facts.prices is not None) and steps:
+        found |= throughput(facts.samples, one["simulated_s"] / steps)
+    if (strategy is not None or prices is not None) and steps:
         took = one["simulated_s"], one["breakdown_s"]["compute"], one["total_bytes_sent_B"]
-        one["spent"] = spent.spent_summary(*took, steps, facts.workers, facts.prices, _rounded)
+        found["spent"] = plain(cost_summary(*took, steps, facts.workers, prices))
+    return found
 
 
 def learnt_by(
     iterations: Mapping[str, pd.DataFrame], target: float | None = None, reference: str | None = None
-) -> dict[str, learning.LearningSummary]:
+) -> dict[str, Fields]:
     """Return how the training of each policy went; empty where nothing was trained.
 
     Examples
@@ -353,7 +304,8 @@ def learnt_by(
     """
     trained = {name: with_exploration(frame) for name, frame in iterations.items()}
     computed = {name: math.fsum(every["compute_s"][trained[name].index]) for name, every in iterations.items()}
-    return learning.learning_summaries(trained, computed, target, _rounded, reference)
+    found: dict[str, Fields] = plain(learning.learning_summaries(trained, computed, target, reference))
+    return found
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
@@ -383,14 +335,40 @@ def ranked(one: PolicySummary) -> bool:
     return not one["ended"] and one["unsettled"] is None
 
 
-def learning_columns(summary: Summary) -> dict[str, dict[str, Any]]:
+def learning_columns(summary: Summary) -> dict[str, Fields]:
     """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
     return learning.learning_table(learning_of(summary), summary["bound"])
 
 
-def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
+def learning_of(summary: Summary) -> dict[str, Fields]:
     """Return how the training of each policy went, of those that trained a model."""
     return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
+
+
+def exchange_seconds(iterations: pd.DataFrame) -> Floats:
+    """Return the time of each iteration without computing [s], mean over workers."""
+    parts = iterations[["select_s", "communicate_s", "wait_s"]].to_numpy(dtype=np.float64)
+    return np.asarray(parts.sum(axis=1))
+
+
+def spread_summary(iterations: pd.DataFrame) -> Fields | None:
+    """Return the percentiles of the times of iterations and of exchanges; None where there are no iterations.
+
+    A percentile is the least of the times within which so many of 100 iterations are: one that occurred.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"iteration_s": [1.0, 2.0, 3.0, 9.0], "select_s": 0.0, "communicate_s": 0.5,
+    ...     "wait_s": 0.0})
+    >>> spread_summary(frame)["iteration_s"]
+    {'p50': 2.0, 'p90': 9.0, 'p99': 9.0}
+    """
+    if iterations.empty:
+        return None
+    times = {"iteration_s": iterations["iteration_s"].to_numpy(dtype=np.float64)}
+    times["exchange_s"] = exchange_seconds(iterations)
+    names = [f"p{percent}" for percent in PERCENTS]
+    return {what: dict(zip(names, percentiles(one), strict=True)) for what, one in times.items()}
 
 
 def _steady(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
@@ -408,49 +386,42 @@ def _policy(every: pd.DataFrame, steady_from: int) -> PolicySummary:
     # Numbers in place of labels, which would take much memory as a column of their own.
     codes, labels = pd.factorize(frame["choice"], sort=True)
     counts = np.bincount(codes, minlength=len(labels))
-    order = np.argsort(-counts, kind="stable")
     switched = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    return {
-        "iterations": len(frame),
-        "simulated_s": _rounded(start[-1] + duration[-1] - start[0]) if len(frame) else 0.0,
-        "exploration": {"iterations": len(aside), "seconds": _rounded(math.fsum(aside))},
-        "settled_after": None,
-        "unsettled": None,
-        "density": _rounded(steady["density"].mean()) if len(frame) else 0.0,
-        "total_bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
-        "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
-        "total_select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
-        "total_select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
-        "spread": spread.spread_summary(steady, _rounded),
-        "regret": None,
-        "choices": {str(labels[index]): int(counts[index]) for index in order},
-        "switch_count": len(switched),
-        "switches": _switches(frame, switched),
-        "ended": False,
-        "stops": [],
-        "shares": [],
-    }
+    low, high = (name if name in frame else "select_s" for name in INTERVAL)
+    found: PolicySummary = plain(
+        {
+            "iterations": len(frame),
+            "simulated_s": start[-1] + duration[-1] - start[0] if len(frame) else 0.0,
+            "exploration": {"iterations": len(aside), "seconds": math.fsum(aside)},
+            "settled_after": None,
+            "unsettled": None,
+            "density": steady["density"].mean() if len(frame) else 0.0,
+            "total_bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
+            "breakdown_s": {phase: math.fsum(frame[f"{phase}_s"]) for phase in PHASES},
+            "total_select_low_s": math.fsum(frame[low]),
+            "total_select_high_s": math.fsum(frame[high]),
+            "spread": spread_summary(steady),
+            "regret": None,
+            "choices": {str(labels[at]): int(counts[at]) for at in np.argsort(-counts, kind="stable")},
+            "switch_count": len(switched),
+            "switches": _switches(frame, switched),
+        }
+    )
+    return found
 
 
-def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:
-    found: list[Switch] = []
+def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
+    """Return changes of choice: when, and the network and density then and when the choice now left had been made."""
+    found: list[Fields] = []
     made = 0
     for row in switched[:MAX_SWITCHES].tolist():
         now, before, last = frame.iloc[row], frame.iloc[made], frame.iloc[row - 1]
-        found.append(
-            {
-                "iteration": int(now["iteration"]),
-                "at_s": _rounded(now["start_s"]),
-                "from": str(last["choice"]),
-                "to": str(now["choice"]),
-                "bandwidth_Bps": _finite(now["bandwidth_Bps"]),
-                "bandwidth_before_Bps": _finite(before["bandwidth_Bps"]),
-                "latency_s": _finite(now["latency_s"]),
-                "latency_before_s": _finite(before["latency_s"]),
-                "density": _finite(now["density"]),
-                "density_before": _finite(before["density"]),
-            }
-        )
+        change: Fields = {"iteration": int(now["iteration"]), "at_s": float(now["start_s"])}
+        change |= {"from": str(last["choice"]), "to": str(now["choice"])}
+        for stem, end in (("bandwidth", "_Bps"), ("latency", "_s"), ("density", "")):
+            change[stem + end] = float(now[stem + end])
+            change[f"{stem}_before{end}"] = float(before[stem + end])
+        found.append(change)
         made = row
     return found
 
@@ -465,14 +436,6 @@ def _winner(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, floa
         "policy": first,
         "tied_with": tied,
         "runner_up": runner_up,
-        "margin_s": None if margin is None else _rounded(margin),
-        "margin_fraction": None if runner_up is None or margin is None else _rounded(margin / seconds[runner_up]),
+        "margin_s": plain(margin),
+        "margin_fraction": None if runner_up is None or margin is None else plain(margin / seconds[runner_up]),
     }
-
-
-def _rounded(value: float) -> float:
-    return float(significant(value))
-
-
-def _finite(value: float) -> float | None:
-    return _rounded(value) if math.isfinite(value) else None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -46,9 +46,6 @@ from simnet.scenario.resolve import own_options, resolve
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
-
-if TYPE_CHECKING:
-    from simnet.report.spent import Prices
 
 
 @dataclass(frozen=True)
@@ -254,10 +251,10 @@ class Scenario:
         return max(1, min(wanted, int(memory_limit(self.config, elsewhere=self.elsewhere) // memory(self.config))))
 
     @property
-    def prices(self) -> Prices | None:
+    def prices(self) -> dict[str, Any] | None:
         """What is paid for devices and traffic; None if the job says nothing."""
         given = self.config.job.prices
-        return None if given is None else cast("Prices", given.model_dump())
+        return None if given is None else given.model_dump()
 
     def lock(self) -> str:
         """Return the scenario as YAML with every default written out.

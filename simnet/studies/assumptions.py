@@ -18,8 +18,8 @@ from simnet.costs import models
 from simnet.costs.devices import DEFAULT_DEVICE
 from simnet.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
 from simnet.policies import Candidate, Fixed, Flexible
-from simnet.report import overlap, wording
-from simnet.report.overlap import OverlapSummary
+from simnet.report import run_setup, wording
+from simnet.report.columns import Fields
 from simnet.report.paired import TIE, fastest
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
@@ -61,13 +61,13 @@ class Dependence(TypedDict):
 class Assumed(NamedTuple):
     """What an answer rests on besides its scenario: its overlap, and its defaults."""
 
-    overlap: OverlapSummary | None
+    overlap: Fields | None
     depends: Sequence[Dependence]
 
     def sentences(self) -> list[str]:
         """Return it in words, a line each."""
         return [
-            *([] if self.overlap is None else [overlap.describe_overlap(self.overlap)]),
+            *([] if self.overlap is None else [run_setup.describe_overlap(self.overlap)]),
             *depends_told(self.depends),
         ]
 
@@ -75,10 +75,10 @@ class Assumed(NamedTuple):
 def notes(loaded: Scenario, built: Run) -> list[str]:
     """Return what a run assumes, a line each, for commands without a summary."""
     found = overlap_assumed(loaded, built)
-    return [] if found is None else [overlap.describe_overlap(found)]
+    return [] if found is None else [run_setup.describe_overlap(found)]
 
 
-def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> OverlapSummary | None:
+def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> Fields | None:
     """Return what a run assumes of overlap, with the first place under the other assumption.
 
     None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
@@ -122,11 +122,11 @@ def _may_overlap(built: Run) -> bool:
 
 def _overlap(
     loaded: Scenario, built: Run, among: Sequence[Candidate], here: _Place, *, policies: bool = False
-) -> OverlapSummary:
+) -> Fields:
     """Return the overlap that a run assumes, given the first place among exchanges and flexible policies."""
     job = built.job
     during = [one.label for one in among if job_overlap(job, [one]) is not None]
-    found: OverlapSummary = {
+    found: Fields = {
         "during": during,
         "after": [one.label for one in among if one.label not in during],
         "default": job.overlap is not None and job.overlap.exchanges == "able",

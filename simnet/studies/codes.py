@@ -9,7 +9,8 @@ import numpy as np
 
 from simnet import sparsifier_models
 from simnet.costs.devices import DeviceOp, DeviceProfile
-from simnet.report import devices
+from simnet.report import run_setup
+from simnet.report.columns import Fields
 from simnet.sparsifier_models.two_level import without_network
 
 _ENTRIES = 16
@@ -28,7 +29,7 @@ class Exchanging(Protocol):
         """Its options."""
 
 
-def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> devices.DeviceSummary:
+def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> Fields:
     """Return the summary of a device, with the codes of the exchanges.
 
     Examples
@@ -38,7 +39,7 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
     >>> with_codes(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)["codes"]
     {'encode_8bit': 'as norm and cast', 'decode_8bit': 'as cast'}
     """
-    return devices.device_summary(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
+    return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
@@ -51,7 +52,7 @@ def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
     >>> costs_told(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)
     ['Costs of kernels on cpu; codes: encode_8bit as norm and cast, decode_8bit as cast.']
     """
-    codes = devices.describe_codes(with_codes(device, exchanges, workers))
+    codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 

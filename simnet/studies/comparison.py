@@ -37,12 +37,12 @@ from simnet.costs.devices import DeviceProfile
 from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.job.memory import WorkerMemory, exchange_memory, is_measurable, with_shared_gradients
 from simnet.job.steady import MOVED, SteadyPart, common_start, steady_part
-from simnet.report import barriers, devices, learning, memory, paired
+from simnet.report import cost_summary, learning, paired, run_setup
+from simnet.report.columns import Fields
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import LOCK, RESULTS, prepare_folder, versions
 from simnet.report.seeds import times_to_target
 from simnet.report.summary import INTERVAL, learnt_by, significant
-from simnet.report.throughput import Throughput, throughput_sentences
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.source import Source
 from simnet.studies.assumptions import Assumed
@@ -165,7 +165,7 @@ def row(
         "settled_after": None if steady.unsettled else steady.start,
         "unsettled": steady.unsettled,
         _STEADY: steady,
-        **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.memory_columns(held)),
+        **(dict.fromkeys(cost_summary.MEMORY_COLUMNS, math.nan) if held is None else cost_summary.memory_columns(held)),
         _ITERATIONS: result.iterations[list(_AVERAGED)],
         _TIMED: result.iterations[list(_PARTS)],
         **({_TRAINING: result.iterations[list(_JUDGED)]} if "accuracy" in result.iterations else {}),
@@ -208,9 +208,9 @@ class Held:
             if self._last is None or job is not self._last[0]:
                 self._last = job, with_shared_gradients(job)
             self._known[key] = exchange_memory(self._last[1], candidate)
-            self._assumed = memory.memory_assumed(job)
+            self._assumed = cost_summary.memory_assumed(job)
             if limit is not None and self._known[key].peak > limit:
-                why = memory.memory_refusal(self._known[key], limit)
+                why = cost_summary.memory_refusal(self._known[key], limit)
                 self._too_much[f"{candidate.label} with {workers} workers does not fit: it {why}."] = None
         return self._known[key]
 
@@ -228,7 +228,7 @@ def write(
     done: Mapping[str, Mapping[str, Any]],
     loaded: Scenario,
     lock: str,
-    device: devices.DeviceSummary,
+    device: Fields,
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
     skip: int | None = None,
@@ -395,7 +395,7 @@ def _means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
     }
 
 
-def told(loaded: Scenario, device: DeviceProfile) -> devices.DeviceSummary:
+def told(loaded: Scenario, device: DeviceProfile) -> Fields:
     """Return what is said of the device of a comparison, with the codes that are made and read there.
 
     Parameters
@@ -408,7 +408,7 @@ def told(loaded: Scenario, device: DeviceProfile) -> devices.DeviceSummary:
     return with_codes(device, loaded.config.exchanges.values(), loaded.config.workers)
 
 
-def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
+def title(loaded: Scenario, device: Fields, seeds: int) -> str:
     """Return what stands above the table of a comparison with so many seeds.
 
     Parameters
@@ -418,8 +418,8 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
     seeds : int
         How many.
     """
-    known = f"{device['name']}{devices.describe_codes(device)}"
-    said = f"{loaded.name}; device {known}; {barriers.barrier_title([loaded.config.job.barrier])}"
+    known = f"{device['name']}{run_setup.describe_codes(device)}"
+    said = f"{loaded.name}; device {known}; {run_setup.barrier_title([loaded.config.job.barrier])}"
     return f"{said}; {seeds} seeds" if seeds > 1 else said
 
 
@@ -455,13 +455,13 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
             "iterations; a run judges the whole job."
         )
     ignored = [learning.IGNORED] if loaded.config.job.gradients.train is None else []
-    rates: dict[str, Throughput | None] = {}
+    rates: dict[str, Fields | None] = {}
     if "throughput_unit" in table:
         for _, row in table.iterrows():
-            rate: Throughput = {"throughput": row["throughput"], "throughput_unit": row["throughput_unit"]}
+            rate: Fields = {"throughput": row["throughput"], "throughput_unit": row["throughput_unit"]}
             rates[row["exchange"] + count.format(row["workers"])] = rate
     return [
-        *throughput_sentences(rates),
+        *cost_summary.throughput_sentences(rates),
         *said,
         *ignored,
         *table.attrs.get("known", ()),

@@ -48,7 +48,7 @@ from simnet.job import Job, PolicyResult, run_policy
 from simnet.job.record import TRAIN
 from simnet.job.steady import SteadyPart, common_start, steady_part
 from simnet.network.stack import name_of
-from simnet.report import barriers
+from simnet.report import run_setup
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
 from simnet.report.drawing import unit as units_of
 from simnet.report.learning import IGNORED
@@ -268,8 +268,8 @@ class JobPrediction(Shown):
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
             f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
             *self.notes,
-            barriers.describe_barrier(self.barrier),
-            *([f"{barriers.describe_strategy(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
+            run_setup.describe_barrier(self.barrier),
+            *([f"{run_setup.describe_strategy(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
             *([_CHANCES] if self.several else []),
         ]
 

@@ -237,11 +237,11 @@ def stacks_() -> Listing:
     ['has no software']
     """
     from simnet.network import STACKS
-    from simnet.report import stacks
+    from simnet.report import run_setup
 
-    found = [stacks.stack_summary(one) for one in STACKS.values()]
+    found = [run_setup.stack_summary(one) for one in STACKS.values()]
     return ("stack", "properties that ideal has not", "software"), [
-        (one["name"], stacks.distinct_properties(one), one["measured"]) for one in found
+        (one["name"], run_setup.distinct_properties(one), one["measured"]) for one in found
     ]
 
 

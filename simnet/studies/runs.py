@@ -24,14 +24,14 @@ from simnet.base.rng import stream
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, create_sparsifier, gradient_buckets, job_buckets
 from simnet.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
+from simnet.network import MAX_MIN
 from simnet.policies import density_at
-from simnet.report import calibrated, memory, seeds
-from simnet.report.calibrated import CalibrationSummary
-from simnet.report.devices import DeviceSummary
-from simnet.report.memory import MemoryLimit, MemorySummary
+from simnet.report import cost_summary, run_setup, seeds
+from simnet.report.calls import calibration_summary
+from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
-from simnet.report.summary import RunFacts, StrategySummary, Summary
+from simnet.report.summary import RunFacts, Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
@@ -269,25 +269,31 @@ def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) ->
     settled = rivals(built, results)
     took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
     judgements, evidence = judgement(loaded, built, settled)
+    network, calibration = built.job.network(0), calibration_of(loaded, built.job)
+    said, each = held(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
+    setup = {
+        "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
+        "calibration": calibration,
+        "device": _device(loaded, built.job),
+        "computing": loaded.computing,
+        "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
+        "overlap": overlap_assumed(loaded, built, None if built.job.failures else took),
+        "barrier": built.job.barrier,
+        "strategy": None if own is None else _trained(own, built.job.deadline),
+        "prices": loaded.prices,
+        "memory": said,
+        "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))] or None,
+        **evidence.figures(),
+    }
     return RunFacts(
         scenario=loaded.name,
         seed=loaded.config.seed,
         workers=built.job.source.workers,
-        stack=built.job.network(0).stack,
-        sharing=built.job.network(0).sharing,
-        calibration=calibration_of(loaded, built.job),
-        device=_device(loaded, built.job),
-        computing=loaded.computing,
-        compute_time=None if loaded.compute_time is None else loaded.compute_time.figures(),
+        stack=run_setup.stack_summary(network.stack, calibration),
+        setup=setup,
         samples=loaded.samples,
-        overlap=overlap_assumed(loaded, built, None if built.job.failures else took),
-        barrier=built.job.barrier,
-        strategy=None if own is None else _trained(own, built.job.deadline),
-        prices=loaded.prices,
-        memory=held(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else None,
-        warnings=[*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
+        held=each,
         judgements=judgements,
-        evidence=evidence,
         bound=built.bound,
         missing=[name for name in built.policies if name not in results],
         target=None if trained is None else trained.target,
@@ -296,7 +302,7 @@ def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) ->
     )
 
 
-def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:
+def _device(loaded: Scenario, job: Job) -> Fields | None:
     """Return the device of a job if its kernels take time or its memory is a limit; else None."""
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
@@ -304,18 +310,18 @@ def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:
     return with_codes(job.device, loaded.config.exchanges.values(), job.source.workers)
 
 
-def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, MemorySummary]]:
+def held(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]]:
     """Return the memory of a worker under each policy, and the assumptions."""
     job, known = with_shared_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory
-    said: MemoryLimit = {"assumed": memory.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
+    said: Fields = {"assumed": cost_summary.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
     each = {name: candidates_memory(job, built.policies[name].candidates, known) for name in policies}
-    return said, {name: memory.memory_summary(one, limit) for name, one in each.items()}
+    return said, {name: cost_summary.memory_summary(one, limit) for name, one in each.items()}
 
 
-def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:
+def _trained(own: LocalSteps, deadline: float | None) -> Fields:
     """Return the summary of a strategy."""
-    found: StrategySummary = {"name": own.name, "steps": own.steps}
+    found: Fields = {"name": own.name, "steps": own.steps}
     return found if deadline is None else {**found, "deadline_s": deadline}
 
 
@@ -339,7 +345,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     }
 
 
-def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
+def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     """Return the summary of a calibrated cluster; None if the network is of none.
 
     Calls are those of an exchange of random gradients at the first density of the job.
@@ -374,7 +380,7 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
             exchanges.setdefault(label, []).extend(
                 network.software.known(sparsifier.exchange(gradients).schedule, hosts)
             )
-    return calibrated.calibration_summary(network.software, exchanges)
+    return calibration_summary(network.software, exchanges)
 
 
 def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:

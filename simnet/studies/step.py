@@ -25,7 +25,8 @@ from simnet.parallel import (
     plan_step,
 )
 from simnet.parallel.series import repeat_step
-from simnet.report.throughput import Throughput, throughput, throughput_sentences
+from simnet.report.columns import Fields
+from simnet.report.cost_summary import throughput, throughput_sentences
 from simnet.scenario.device import default_device, stack_doubt
 from simnet.studies import options
 from simnet.studies.timing import Place
@@ -209,7 +210,7 @@ class Step(TimedSteps):
             own |= {"memory_limit_B": self.limit, "fits": self.timing.memory().peak <= self.limit}
         return own | super().figures()
 
-    def throughput(self) -> Throughput | None:
+    def throughput(self) -> Fields | None:
         """Return what all workers go through in a second, of the mean step; None if that is not known."""
         return None if self.samples is None else throughput(self.samples, float(self.series.durations.mean()))
 

@@ -20,8 +20,8 @@ from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.network import MAX_MIN, Network, Timing
 from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
-from simnet.report import calibrated, sharing, stacks
-from simnet.report.calibrated import CalibrationSummary
+from simnet.report import calls, run_setup
+from simnet.report.columns import Fields
 from simnet.scenario import topology_parts
 from simnet.scenario.error_texts import problems
 from simnet.scenario.loader import Document
@@ -230,7 +230,7 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     """
     schedule, place, timing, _ = timed
     if (calibration := _calibration(timed)) is not None:
-        return math.nan, math.nan, calibrated.calls_evidence(calibration["calls"])
+        return math.nan, math.nan, calls.calls_evidence(calibration["calls"])
     hosts = hosts_of(schedule, place)
     pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
     some = sorted(pairs)[:: max(len(pairs) // _PAIRS, 1)]
@@ -253,7 +253,7 @@ def figures(timed: Timed) -> Figures:
     sent = schedule.bytes_sent()
     low, high, known = predicted(timed)
     return {
-        "stack": stacks.stack_summary(place.network.stack, _calibration(timed))["name"],
+        "stack": run_setup.stack_summary(place.network.stack, _calibration(timed))["name"],
         "sharing": place.network.sharing.law,
         "ranks": schedule.n_ranks,
         "hosts": place.network.routes.n_hosts,
@@ -289,7 +289,7 @@ def sentences(timed: Timed) -> list[str]:
     rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
     calibration = _calibration(timed)
-    stack = stacks.describe_stack(stacks.stack_summary(place.network.stack, calibration))
+    stack = run_setup.describe_stack(run_setup.stack_summary(place.network.stack, calibration))
     low, high, known = predicted(timed)
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
@@ -304,12 +304,10 @@ def sentences(timed: Timed) -> list[str]:
         f"at its bandwidth{share}",
         f"Stack        {stack}",
     ]
-    for _, call, ranks, size, within, basis in calibrated.call_rows(
-        [] if calibration is None else calibration["calls"]
-    ):
+    for _, call, ranks, size, within, basis in calls.call_rows([] if calibration is None else calibration["calls"]):
         lines.append(f"Calibrated   {call}, {ranks} ranks, {size}: {within}, {basis}")
     if place.network.sharing != MAX_MIN:
-        lines.append(f"Sharing      {sharing.describe_sharing(sharing.sharing_summary(place.network.sharing))}")
+        lines.append(f"Sharing      {run_setup.describe_sharing(run_setup.sharing_summary(place.network.sharing))}")
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
 
 
@@ -327,7 +325,7 @@ def _spread_lines(timed: Timed) -> list[str]:
     return []
 
 
-def _calibration(timed: Timed) -> CalibrationSummary | None:
+def _calibration(timed: Timed) -> Fields | None:
     """Return what is known of the calls of a schedule; None if the network is not that of a calibrated cluster."""
     software = timed.place.network.software
     if software is None:
@@ -336,7 +334,7 @@ def _calibration(timed: Timed) -> CalibrationSummary | None:
 
     assert isinstance(software, CalibratedSoftware)
     hosts = np.array(hosts_of(timed.schedule, timed.place))
-    return calibrated.calibration_summary(software, {"": software.known(timed.schedule, hosts)})
+    return calls.calibration_summary(software, {"": software.known(timed.schedule, hosts)})
 
 
 def _gates(place: Place, out: bool) -> list[list[int]]:

@@ -12,7 +12,7 @@ from simnet.costs.devices import DEFAULT_DEVICE, load_device
 from simnet.job import Job
 from simnet.job.memory import WorkerMemory, combine_memory, exchange_memory, scheme_memory, with_shared_gradients
 from simnet.policies import Candidate
-from simnet.report import memory
+from simnet.report import cost_summary
 from simnet.studies import options
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
@@ -53,7 +53,7 @@ class Held(NamedTuple):
         if self.limit is None:
             return {}
         limit = self.limit
-        return {label: memory.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
+        return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
     def left(self, among: Sequence[T], label: Any) -> tuple[T, ...]:
         """Return the choices that are not ruled out.
@@ -98,7 +98,7 @@ class Held(NamedTuple):
 
     def of(self, label: str) -> dict[str, Any]:
         """Return what programs are told of a choice."""
-        return {"memory": memory.memory_summary(self.each[label])} if label in self.each else {}
+        return {"memory": cost_summary.memory_summary(self.each[label])} if label in self.each else {}
 
 
 NOTHING = Held({}, None, "")
@@ -169,7 +169,7 @@ def at_point(
     >>> found.cell("dense ring"), found.each["dense ring"].received
     ('17 MB', 1000000.0)
     """
-    assumed = memory.optimizer_assumed(None)
+    assumed = cost_summary.optimizer_assumed(None)
     if int(point.workers) > MOST_WORKERS:
         if limit is not None:
             said = f"is for at most {MOST_WORKERS:,} workers, got {int(point.workers):,}"
@@ -199,4 +199,4 @@ def on_job(job: Job, among: Sequence[Candidate]) -> Held:
         except ValueError:
             # Whoever tries the job with it says why.
             continue
-    return Held(each, job.device_memory, memory.memory_assumed(job))
+    return Held(each, job.device_memory, cost_summary.memory_assumed(job))

@@ -15,7 +15,7 @@ from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import load_model
 from simnet.network import Network
 from simnet.policies import Candidate, density_at, probe_pairs
-from simnet.report.stacks import name_on
+from simnet.report.run_setup import stack_name
 from simnet.scenario.device import default_device
 from simnet.studies.choosing import outer_steps
 from simnet.studies.choosing.choices import Choice, choices, named
@@ -301,7 +301,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
             device=device,
             barrier=job.barrier,
         )
-    stack = name_on(job.network(0))
+    stack = stack_name(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
     return Question(
         title,
@@ -476,4 +476,4 @@ def _network(given: Given, point: OperatingPoint) -> Network:
 
 def _by(network: Network) -> str:
     """Return the words for the stack of a network, none for that of closed forms."""
-    return "" if (stack := name_on(network)) == "ideal" else f" by the stack {stack}"
+    return "" if (stack := stack_name(network)) == "ideal" else f" by the stack {stack}"

@@ -16,12 +16,11 @@ from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.job import Job
 from simnet.job.job import job_buckets
 from simnet.job.sampling import RecordedExchanges
-from simnet.report import barriers, learning, wording
-from simnet.report.overlap import OverlapSummary
+from simnet.report import learning, run_setup, wording
+from simnet.report.columns import Fields
+from simnet.report.cost_summary import throughput, throughput_sentences
 from simnet.report.paired import START_COLUMNS, TIE
-from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
-from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.studies.assumptions import Dependence
 from simnet.studies.choosing.decision import Flip
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
@@ -60,7 +59,7 @@ class Asked:
         What all workers go through in an iteration.
     evidence : Evidence
         How well the times of the job are known.
-    overlap : OverlapSummary, optional
+    overlap : Fields, optional
         Which exchanges overlap the backward pass, and what that decides.
     depends : tuple of Dependence
         The defaults that it has, and what others would do to the first place.
@@ -77,11 +76,11 @@ class Asked:
     compute_time: PassTime | None = None
     samples: SampleCount | None = None
     evidence: Evidence = NEVER_COMPARED
-    overlap: OverlapSummary | None = None
+    overlap: Fields | None = None
     depends: tuple[Dependence, ...] = ()
     flips: tuple[Flip, ...] | None = None
 
-    def throughput(self, row: Forecast) -> Throughput | None:
+    def throughput(self, row: Forecast) -> Fields | None:
         """Return what all workers go through in a second with an exchange; None where it is not known."""
         return None if self.samples is None else throughput(self.samples, row.seconds / row.iterations)
 
@@ -90,11 +89,11 @@ def title(asked: Asked) -> str:
     """Return what is asked, on one line."""
     job = asked.job
     gradient = f"{format_bytes(4.0 * job.source.true_parameters)} gradient, density {100 * asked.density:.3g} %"
-    stack = name_on(job.network(0))
+    stack = run_setup.stack_name(job.network(0))
     iterations = f"{job.iterations:,} iteration{'s' * (job.iterations > 1)}"
     return (
         f"{asked.name}, {job.source.workers} workers, {iterations}, {gradient}; simulated with seed "
-        f"{asked.seed} by the stack {stack}; device {job.device.name}; {barriers.barrier_note(job.barrier)}"
+        f"{asked.seed} by the stack {stack}; device {job.device.name}; {run_setup.barrier_note(job.barrier)}"
     )
 
 
@@ -250,7 +249,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
             "density": asked.density,
             "iterations": job.iterations,
             "seed": asked.seed,
-            "stack": name_on(job.network(0)),
+            "stack": run_setup.stack_name(job.network(0)),
             "device": job.device.name,
             "barrier": job.barrier,
             "passes_s": job.compute.mean,

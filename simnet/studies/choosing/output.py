@@ -22,10 +22,10 @@ from simnet.base.units import (
     interval_figures,
 )
 from simnet.policies import Candidate
-from simnet.report import barriers, learning, wording
+from simnet.report import learning, run_setup, wording
+from simnet.report.cost_summary import throughput_sentences
 from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
-from simnet.report.throughput import throughput_sentences
 from simnet.report.wording import ahead
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip, Row
@@ -100,7 +100,7 @@ def title(question: Question) -> str:
         links = f", {format_seconds(float(point.latency))}, {format_bandwidth(float(point.bandwidth))}"
         links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
     gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
-    begin = "" if question.barrier is None else f"; {barriers.barrier_note(question.barrier)}"
+    begin = "" if question.barrier is None else f"; {run_setup.barrier_note(question.barrier)}"
     return f"{question.title}, {gradient}{links}; {question.method}; device {question.device.name}{begin}"
 
 

@@ -9,7 +9,8 @@ from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_ti
 from simnet.costs.devices import DeviceProfile
 from simnet.costs.models import ModelProfile
 from simnet.job import Job, Overlap
-from simnet.report.throughput import Throughput, throughput
+from simnet.report.columns import Fields
+from simnet.report.cost_summary import throughput
 from simnet.scenario import Scenario
 from simnet.scenario.device import stack_doubt
 from simnet.studies.choosing.outer_steps import Weighed
@@ -37,7 +38,7 @@ class Passes(NamedTuple):
     samples: SampleCount | None = None
     notes: tuple[str, ...] = ()
 
-    def throughput(self, exchange: float) -> Throughput | None:
+    def throughput(self, exchange: float) -> Fields | None:
         """Return what all workers go through in a second, exchanging so long after the passes; None if not known."""
         return None if self.samples is None else throughput(self.samples, self.compute + exchange)
 

@@ -10,7 +10,7 @@ otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,8 @@ from simnet.job import Job
 from simnet.job.memory import WorkerMemory, exchange_memory
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
-from simnet.report import barriers, learning, memory, spent
+from simnet.report import learning, run_setup
+from simnet.report.cost_summary import format_amount, memory_assumed, memory_refusal, memory_summary, price_of
 from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
@@ -65,7 +66,7 @@ class Row(NamedTuple):
     messages : float
         Of a worker, one after another.
     step_s, utilisation : float
-        As of `simnet.report.spent`.
+        As of `simnet.report.cost_summary`.
     sent : float
         Bytes that a worker sends in an inner step, in the mean.
     money : float or None
@@ -140,7 +141,7 @@ class SideBySide:
     target: float | None
     rows: tuple[Row, ...]
     likely: Chances
-    prices: spent.Prices | None
+    prices: Mapping[str, Any] | None
     refused: tuple[str, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -172,7 +173,7 @@ class SideBySide:
         stacks = " or ".join(sorted({row.stack for row in self.rows}))
         return (
             f"{self.name}, {counts} workers, {trained}{strategy}{until}; simulated with seed {self.seed} by the stack "
-            f"{stacks}; device {job.device.name}; {barriers.barrier_note(job.barrier)}"
+            f"{stacks}; device {job.device.name}; {run_setup.barrier_note(job.barrier)}"
         )
 
     @property
@@ -208,7 +209,7 @@ class SideBySide:
                 format_bytes(row.memory.peak),
             ]
             if self.prices is not None:
-                cells.append("-" if row.money is None else spent.format_amount(row.money, self.prices["currency"]))
+                cells.append("-" if row.money is None else format_amount(row.money, self.prices["currency"]))
             table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
         return table
 
@@ -239,7 +240,7 @@ class SideBySide:
         paid = [row for row in self.rows if row.money is not None and math.isfinite(row.seconds)]
         if self.prices is not None and paid:
             cheapest = min(paid, key=lambda row: row.money or 0.0)
-            told = spent.format_amount(cheapest.money or 0.0, self.prices["currency"])
+            told = format_amount(cheapest.money or 0.0, self.prices["currency"])
             longer = (
                 f", and takes {100 * (cheapest.seconds / best.seconds - 1):.3g} % longer"
                 if cheapest is not best
@@ -254,7 +255,7 @@ class SideBySide:
         reached = [row for row in self.rows if math.isfinite(row.seconds)]
         said += undetermined((self.label(row), row.low, row.high) for row in reached)
         warnings = [f"Warning: {one}" for one in self.warnings]
-        return [*said, *warnings, *self.refused, *self.notes, memory.memory_assumed(self.job)]
+        return [*said, *warnings, *self.refused, *self.notes, memory_assumed(self.job)]
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs; names end in units."""
@@ -291,7 +292,7 @@ class SideBySide:
                     "step_s": row.step_s,
                     "utilisation": row.utilisation,
                     "bytes_sent_per_worker_step_B": row.sent,
-                    "memory": memory.memory_summary(row.memory, self.job.device_memory),
+                    "memory": memory_summary(row.memory, self.job.device_memory),
                     "money": None if row.money is None else finite(row.money),
                     "chance_to_be_fastest": float(chance),
                     "regret_of_job": finite(float(regret)),
@@ -391,7 +392,7 @@ def side_by_side(
                 if limit is None or row.memory.peak <= limit:
                     rows.append(row)
                 else:
-                    refused.append(f"{cell}, {row.candidate.label}: {memory.memory_refusal(row.memory, limit)}")
+                    refused.append(f"{cell}, {row.candidate.label}: {memory_refusal(row.memory, limit)}")
             else:
                 refused.append(f"{cell}{', ' + result['policy'] if result['policy'] else ''}: {result['message']}")
     if not rows:
@@ -448,7 +449,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         times = math.inf if reached is None else reached / result["simulated_s"]
     iterations, workers = result["iterations"] * times, job.source.workers
     seconds, nbytes = result["simulated_s"] * times, result["total_bytes_sent_B"] * times
-    money = None if loaded.prices is None else spent.price_of(loaded.prices, workers, seconds, nbytes)["together"]
+    money = None if loaded.prices is None else price_of(loaded.prices, workers, seconds, nbytes)["together"]
     parts = {name: iterations * result[f"{name}_s"] for name in ("compute", "select", "select_low", "select_high")}
     return Row(
         values,

@@ -23,7 +23,7 @@ from simnet.base.processes import Report
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.job import Job, PolicyResult, job_overlap
 from simnet.policies import Policy
-from simnet.report import learning, spent, wording
+from simnet.report import cost_summary, learning, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import versions
 from simnet.report.summary import (
@@ -59,7 +59,7 @@ COLUMNS = (
     *("steady_from", "simulated_s", "simulated_prediction_low_s", "simulated_prediction_high_s"),
     *("chance_to_be_fastest", "evidence", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
     *("communicate_s", "wait_s", "total_bytes_sent_B", "actual_density", "build_up", "choice", "switch_count"),
-    *("vs_best", "regret_s", *spent.COLUMNS, *learning.COLUMNS, "message"),
+    *("vs_best", "regret_s", *cost_summary.COLUMNS, *learning.COLUMNS, "message"),
 )
 """Columns of the results of a sweep, after those of its parameters; where times of leaders depend on when workers
 enter, `simnet.report.paired.START_COLUMNS` follow."""
@@ -142,7 +142,7 @@ def rows(
     results: Mapping[str, PolicyResult],
     failed: Mapping[str, str],
     target: float | None = None,
-    prices: spent.Prices | None = None,
+    prices: Mapping[str, Any] | None = None,
     computing: str | None = None,
     known: tuple[Mapping[str, Judgement], Evidence] = ({}, NEVER_COMPARED),
 ) -> list[dict[str, Any]]:
@@ -158,10 +158,12 @@ def rows(
                 target=target,
                 # In every cell the same one, be it that it failed.
                 reference=next(iter(built.policies)),
-                # Data parallelism has inner steps as well, one an iteration.
-                strategy={"name": "", "steps": 1 if built.job.strategy is None else built.job.strategy.steps},
                 workers=built.job.source.workers,
-                prices=prices,
+                # Data parallelism has inner steps as well, one an iteration.
+                setup={
+                    "strategy": {"steps": 1 if built.job.strategy is None else built.job.strategy.steps},
+                    "prices": prices,
+                },
                 starts=ranges_of(built, results),
             ),
         )
@@ -244,7 +246,7 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
         "switch_count": one["switch_count"],
         "vs_best": _number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
-        **(spent.spent_columns(one["spent"]) if "spent" in one else {}),
+        **(cost_summary.cost_columns(one["spent"]) if "spent" in one else {}),
         **{
             column: _number(steady["iteration_s"].mean() * end / one["simulated_s"])
             for ends in start_ranges({name: one}).values()

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.evidence.chances import SURE
-from simnet.report import barriers, learning, paired, wording
+from simnet.report import learning, paired, run_setup, wording
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.paired import START_COLUMNS
 from simnet.report.sentences import percent
@@ -185,7 +185,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
     named = table[table["policy"] != ""]
     selecting = ", ".join(sorted(set(named["device"]) - {""}))
     if selecting:
-        title = f"{title}; device {selecting}; {barriers.barrier_title(named['barrier'].dropna())}"
+        title = f"{title}; device {selecting}; {run_setup.barrier_title(named['barrier'].dropna())}"
     shown = empty_table(title, headings, ["policy"])
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)

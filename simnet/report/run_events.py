@@ -1,65 +1,41 @@
-"""Failed workers (fail-stop): in which iteration, who was blocked by them in which round, and how the job went on."""
+"""What happened to a run: workers that failed (fail-stop), who waited for them, and jobs that shared the network."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import TypedDict
-
 from simnet.base.units import format_seconds
+from simnet.report.columns import Fields, headings, write_cells
 
 if TYPE_CHECKING:
-    from simnet.job import Interruption
+    from simnet.job import Interruption, JobShare
 
 MAX_WAITING = 20
 """Waiting workers that the summary lists per stop; all of them are counted, and stand in deaths.csv."""
 
-COLUMNS = (
+STOP_COLUMNS = (
     "policy", "job", "iteration", "worker", "what", "at_s", "round", "phase", "waits_for", "resumed_s", "workers_left",
 )  # fmt: skip
 """Of the table of deaths: a row per worker that died (`at_s`: when) or waited (`at_s`: when everything had stopped)."""
 
+SHARE_COLUMNS = ("policy", "job", "workers", "iterations", "planned", "mean_iteration_s", "alone_s", "slowdown")
+"""Of the table of jobs: a row per policy and job."""
 
-class DiedSummary(TypedDict):
-    """A worker that died, and when."""
-
-    worker: int
-    at_s: float
-
-
-class WaitSummary(TypedDict):
-    """A worker that waited for others, in a round of a phase of the exchange."""
-
-    worker: int
-    round: int
-    phase: str
-    waits_for: list[int]
+SHARE_HEADINGS = headings(one for one in SHARE_COLUMNS if one != "planned")
+"""Of the table of jobs that people see."""
 
 
-class StopSummary(TypedDict):
-    """An iteration that stopped for its dead; `resumed_s` is None where the job ended."""
-
-    job: str
-    iteration: int
-    stopped_s: float
-    resumed_s: float | None
-    workers_left: int
-    died: list[DiedSummary]
-    waited_count: int
-    waited: list[WaitSummary]
-
-
-def stop_summary(stop: Interruption, rounded: Callable[[float], float]) -> StopSummary:
-    """Return a stop as the summary holds it, its times rounded."""
+def stop_summary(stop: Interruption) -> Fields:
+    """Return an iteration that stopped for its dead; `resumed_s` is None where the job ended."""
     return {
         "job": stop.job,
         "iteration": stop.iteration,
-        "stopped_s": rounded(stop.stopped),
-        "resumed_s": None if stop.resumed is None else rounded(stop.resumed),
+        "stopped_s": stop.stopped,
+        "resumed_s": stop.resumed,
         "workers_left": stop.left,
-        "died": [{"worker": worker, "at_s": rounded(at)} for worker, at in stop.failed.items()],
+        "died": [{"worker": worker, "at_s": at} for worker, at in stop.failed.items()],
         "waited_count": len(stop.blocked),
         "waited": [
             {"worker": one.worker, "round": one.round, "phase": one.phase, "waits_for": list(one.workers)[:MAX_WAITING]}
@@ -68,8 +44,8 @@ def stop_summary(stop: Interruption, rounded: Callable[[float], float]) -> StopS
     }
 
 
-def stop_table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
-    """Return the rows of the table of deaths for a policy; see `COLUMNS`."""
+def stop_table(policy: str, stops: Iterable[Interruption]) -> list[Fields]:
+    """Return the rows of the table of deaths for a policy; see `STOP_COLUMNS`."""
     rows: list[tuple[Any, ...]] = []
     for stop in stops:
         before = policy, stop.job, stop.iteration
@@ -78,15 +54,15 @@ def stop_table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any
         for one in stop.blocked:
             peers = " ".join(map(str, one.workers))
             rows.append((*before, one.worker, "waited", stop.stopped, one.round, one.phase, peers, *after))
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    return [dict(zip(STOP_COLUMNS, row, strict=True)) for row in rows]
 
 
-def describe_stop(policy: str, stop: StopSummary, main: str) -> str:
-    r"""Say what happened.
+def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
+    r"""Say who died when, who waited for them, and how the job went on.
 
     Examples
     --------
-    >>> stop: StopSummary = {"job": "job", "iteration": 12, "stopped_s": 10.2, "resumed_s": None, "workers_left": 7,
+    >>> stop = {"job": "job", "iteration": 12, "stopped_s": 10.2, "resumed_s": None, "workers_left": 7,
     ...     "died": [{"worker": 3, "at_s": 10.0}], "waited_count": 7,
     ...     "waited": [{"worker": 0, "round": 1, "phase": "gather", "waits_for": [3]}]}
     >>> print(describe_stop("AG", stop, "job").replace(". ", ".\n"))
@@ -102,16 +78,12 @@ def describe_stop(policy: str, stop: StopSummary, main: str) -> str:
     halted = f"Iteration {stop['iteration']} stopped at {format_seconds(stop['stopped_s'])}"
     if stop["waited"]:
         first, others = stop["waited"][0], stop["waited_count"] - 1
-        phase = f" ({first['phase']})" if first["phase"] else ""
-        halted += (
-            f": worker {first['worker']} waited in round {first['round']}{phase} for {_workers(first['waits_for'])}"
-        )
-        if others:
-            halted += f", and {others} other{'s' * (others > 1)} waited too"
+        where = f"round {first['round']}" + (f" ({first['phase']})" if first["phase"] else "")
+        halted += f": worker {first['worker']} waited in {where} for {_workers(first['waits_for'])}"
+        halted += f", and {others} other{'s' * (others > 1)} waited too" if others else ""
     done, left = stop["iteration"], stop["workers_left"]
-    if stop["resumed_s"] is None:
-        end = f"The job ended there, after {done} complete iteration{'s' * (done != 1)}."
-    else:
+    end = f"The job ended there, after {done} complete iteration{'s' * (done != 1)}."
+    if stop["resumed_s"] is not None:
         end = (
             f"The others noticed at {format_seconds(stop['resumed_s'])} and went on as {left} "
             f"worker{'s' * (left != 1)}, without the gradients and residuals of the dead."
@@ -122,3 +94,18 @@ def describe_stop(policy: str, stop: StopSummary, main: str) -> str:
 def _workers(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
     return f"worker{'s' * (len(numbers) != 1)} {shown}"
+
+
+def share_table(policy: str, shares: Iterable[JobShare]) -> list[Fields]:
+    """Return the rows of the table of jobs that shared the network for a policy; see `SHARE_COLUMNS`."""
+    return [{"policy": policy, **share._asdict()} for share in shares]
+
+
+def share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+    """Return the cells of that table, policy by policy."""
+    names = ("policy", "job", "workers", "iterations", "mean_iteration_s", "alone_s", "slowdown")
+    return [
+        tuple(write_cells({**one, "policy": policy, "iterations": f"{one['iterations']} of {one['planned']}"}, names))
+        for policy, jobs in shares.items()
+        for one in jobs
+    ]

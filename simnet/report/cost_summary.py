@@ -1,0 +1,207 @@
+"""What a job costs besides its time: inner steps, throughput, memory of a worker, and money where prices are given.
+
+Jobs that exchange more or less often are alike by inner step: a worker's pass over a batch and its update. An iteration
+of a training strategy has several, one of data parallelism is one. *Utilisation* is the share of the simulated time in
+which workers compute, in the mean over those that take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simnet.base.units import format_bytes
+from simnet.costs.computing import SampleCount
+from simnet.job.memory import WorkerMemory
+from simnet.report.columns import Fields, headings, write_cells
+
+if TYPE_CHECKING:
+    from simnet.job import Job
+
+COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
+"""Columns of tables that have a row per policy."""
+
+MEMORY_COLUMNS = ("memory_B", *(f"memory_{name}_B" for name in WorkerMemory._fields))
+"""Columns of tables that have a row per exchange: what a worker holds, and its parts."""
+
+MONEY = ("devices", "traffic", "together")
+"""What is paid for: headings of costs, where prices are given."""
+
+_STEP = ("inner_steps", "step_s", "utilisation", "bytes_sent_per_worker_step_B")
+_PARTS = tuple(f"{name}_B" for name in WorkerMemory._fields)
+_OPTIMIZERS = {
+    "adam": "Adam, two moments in single precision",
+    "momentum": "SGD with momentum, one moment in single precision",
+    "sgd": "SGD without momentum",
+}
+_HOUR, _GIGABYTE = 3600.0, 1e9
+_RATES_SHOWN = 5
+
+
+def price_of(prices: Mapping[str, Any], workers: int, seconds: float, nbytes: float) -> dict[str, float]:
+    """Return what so many workers cost for so long, and so many bytes that they send together.
+
+    Examples
+    --------
+    >>> price_of({"device_hour": 2.5, "gigabyte": 0.08, "currency": "USD"}, 4, 1800.0, 250e9)
+    {'devices': 5.0, 'traffic': 20.0, 'together': 25.0}
+    """
+    devices = prices["device_hour"] * workers * seconds / _HOUR
+    traffic = prices["gigabyte"] * nbytes / _GIGABYTE
+    return {"devices": devices, "traffic": traffic, "together": devices + traffic}
+
+
+def cost_summary(
+    seconds: float, computed: float, nbytes: float, inner_steps: int, workers: int, prices: Mapping[str, Any] | None
+) -> Fields:
+    """Return what a policy cost; no money without prices."""
+    return {
+        "inner_steps": inner_steps,
+        "step_s": seconds / inner_steps,
+        "utilisation": computed / seconds if seconds else 1.0,
+        "bytes_sent_per_worker_step_B": nbytes / workers / inner_steps,
+        "money": None if prices is None else price_of(prices, workers, seconds, nbytes),
+    }
+
+
+def cost_columns(one: Mapping[str, Any]) -> Fields:
+    """Return `COLUMNS` of a policy."""
+    return {**{name: one[name] for name in COLUMNS}, "money": one["money"] and one["money"]["together"]}
+
+
+def format_amount(money: float, currency: str) -> str:
+    """Return an amount of money with its currency.
+
+    Examples
+    --------
+    >>> format_amount(1234.5, "USD"), format_amount(0.01234, "EUR"), format_amount(0, "EUR")
+    ('1,230 USD', '0.0123 EUR', '0 EUR')
+    """
+    rounded = float(f"{money:.3g}")
+    return f"{rounded:,.0f} {currency}" if abs(rounded) >= 100 else f"{rounded:g} {currency}"
+
+
+def cost_headings(prices: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the headings of `cost_cells`."""
+    return headings(("policy", *_STEP)) + (() if prices is None else MONEY)
+
+
+def cost_cells(costs: Mapping[str, Mapping[str, Any]], prices: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
+    """Return what policies cost, for people."""
+    rows = []
+    for name, one in costs.items():
+        money = () if prices is None or one["money"] is None else (one["money"][part] for part in MONEY)
+        amounts = (format_amount(cost, prices["currency"]) for cost in money) if prices else ()
+        rows.append((name, *write_cells(one, _STEP), *amounts))
+    return rows
+
+
+def throughput(samples: SampleCount, seconds: float) -> Fields:
+    """Return what all workers go through in a second, where so many samples take so long [s]; None in no time.
+
+    Examples
+    --------
+    >>> throughput(SampleCount(50, "images"), 4.0)
+    {'throughput': 12.5, 'throughput_unit': 'images/s'}
+    """
+    rate = float(f"{samples.number / seconds:.12g}") if seconds else None
+    return {"throughput": rate, "throughput_unit": f"{samples.unit}/s"}
+
+
+def throughput_sentences(rates: Mapping[str, Mapping[str, Any] | None], how: str = "") -> list[str]:
+    """Return the throughput of all workers under each choice, the highest first; nothing where none is known.
+
+    Examples
+    --------
+    >>> batch = SampleCount(512, "images")
+    >>> throughput_sentences({"dense": throughput(batch, 0.5), "AG": throughput(batch, 0.25)})
+    ['Throughput of all workers: AG 2,050 images/s, dense 1,020 images/s.']
+    """
+    known = {name: one for name, one in rates.items() if one is not None and one["throughput"]}
+    best = sorted(known.items(), key=lambda item: -item[1]["throughput"])
+    each = [f"{name} {format_rate(one['throughput'])} {one['throughput_unit']}" for name, one in best]
+    more = [f"and {len(each) - _RATES_SHOWN} more"] if len(each) > _RATES_SHOWN else []
+    assumed = f", {how}" if how else ""
+    return [f"Throughput of all workers{assumed}: {', '.join([*each[:_RATES_SHOWN], *more])}."] if each else []
+
+
+def format_rate(rate: float) -> str:
+    """Return a rate with three digits."""
+    return f"{float(f'{rate:.3g}'):,.10g}"
+
+
+def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
+    """Return what a worker holds in whole bytes, and whether that is within a limit, if there is one.
+
+    Examples
+    --------
+    >>> found = memory_summary(WorkerMemory(4e9, 4e9, 8e9, received=1e9), limit=16e9)
+    >>> found["peak_B"], found["received_B"], found["fits"]
+    (17000000000, 1000000000, False)
+    """
+    parts = {name: round(value) for name, value in zip(("peak_B", *_PARTS), (memory.peak, *memory), strict=True)}
+    return parts | ({} if limit is None else {"fits": memory.peak <= limit})
+
+
+def memory_columns(memory: WorkerMemory) -> dict[str, float]:
+    """Return `MEMORY_COLUMNS` of an exchange."""
+    return {name: float(round(value)) for name, value in zip(MEMORY_COLUMNS, (memory.peak, *memory), strict=True)}
+
+
+def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
+    """Return what is left out of memory, and which optimiser is counted.
+
+    Examples
+    --------
+    >>> print(optimizer_assumed("sgd"))
+    Memory is that of a worker without activations and what an allocator adds; the optimiser is SGD without momentum.
+    """
+    moved = f"the optimiser is {_OPTIMIZERS[optimizer]}" if optimizer else f"assumed is {_OPTIMIZERS['adam']}"
+    if strategy is not None:
+        moved = f"optimisers are those of {strategy}"
+    return f"Memory is that of a worker without activations and what an allocator adds; {moved}."
+
+
+def memory_assumed(job: Job) -> str:
+    """Return what is left out of a job's memory, and which optimisers are counted."""
+    own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
+    return optimizer_assumed(job.optimizer, own)
+
+
+def memory_refusal(memory: WorkerMemory, limit: float) -> str:
+    """Return why what a worker holds does not fit its device: how much that is, and its largest parts.
+
+    Examples
+    --------
+    >>> memory_refusal(WorkerMemory(1e9, 1e9, 2e9, received=60e9), 16e9)
+    'needs 64 GB of the 16 GB of a device: messages 60 GB, optimiser 2 GB, parameters 1 GB, gradients 1 GB'
+    """
+    # Those that are a hundredth of all or more.
+    parts = sorted(zip(headings(_PARTS, "memory."), memory, strict=True), key=lambda one: -one[1])
+    each = ", ".join(f"{name} {format_bytes(value)}" for name, value in parts if value > 0.01 * memory.peak)
+    return f"needs {format_bytes(memory.peak)} of the {format_bytes(limit)} of a device: {each}"
+
+
+def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, Any] | None) -> list[str]:
+    """Return who needs how much, who needs more than there is, and what is assumed; nothing where nothing is known."""
+    if not memory or said is None:
+        return []
+    each = ", ".join(f"{format_bytes(one['peak_B'])} ({name})" for name, one in memory.items())
+    lines, limit = [f"A worker holds up to {each}. {said['assumed']}"], said["limit_B"]
+    if limit is None:
+        return lines
+    too_much = [
+        f"{name} does not fit: it {memory_refusal(WorkerMemory(*(float(one[part]) for part in _PARTS)), limit)}."
+        for name, one in memory.items()
+        if not one.get("fits", True)
+    ]
+    return lines + (too_much or [f"All fit the {format_bytes(limit)} of a device."])
+
+
+MEMORY_HEADINGS = ("policy", *headings(("peak_B", *_PARTS), "memory."))
+"""Of the table of what workers hold."""
+
+
+def memory_rows(memory: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the cells of that table; empty where nothing is known."""
+    return [(name, *write_cells(one, ("peak_B", *_PARTS), "memory.")) for name, one in memory.items()]
