@@ -1,6 +1,7 @@
 """What is built of this repository, and installed: its name, its content, and that it leaves others what is theirs."""
 
 import email
+import json
 import os
 import re
 import shutil
@@ -77,7 +78,7 @@ def without_links(tmp_path_factory):
     """A source tree where links are not supported: git writes files that have their targets."""
     folder = tmp_path_factory.mktemp("windows") / "simnet"
     shutil.copytree(ROOT / "simnet", folder / "simnet", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", ".gitignore"):
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", ".gitignore", "hatch_build.py"):
         shutil.copy2(ROOT / name, folder)
     for name in PARTS:
         (folder / name).write_text(f"simnet/{name}")
@@ -137,6 +138,15 @@ def test_a_wheel_is_small_and_has_the_trace_of_the_scenario_that_needs_one(built
     files = {name.removeprefix("simnet/data/traces/") for name in content(built[0]) if "data/traces/" in name}
     assert {name.partition("/")[0] for name in files if name.endswith(".safetensors")} == {"convolutional-dirichlet"}
     assert sum(name.endswith("/synthetic.json") for name in files) == 5
+
+
+def test_wheel_and_sdist_have_the_schema_of_their_scenarios(built, tmp_path):
+    written = content(built[0])["simnet/scenarios/scenario.schema.json"]
+    assert written.decode() == run(sys.executable, "-m", "simnet.cli", "--no-plugins", "schema", cwd=ROOT)
+    assert set(json.loads(written)["required"]) == {"workers", "network", "job"}
+    with tarfile.open(built[1]) as file:
+        (member,) = (one for one in file.getmembers() if one.name.endswith("/scenario.schema.json"))
+        assert file.extractfile(member).read() == written
 
 
 def test_an_installed_simnet_says_which_traces_it_has(unpacked, tmp_path):
