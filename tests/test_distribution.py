@@ -78,7 +78,15 @@ def without_links(tmp_path_factory):
     """A source tree where links are not supported: git writes files that have their targets."""
     folder = tmp_path_factory.mktemp("windows") / "simnet"
     shutil.copytree(ROOT / "simnet", folder / "simnet", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", ".gitignore", "hatch_build.py"):
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "LICENSE",
+        ".gitignore",
+        "hatch_build.py",
+    ):
         shutil.copy2(ROOT / name, folder)
     for name in PARTS:
         (folder / name).write_text(f"simnet/{name}")

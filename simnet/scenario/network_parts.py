@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from annotated_types import Ge, Lt
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializeAsAny,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema
 
-from simnet.base.quantities import (
-    SHARE,
-    Duration,
-    Host,
-)
+from simnet.base.quantities import SHARE, Duration, Host
 from simnet.network import (
     STACKS,
     ConstantLoad,
@@ -33,15 +22,7 @@ from simnet.network import (
     stack,
     transport,
 )
-from simnet.scenario.parts import (
-    OneOf,
-    Part,
-    Target,
-    configures,
-    either,
-    given_fields,
-    kinds,
-)
+from simnet.scenario.parts import NameOr, OneOf, Part, Target, ValueOrList, configures, given_fields, kinds
 from simnet.scenario.topology_parts import Topology
 from simnet.scenario.weather_parts import Fault, Span, Weather
 
@@ -60,21 +41,22 @@ class OnOff(Part):
     idle: Duration | None = None
     spans: list[Span] | None = None
 
-    @model_validator(mode="after")
-    def _random_or_listed(self) -> Self:
+    def _check(self) -> None:
         if given_fields(self) not in (["busy", "idle"], ["spans"]):
             raise ValueError("takes either busy and idle, or spans")
-        return self
 
 
 @configures(OnOffFlow, omit=("on",), optional={"limit": "none"})
 class Flow(Part):
-    """Traffic of others that shares links fairly, as a long TCP transfer would."""
+    """Traffic of others that shares links fairly, as a long TCP transfer would.
+
+    when: default: always
+    """
 
     src: Any = Field(alias="from")
     dst: Any = Field(alias="to")
     limit: Any
-    when: OnOff | None = Field(default=None, description="default: always")
+    when: OnOff | None = None
 
 
 class Background(OneOf):
@@ -85,10 +67,14 @@ class Background(OneOf):
 
 
 class Loss(Part):
-    """Packets that get lost on links. Several entries that meet on a link lose independently of each other."""
+    """Packets that get lost on links. Several entries that meet on a link lose independently of each other.
 
-    links: str = Field(description="as of weather")
-    probability: Annotated[float, Ge(0), Lt(1), SHARE] = Field(description="that a packet is lost on the link")
+    links: as of weather
+    probability: that a packet is lost on the link
+    """
+
+    links: str
+    probability: Annotated[float, Ge(0), Lt(1), SHARE]
 
 
 @configures(transport.Transport, only=("segment", "acked", "connections"))
@@ -110,13 +96,9 @@ class GoBackN(Part):
     """A loss makes the sender repeat all packets of a round trip."""
 
 
+@kinds(pftk=Pftk, mathis=Mathis, retransmit=Retransmit, go_back_n=GoBackN)
 class Transport(OneOf):
     """What transfers make of packet loss."""
-
-    pftk: Pftk | None = None
-    mathis: Mathis | None = None
-    retransmit: Retransmit | None = None
-    go_back_n: GoBackN | None = None
 
 
 @kinds(timeouts=transport.Incast, measured=transport.MeasuredIncast)
@@ -150,9 +132,12 @@ StackName: TypeAlias = Annotated[
 
 @configures(stack.Stack, optional=dict.fromkeys((one.name for one in dataclasses.fields(stack.Stack)), "that of like"))
 class Stack(Part):
-    """A transport stack of one's own: another one, and what differs from it."""
+    """A transport stack of one's own: another one, and what differs from it.
 
-    like: StackName = Field(default="ideal", description="the stack that has the properties that are not given")
+    like: the stack that has the properties that are not given
+    """
+
+    like: StackName = "ideal"
 
     def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
         """Return the stack; software that the scenario gives was not measured where that of `like` was."""
@@ -161,10 +146,8 @@ class Stack(Part):
             given.setdefault("measured", "given by the scenario")
         return dataclasses.replace(STACKS[self.like], **given)
 
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Self:
+    def _check(self) -> None:
         self.build()
-        return self
 
 
 def _law(name: str) -> str:
@@ -184,60 +167,36 @@ SharingName: TypeAlias = Annotated[
 class Sharing(Part):
     """How flows share links, by properties."""
 
-    def build(self, target: Target | None = None, **more: Any) -> sharing.Sharing:
-        """Return how flows share links."""
-        return sharing.Sharing(**self.arguments() | more)
-
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Self:
+    def _check(self) -> None:
         self.build()
-        return self
 
 
 @configures(network.Network, only=("engine", "stack", "sharing", "routing", "on_outage"))
 class Network(Part):
-    """The network, its weather, and who else uses it."""
+    """The network, its weather, and who else uses it.
+
+    placement: worker r on host r; in turn over sites or switches; at random; a list of hosts
+    transport: that answers packet loss; default: pftk
+    incast: default: links are shared without loss, however many send
+    jitter: the extra latency of each message; calibrated: that of the file of simnet calibrate which is the
+        topology
+    stack: how messages are sent, and when a send lets its rank go, by name or properties; default: that of a
+        calibrated fabric, with its curves, else ideal
+    sharing: how messages share links: max-min fair, or weighted by round trips
+    """
 
     topology: SerializeAsAny[Topology]
-    placement: Annotated[
-        Annotated[Literal["packed", "spread", "random"], Tag("<name>")] | Annotated[list[Host], Tag("<list>")],
-        either(scalar="<name>", list="<list>"),
-    ] = Field(
-        default="packed", description="worker r on host r; in turn over sites or switches; at random; a list of hosts"
-    )
+    placement: ValueOrList[Literal["packed", "spread", "random"], list[Host]] = "packed"
     weather: list[Weather] = Field(default=[])
     background: list[Background] = Field(default=[])
     faults: list[Fault] = Field(default=[])
     on_outage: OnOutage
     routing: Routing
     loss: list[Loss] = Field(default=[])
-    transport: Transport | None = Field(default=None, description="that answers packet loss; default: pftk")
-    incast: Incast | None = Field(default=None, description="default: links are shared without loss, however many send")
+    transport: Transport | None = None
+    incast: Incast | None = None
     overhead: Overhead = Overhead.model_validate({})
-    jitter: (
-        Annotated[
-            Annotated[Literal["calibrated"], Tag("<name>")] | Annotated[Jitter, Tag("<mapping>")],
-            either(scalar="<name>", mapping="<mapping>"),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description="the extra latency of each message; calibrated: that of the file of simnet calibrate which is the "
-        "topology",
-    )
+    jitter: NameOr[Literal["calibrated"], Jitter] | None = None
     engine: EngineName
-    stack: (
-        Annotated[
-            Annotated[StackName, Tag("<name>")] | Annotated[Stack, Tag("<mapping>")],
-            either(scalar="<name>", mapping="<mapping>"),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description="how messages are sent, and when a send lets its rank go, by name or properties; default: that of "
-        "a calibrated fabric, with its curves, else ideal",
-    )
-    sharing: Annotated[
-        Annotated[SharingName, Tag("<name>")] | Annotated[Sharing, Tag("<mapping>")],
-        either(scalar="<name>", mapping="<mapping>"),
-    ] = Field(default="max_min", description="how messages share links: max-min fair, or weighted by round trips")
+    stack: NameOr[StackName, Stack] | None = None
+    sharing: NameOr[SharingName, Sharing] = "max_min"

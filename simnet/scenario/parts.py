@@ -13,10 +13,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -43,7 +56,10 @@ P = TypeVar("P", bound="Part")
 
 
 class Part(BaseModel):
-    """A mapping with fixed fields."""
+    """A mapping with fixed fields.
+
+    Below the first paragraph of its docstring, a subclass has the help of fields: a name, a colon, and the text.
+    """
 
     # A part is built when it is first given: there are over a hundred, and most scenarios have few of them.
     model_config = ConfigDict(
@@ -52,6 +68,20 @@ class Part(BaseModel):
 
     configured: ClassVar[Mapping[Target, Mapping[str, str]]] = {}
     """What the part configures, and the field of each parameter."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls.__doc__, _, fields = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")
+        for name, text in re.findall(r"^(\w+): (.*(?:\n +.*)*)", fields, re.MULTILINE):
+            cls.model_fields[name].description = " ".join(text.split())
+
+    def _check(self) -> None:
+        """Raise ValueError if the fields do not fit each other."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self._check()
+        return self
 
     @classmethod
     def names(cls) -> list[str]:
@@ -167,10 +197,8 @@ class OneOf(Kinds):
         """Let a kind without parameters stand alone, as in ``gradients: {synthetic: }``."""
         return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
 
-    @model_validator(mode="after")
-    def _only_one(self) -> Self:
+    def _check(self) -> None:
         exactly_one(self, field_names(type(self)))
-        return self
 
     @property
     def choice(self) -> tuple[str, Any]:
@@ -312,6 +340,28 @@ def either(**tags: str) -> Discriminator:
     return Discriminator(tag)
 
 
+A = TypeVar("A")
+B = TypeVar("B")
+
+NameOr: TypeAlias = Annotated[
+    Annotated[A, Tag("<name>")] | Annotated[B, Tag("<mapping>")], either(scalar="<name>", mapping="<mapping>")
+]
+"""A name, or a mapping."""
+
+ValueOrList: TypeAlias = Annotated[
+    Annotated[A, Tag("<number>")] | Annotated[B, Tag("<list>")], either(scalar="<number>", list="<list>")
+]
+"""One value, or a list."""
+
+
+def by_name(part: type[Part]) -> BeforeValidator:
+    """Return a validator that takes the name of a kind for the kind with its defaults."""
+    names = Literal[tuple(field_names(part))]  # type: ignore[valid-type]
+    return BeforeValidator(
+        lambda value: {value: {}} if isinstance(value, str) else value, json_schema_input_type=names | part
+    )
+
+
 def given_fields(part: Part) -> list[str]:
     """Return the names of the fields that are given."""
     return [name for name in field_names(type(part)) if getattr(part, name) is not None]
@@ -421,8 +471,7 @@ def _written_union(choices: Sequence[Any]) -> Any:
     lists = [one for one in forms if get_origin(one) is list]
     if 0 < len(lists) < len(forms):
         scalars = [one for one in forms if get_origin(one) is not list]
-        tagged = [Annotated[_union(one), Tag(tag)] for one, tag in ((scalars, "<number>"), (lists, "<list>"))]
-        forms = [Annotated[_union(tagged), either(scalar="<number>", list="<list>")]]
+        forms = [ValueOrList[_union(scalars), _union(lists)]]  # type: ignore[misc]
     return _union([*forms, *none])
 
 

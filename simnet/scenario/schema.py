@@ -7,17 +7,9 @@ on one page.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    SerializeAsAny,
-    Tag,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, SerializeAsAny, Tag
 
 import simnet.job
 from simnet import advise, policies, strategies, traces
@@ -39,11 +31,13 @@ from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
 from simnet.scenario.network_parts import Network
 from simnet.scenario.parts import (
+    NameOr,
     OneOf,
     Part,
     Target,
+    ValueOrList,
+    by_name,
     configures,
-    either,
     exactly_one,
     kinds,
     part_of,
@@ -61,20 +55,15 @@ class Ramp(Part):
     start: Any = Field(default=None, alias="from")
     end: Any = Field(default=None, alias="to")
 
-    @model_validator(mode="after")
-    def _at_or_from_to(self) -> Self:
+    def _check(self) -> None:
         given = [name for name in ("at", "start", "end") if getattr(self, name) is not None]
         if given not in (["at"], ["start", "end"]):
             raise ValueError("takes either at, or from and to")
         if given != ["at"] and self.iterations is None:
             raise ValueError("needs iterations to go from one density to another")
-        return self
 
 
-Densities: TypeAlias = Annotated[
-    Annotated[Density, Tag("<number>")] | Annotated[list[Ramp], Field(min_length=1), Tag("<list>")],
-    either(scalar="<number>", list="<list>"),
-]
+Densities: TypeAlias = ValueOrList[Density, Annotated[list[Ramp], Field(min_length=1)]]
 
 
 @configures(
@@ -100,17 +89,20 @@ class Compute(Part):
     optional={"backward": "that of the model"},
 )
 class Overlap(Part):
-    """Exchange buckets of layers during back-propagation."""
+    """Exchange buckets of layers during back-propagation.
+
+    dense_below: buckets of fewer entries stay dense, whatever the exchange; default: none
+    dense: names of layers whose buckets stay dense, too
+    dense_algorithm: the all-reduce of these; default: ring
+    """
 
     bucket: Any
     first: Any
     exchanges: Any
     backward: Any
-    dense_below: Count | None = Field(
-        default=None, description="buckets of fewer entries stay dense, whatever the exchange; default: none"
-    )
-    dense: list[str] | None = Field(default=None, description="names of layers whose buckets stay dense, too")
-    dense_algorithm: str | None = Field(default=None, description="the all-reduce of these; default: ring")
+    dense_below: Count | None = None
+    dense: list[str] | None = None
+    dense_algorithm: str | None = None
 
 
 @configures(traces.synthetic, only=("like", "iterations"), iterations="training")
@@ -156,22 +148,12 @@ class Transformer(Part):
     """A decoder like GPT-2 that foretells the next word at every place; needs PyTorch."""
 
 
+@kinds(logistic=Logistic, mlp=Mlp, conv=Conv, residual=ResidualNetwork, transformer=Transformer)
 class TrainedModel(OneOf):
     """What is trained."""
 
-    logistic: Logistic | None = None
-    mlp: Mlp | None = None
-    conv: Conv | None = None
-    residual: ResidualNetwork | None = None
-    transformer: Transformer | None = None
 
-
-@kinds(
-    digits=live.digits,
-    classification=live.classification,
-    letters=live.letters,
-    words=live.words,
-)
+@kinds(digits=live.digits, classification=live.classification, letters=live.letters, words=live.words)
 class TrainingData(OneOf):
     """What it is trained on."""
 
@@ -183,34 +165,19 @@ class Dirichlet(Part):
     dirichlet: Any
 
 
-def _read_kind(value: object) -> object:
-    return {value: {}} if isinstance(value, str) else value
-
-
 @configures(live.LearningRate, omit=("rate",), factor="drop")
 @configures(live.train, only=("batch", "learning_rate", "momentum", "weight_decay", "evaluate", "device"))
 class Train(Part):
-    """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own."""
+    """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own.
 
-    model: Annotated[
-        TrainedModel,
-        BeforeValidator(
-            _read_kind,
-            json_schema_input_type=Literal["logistic", "mlp", "conv", "residual", "transformer"] | TrainedModel,
-        ),
-    ] = TrainedModel.model_validate({"mlp": {}})
-    data: Annotated[
-        TrainingData,
-        BeforeValidator(
-            _read_kind,
-            json_schema_input_type=Literal["digits", "classification", "letters", "words"] | TrainingData,
-        ),
-    ] = TrainingData.model_validate({"digits": {}})
+    shards: how the data is dealt out to the workers: at random, or by classes
+    target: accuracy whose time is reported; default: 99 % of the best of the first policy
+    """
+
+    model: Annotated[TrainedModel, by_name(TrainedModel)] = TrainedModel.model_validate({"mlp": {}})
+    data: Annotated[TrainingData, by_name(TrainingData)] = TrainingData.model_validate({"digits": {}})
     device: Any
-    shards: Annotated[
-        Annotated[Literal["iid"], Tag("<name>")] | Annotated[Dirichlet, Tag("<mapping>")],
-        either(scalar="<name>", mapping="<mapping>"),
-    ] = Field(default="iid", description="how the data is dealt out to the workers: at random, or by classes")
+    shards: NameOr[Literal["iid"], Dirichlet] = "iid"
     batch: Any
     learning_rate: Any
     momentum: Any
@@ -219,9 +186,7 @@ class Train(Part):
     drops: Any
     drop: Any
     evaluate: Any
-    target: PositiveShare | None = Field(
-        default=None, description="accuracy whose time is reported; default: 99 % of the best of the first policy"
-    )
+    target: PositiveShare | None = None
 
 
 class Gradients(OneOf):
@@ -233,52 +198,63 @@ class Gradients(OneOf):
 
 
 class Death(Part):
-    """A worker that stops for good."""
+    """A worker that stops for good.
+
+    at: on the clock of the scenario, which starts at 0 s
+    """
 
     worker: Annotated[int, Field(ge=0)]
-    at: Seconds = Field(description="on the clock of the scenario, which starts at 0 s")
+    at: Seconds
 
 
 class Absence(Part):
-    """A time in which a worker is away."""
+    """A time in which a worker is away.
+
+    leaves: on the clock of the scenario, which starts at 0 s
+    returns: default: never
+    notice: whether it finishes the iteration that is under way
+    """
 
     worker: Annotated[int, Field(ge=0)]
-    leaves: Seconds = Field(description="on the clock of the scenario, which starts at 0 s")
-    returns: Seconds | None = Field(default=None, description="default: never")
-    notice: bool = Field(default=True, description="whether it finishes the iteration that is under way")
+    leaves: Seconds
+    returns: Seconds | None = None
+    notice: bool = True
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check(self) -> None:
         if self.returns is not None and self.returns <= self.leaves:
             raise ValueError(f"returns must be later than leaves, {self.leaves:g} s, got {self.returns:g} s")
-        return self
 
 
 @configures(Churn)
 class Churning(Part):
-    """Workers that leave and come back at random, after times that are exponentially distributed."""
+    """Workers that leave and come back at random, after times that are exponentially distributed.
 
-    notice: Any = Field(description="whether they finish the iteration that is under way")
+    notice: whether they finish the iteration that is under way
+    """
+
+    notice: Any
 
 
 class Deadline(Part):
-    """How long an exchange waits for workers that compute, counted from the first that is done."""
+    """How long an exchange waits for workers that compute, counted from the first that is done.
+
+    quantile: as long as this share of the workers takes, of the compute times of the job
+    """
 
     after: Duration | None = None
-    quantile: Share | None = Field(
-        default=None, description="as long as this share of the workers takes, of the compute times of the job"
-    )
+    quantile: Share | None = None
 
-    @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check(self) -> None:
         exactly_one(self, ("after", "quantile"))
-        return self
 
 
 class Continue(Part):
-    """The others go on without the dead."""
+    """The others go on without the dead.
 
-    after: Seconds = Field(description="until they notice, as by a time-out, counted from when everything has stopped")
+    after: until they notice, as by a time-out, counted from when everything has stopped
+    """
+
+    after: Seconds
 
 
 class OnDeath(Part):
@@ -293,18 +269,20 @@ class Optimiser(OneOf):
 
 
 class Strategy(Part):
-    """How workers train between exchanges, and its options; `simnet list strategies` shows them."""
+    """How workers train between exchanges, and its options; `simnet list strategies` shows them.
+
+    inner: of each worker; default: that of the strategy
+    outer: of the global parameters; default: the strategy's
+    bucket: up to how many bytes tensors go together, as 1 B for one by one; default: all
+    """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
 
     name: str
-    inner: Optimiser | None = Field(default=None, description="of each worker; default: that of the strategy")
-    outer: Optimiser | None = Field(default=None, description="of the global parameters; default: the strategy's")
-    bucket: PositiveSize | None = Field(
-        default=None,
-        description="up to how many bytes tensors go together, as 1 B for one by one; default: all",
-    )
+    inner: Optimiser | None = None
+    outer: Optimiser | None = None
+    bucket: PositiveSize | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -314,21 +292,20 @@ class Strategy(Part):
 
 
 class Prices(Part):
-    """What is paid for a job."""
+    """What is paid for a job.
 
-    device_hour: Annotated[float, Field(ge=0, le=1e9)] = Field(
-        default=0.0, description="of a worker's device, by the hour"
-    )
-    gigabyte: Annotated[float, Field(ge=0, le=1e9)] = Field(
-        default=0.0, description="of 10^9 bytes that a worker sends"
-    )
-    currency: Annotated[str, Field(min_length=1, max_length=12)] = Field(description="of both, such as USD")
+    device_hour: of a worker's device, by the hour
+    gigabyte: of 10^9 bytes that a worker sends
+    currency: of both, such as USD
+    """
 
-    @model_validator(mode="after")
-    def _some(self) -> Self:
+    device_hour: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    gigabyte: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    currency: Annotated[str, Field(min_length=1, max_length=12)]
+
+    def _check(self) -> None:
         if not self.device_hour and not self.gigabyte:
             raise ValueError("needs a price: device_hour or gigabyte, > 0")
-        return self
 
 
 def _which_memory(value: object) -> str:
@@ -345,91 +322,73 @@ DeviceMemory: TypeAlias = Annotated[
 @configures(simnet.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
-    """What is trained, for how long, and how much of the gradient is sent."""
+    """What is trained, for how long, and how much of the gradient is sent.
 
-    model: File | None = Field(
-        default=None, description="a model profile, or the config.json of one: layers, and time of an iteration"
-    )
-    parameters: Parameters | None = Field(default=None, description="of a model that has no profile")
+    model: a model profile, or the config.json of one: layers, and time of an iteration
+    parameters: of a model that has no profile
+    scale: run the logic on a sample, one entry in this many; bytes and times count as for all
+    epoch: iterations of an epoch, to count in epochs
+    compression_ratio: another name for density: the fraction kept
+    batch: samples of a worker in an iteration; default: that of the time that is known
+    tokens: tokens of a sample, where passes are estimated by operations; default: the model's
+    precision: in what passes compute, where their time is not given; default: in what people train on the
+        device; gradients are sent as the exchange has them
+    overlap: default: what PyTorch's DistributedDataParallel does, of exchanges whose implementation can; none:
+        gradients are exchanged after the backward pass
+    strategy: default: gradients are exchanged in every iteration; else one is several inner steps, and the
+        strategy's optimisers move what is trained
+    sharding: iterations are steps of a replicated or sharded model, in one way or in several by name, which
+        policies take in place of exchanges; compute is then of a microbatch through the whole model
+    optimizer: what memory is counted for: Adam, or SGD with momentum or without; default: that which trains a
+        model, else Adam; a strategy has its own
+    device_memory: what a worker's device holds, or device for what the profile says; exchanges that need more,
+        activations apart, are ruled out
+    prices: what devices and traffic cost, to tell the money
+    workers_per_device: workers that take turns on a device, as processes on one processor do
+    deaths: workers that die, and when
+    absences: workers that leave and come back, under a strategy
+    churn: the same at random
+    deadline: under a strategy; default: an exchange waits for all workers
+    on_death: default: stop, the job ends; or continue: the others go on without the dead
+    """
+
+    model: File | None = None
+    parameters: Parameters | None = None
     gradients: Gradients = Gradients.model_validate({"synthetic": {}})
-    scale: Any = Field(
-        description="run the logic on a sample, one entry in this many; bytes and times count as for all"
-    )
+    scale: Any
     iterations: Any
-    epoch: Count | None = Field(default=None, description="iterations of an epoch, to count in epochs")
+    epoch: Count | None = None
     density: Densities | None = None
-    compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
+    compression_ratio: Densities | None = None
     compute: Compute = Compute.model_validate({})
-    batch: Count | None = Field(
-        default=None, description="samples of a worker in an iteration; default: that of the time that is known"
-    )
-    tokens: Count | None = Field(
-        default=None, description="tokens of a sample, where passes are estimated by operations; default: the model's"
-    )
-    precision: Literal["fp32", "tf32", "fp16", "bf16"] | None = Field(
-        default=None,
-        description="in what passes compute, where their time is not given; default: in what people train on the "
-        "device; gradients are sent as the exchange has them",
-    )
+    batch: Count | None = None
+    tokens: Count | None = None
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] | None = None
     device: File | None = Field(
         default=None,
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
         f"default: {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
     )
-    overlap: Overlap | Literal["none"] | None = Field(
-        default=None,
-        description="default: what PyTorch's DistributedDataParallel does, of exchanges whose implementation can; "
-        "none: gradients are exchanged after the backward pass",
-    )
-    strategy: Strategy | None = Field(
-        default=None,
-        description="default: gradients are exchanged in every iteration; else one is several inner steps, and the "
-        "strategy's optimisers move what is trained",
-    )
+    overlap: Overlap | Literal["none"] | None = None
+    strategy: Strategy | None = None
     sharding: (
         Annotated[
             Annotated[Sharding, Tag("<one>")] | Annotated[dict[Label, Sharding], Tag("<several>")],
             Discriminator(one_or_several),
         ]
         | None
-    ) = Field(
-        default=None,
-        description="iterations are steps of a replicated or sharded model, in one way or in several by name, which "
-        "policies take in place of exchanges; compute is then of a microbatch through the whole model",
-    )
-    optimizer: Literal["adam", "momentum", "sgd"] | None = Field(
-        default=None,
-        description="what memory is counted for: Adam, or SGD with momentum or without; default: that which trains a "
-        "model, else Adam; a strategy has its own",
-    )
-    device_memory: DeviceMemory | None = Field(
-        default=None,
-        description="what a worker's device holds, or device for what the profile says; exchanges that need more, "
-        "activations apart, are ruled out",
-    )
-    prices: Prices | None = Field(default=None, description="what devices and traffic cost, to tell the money")
+    ) = None
+    optimizer: Literal["adam", "momentum", "sgd"] | None = None
+    device_memory: DeviceMemory | None = None
+    prices: Prices | None = None
     update: Any
     barrier: Any
-    workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=1, description="workers that take turns on a device, as processes on one processor do"
-    )
-    deaths: Annotated[list[Death], Field(min_length=1)] | None = Field(
-        default=None, description="workers that die, and when"
-    )
-    absences: Annotated[list[Absence], Field(min_length=1)] | None = Field(
-        default=None, description="workers that leave and come back, under a strategy"
-    )
-    churn: Churning | None = Field(default=None, description="the same at random")
-    deadline: Deadline | None = Field(
-        default=None, description="under a strategy; default: an exchange waits for all workers"
-    )
-    on_death: (
-        Annotated[
-            Annotated[Literal["stop"], Tag("<name>")] | Annotated[OnDeath, Tag("<mapping>")],
-            either(scalar="<name>", mapping="<mapping>"),
-        ]
-        | None
-    ) = Field(default=None, description="default: stop, the job ends; or continue: the others go on without the dead")
+    workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = 1
+    deaths: Annotated[list[Death], Field(min_length=1)] | None = None
+    absences: Annotated[list[Absence], Field(min_length=1)] | None = None
+    churn: Churning | None = None
+    deadline: Deadline | None = None
+    on_death: NameOr[Literal["stop"], OnDeath] | None = None
 
     @property
     def shardings(self) -> dict[str, Sharding]:
@@ -446,10 +405,16 @@ class Job(Part):
         """Return the place of a way of sharding."""
         return ("job", "sharding") if isinstance(self.sharding, Sharding) else ("job", "sharding", label)
 
-    @model_validator(mode="after")
-    def _fits_sharding(self) -> Self:
-        if self.sharding is None:
-            return self
+    def _check(self) -> None:
+        if self.sharding is not None:
+            self._check_sharding()
+        elif (self.density is None) == (self.compression_ratio is None):
+            found = "neither" if self.density is None else "both"
+            raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
+        self._check_strategy()
+        self._check_model()
+
+    def _check_sharding(self) -> None:
         fields, traced = type(self).model_fields, self.traced
         meaningless = {
             **MEANINGLESS,
@@ -470,19 +435,8 @@ class Job(Part):
             raise ValueError("takes no compute.mean beside units that say their seconds; flops go with it")
         if traced and self.compute.mean is not None:
             raise ValueError("takes no compute.mean beside a trace, which says for how long ranks compute")
-        return self
 
-    @model_validator(mode="after")
-    def _one_density(self) -> Self:
-        if self.sharding is not None:
-            return self
-        if (self.density is None) == (self.compression_ratio is None):
-            found = "neither" if self.density is None else "both"
-            raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_strategy(self) -> Self:
+    def _check_strategy(self) -> None:
         elastic = [name for name in ("absences", "churn", "deadline") if getattr(self, name) is not None]
         if self.strategy is None:
             if elastic:
@@ -490,7 +444,7 @@ class Job(Part):
                     f"takes {elastic[0]} under a strategy alone; strategy: {{name: dataparallel, ...}} exchanges in "
                     "every iteration"
                 )
-            return self
+            return
         if isinstance(self.overlap, Overlap):
             why = "buckets are exchanged while gradients are computed only where each iteration has an exchange"
             raise ValueError(f"takes no overlap beside strategy: {why}")
@@ -500,10 +454,8 @@ class Job(Part):
             raise ValueError(f"takes either deaths or {elastic[0]}: an absence that does not return is a death")
         if self.absences is not None and self.churn is not None:
             raise ValueError("takes either absences or churn")
-        return self
 
-    @model_validator(mode="after")
-    def _one_model(self) -> Self:
+    def _check_model(self) -> None:
         given = [name for name in ("model", "parameters") if getattr(self, name) is not None]
         if self.gradients.recorded is not None and given:
             raise ValueError(f"takes no {given[0]} with recorded gradients, which have layers of their own")
@@ -511,11 +463,8 @@ class Job(Part):
             raise ValueError(f"takes no {given[0]} beside gradients.train, which says what is trained")
         if self.gradients.train is not None and self.batch is not None:
             raise ValueError("takes no batch beside gradients.train, whose batch it is")
-        if self.sharding is not None:
-            return self
-        if self.gradients.synthetic is not None and len(given) != 1:
+        if self.sharding is None and self.gradients.synthetic is not None and len(given) != 1:
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
-        return self
 
 
 class Exchange(Part):
@@ -533,11 +482,12 @@ class Exchange(Part):
 
 
 class Among(Part):
-    """A policy that chooses between exchanges."""
+    """A policy that chooses between exchanges.
 
-    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
-        default=None, description="default: every exchange of the scenario"
-    )
+    among: default: every exchange of the scenario
+    """
+
+    among: Annotated[list[Label], Field(min_length=1)] | None = None
 
 
 @configures(policies.Monitor, omit=("seed",), every="probe_every")
@@ -563,10 +513,8 @@ class Moo(Among):
     gain_change: Any
     warm_up: Any
 
-    @model_validator(mode="after")
-    def _fits_mode(self) -> Self:
+    def _check(self) -> None:
         self.build(moo.DensitySearch, warm_up=0)
-        return self
 
 
 @configures(advise.Advised, omit=("candidates",))
@@ -596,47 +544,50 @@ class Policy(OneOf):
 
 
 class OtherJob(Part):
-    """A job that shares the network, always with the same exchange, from its start until it or the main job is done."""
+    """A job that shares the network, always with the same exchange, from its start until it or the main job is done.
+
+    placement: a list of hosts, also of other jobs; default: the first that no job has taken
+    """
 
     workers: Annotated[int, Field(ge=1, le=1_000_000)]
-    placement: list[Host] | None = Field(
-        default=None, description="a list of hosts, also of other jobs; default: the first that no job has taken"
-    )
+    placement: list[Host] | None = None
     start: Seconds = 0.0
     job: Job
     exchange: Exchange
 
 
 class Output(Part):
-    """What the run folder holds."""
+    """What the run folder holds.
 
-    timeline: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=3, description="first iterations drawn message by message, if they have no more than 200,000"
-    )
-    report: bool = Field(default=True, description="whether to draw the figures and write report.html")
+    timeline: first iterations drawn message by message, if they have no more than 200,000
+    report: whether to draw the figures and write report.html
+    """
+
+    timeline: Annotated[int, Field(ge=0, le=1000)] = 3
+    report: bool = True
 
 
 class Config(Part):
-    """A job on a network, under several policies."""
+    """A job on a network, under several policies.
 
-    name: FileName | None = Field(default=None, description="default: the name of the file")
+    name: default: the name of the file
+    exchanges: needed but where job.sharding says what is sent
+    policies: default: each exchange for itself, and an oracle if there are no other jobs and no strategy
+    other_jobs: jobs that share the network; they run beside every policy
+    memory: refuse to run what needs more
+    """
+
+    name: FileName | None = None
     description: str = ""
     seed: Annotated[int, Field(ge=0)] = 0
     workers: Annotated[int, Field(ge=1, le=1_000_000)]
     network: Network
     job: Job
-    exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)] = Field(
-        default={}, description="needed but where job.sharding says what is sent"
-    )
-    policies: dict[Label, SerializeAsAny[Policy]] = Field(
-        default={},
-        description="default: each exchange for itself, and an oracle if there are no other jobs and no strategy",
-    )
-    other_jobs: dict[Label, OtherJob] | None = Field(
-        default=None, description="jobs that share the network; they run beside every policy"
-    )
+    exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)] = Field(default={})
+    policies: dict[Label, SerializeAsAny[Policy]] = Field(default={})
+    other_jobs: dict[Label, OtherJob] | None = None
     output: Output = Output()
-    memory: PositiveSize = Field(default=8 * 2.0**30, description="refuse to run what needs more")
+    memory: PositiveSize = 8 * 2.0**30
 
     @property
     def choices(self) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn, Self
+from typing import Annotated, Any, NoReturn
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simnet.base.quantities import Seconds, Share
@@ -36,46 +36,48 @@ MOST_UNITS = 1_000
 
 
 class ModelUnit(Part):
-    """A unit of a model, or several that are alike and follow each other."""
+    """A unit of a model, or several that are alike and follow each other.
+
+    seconds: of both passes of a microbatch
+    flops: operations of both passes, in place of seconds; compute.mean is then that of all
+    times: how many follow each other
+    """
 
     name: Annotated[str, AfterValidator(unit_name), Field(json_schema_extra={"pattern": f"^{UNIT_NAME}$"})]
     parameters: Annotated[int, Field(ge=1, le=10**13)]
-    seconds: Seconds | None = Field(default=None, description="of both passes of a microbatch")
-    flops: Annotated[float, Field(ge=0, le=1e24)] | None = Field(
-        default=None, description="operations of both passes, in place of seconds; compute.mean is then that of all"
-    )
-    times: Annotated[int, Field(ge=1, le=MOST_UNITS)] = Field(default=1, description="how many follow each other")
+    seconds: Seconds | None = None
+    flops: Annotated[float, Field(ge=0, le=1e24)] | None = None
+    times: Annotated[int, Field(ge=1, le=MOST_UNITS)] = 1
 
-    @model_validator(mode="after")
-    def _one_measure(self) -> Self:
+    def _check(self) -> None:
         if (self.seconds is None) == (self.flops is None):
             found = "neither" if self.seconds is None else "both"
             raise ValueError(f"needs either seconds or flops, got {found}")
-        return self
 
 
 class Sharding(Part):
-    """How a model is shared between workers, and options of that, as `simnet step --option` takes them."""
+    """How a model is shared between workers, and options of that, as `simnet step --option` takes them.
+
+    way: ddp, fsdp2, hsdp, zero1, zero2 or zero3
+    trace: a folder of Chakra traces of all ranks, in place of a model
+    units: the model as a list of units in the order of the forward pass, in place of job.model
+    algorithms: by which algorithm operations go; default: rings
+    slowdown: how many times as long computing takes while collectives are under way beside it; default: what
+        the device profile says of that (beside_collectives), else 1; of a trace 1
+    backward: share of the backward pass; default: that of the model
+    """
 
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"oneOf": [{"required": ["as"]}, {"required": ["trace"]}]}
     )
     __pydantic_extra__: dict[str, Any]
 
-    way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
-    trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
-    units: Annotated[list[ModelUnit], Field(min_length=1)] | None = Field(
-        default=None, description="the model as a list of units in the order of the forward pass, in place of job.model"
-    )
-    algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
-    slowdown: float | None = Field(
-        default=None,
-        ge=1,
-        le=100,
-        description="how many times as long computing takes while collectives are under way beside it; default: what "
-        "the device profile says of that (beside_collectives), else 1; of a trace 1",
-    )
-    backward: Share | None = Field(default=None, description="share of the backward pass; default: that of the model")
+    way: str | None = Field(default=None, alias="as")
+    trace: File | None = None
+    units: Annotated[list[ModelUnit], Field(min_length=1)] | None = None
+    algorithms: dict[str, str] = Field(default={})
+    slowdown: float | None = Field(default=None, ge=1, le=100)
+    backward: Share | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -99,8 +101,15 @@ class Sharding(Part):
         # People read it, and their milliseconds are no sums of powers of two.
         return float(f"{whole:.12g}")
 
-    @model_validator(mode="after")
-    def _units_together(self) -> Self:
+    def _check(self) -> None:
+        self._check_units()
+        if (self.way is None) == (self.trace is None):
+            raise ValueError("needs either as, such as {as: fsdp2}, or trace")
+        if self.trace is not None and (self.options or self.backward is not None or self.units):
+            first = next(iter(self.options), "units" if self.units else "backward")
+            raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
+
+    def _check_units(self) -> None:
         units = self.units or []
         if (found := sum(one.times for one in units)) > MOST_UNITS:
             _refuse(f"must be at most {MOST_UNITS:,} with those that follow by times, got {found:,}")
@@ -114,16 +123,6 @@ class Sharding(Part):
                 _refuse(f"needs {wanted}, as units[0] has: seconds of all units, or flops of all", place)
         if units and not any(one.work for one in self.told):
             _refuse("must have one that takes any time, got 0 of all")
-        return self
-
-    @model_validator(mode="after")
-    def _model_or_trace(self) -> Self:
-        if (self.way is None) == (self.trace is None):
-            raise ValueError("needs either as, such as {as: fsdp2}, or trace")
-        if self.trace is not None and (self.options or self.backward is not None or self.units):
-            first = next(iter(self.options), "units" if self.units else "backward")
-            raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
-        return self
 
 
 def _refuse(why: str, *place: int | str) -> NoReturn:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAny, Tag, model_validator
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
 from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.interchange.kinds import read_network
 from simnet.scenario.fields import File
-from simnet.scenario.parts import OneOf, Part, Target, configures, either, kinds, part_of
+from simnet.scenario.parts import NameOr, OneOf, Part, Target, configures, kinds, part_of
 
 
 @configures(topologies.wan)
@@ -41,26 +41,29 @@ _FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.
 class Cluster(OnHosts):
     """The topology of a site."""
 
-    @model_validator(mode="after")
-    def _hostsgiven_fields(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         kind, part = self.choice
         if getattr(part, "hosts", 1) is None:
             raise ValueError(f"needs {kind}.hosts: only a topology without sites has one for each worker by default")
-        return self
 
 
 @configures(topologies.wan_of_clusters)
 class WanOfClusters(Part):
-    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan."""
+    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan.
 
-    sites: Annotated[dict[str, SerializeAsAny[Cluster]], Field(min_length=1)] = Field(
-        description="topologies by the names of sites"
-    )
+    sites: topologies by the names of sites
+    """
+
+    sites: Annotated[dict[str, SerializeAsAny[Cluster]], Field(min_length=1)]
 
 
 @configures(read_network, kind="format")
 class TopologyFile(Part):
     """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
+
+
+FileOrMapping: TypeAlias = NameOr[File, TopologyFile]
 
 
 class Registered(Part):
@@ -75,10 +78,7 @@ class Registered(Part):
     **_FAMILIES,
     wan=Wan,
     wan_of_clusters=WanOfClusters,
-    file=Annotated[
-        Annotated[File, Tag("<name>")] | Annotated[TopologyFile, Tag("<mapping>")],
-        either(scalar="<name>", mapping="<mapping>"),
-    ],
+    file=FileOrMapping,
     registered=Registered,
 )
 class Topology(OnHosts):

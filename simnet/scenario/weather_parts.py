@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    SerializeAsAny,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, Tag, WithJsonSchema
 
 from simnet.base.quantities import TIME, Count, Duration, Factor, PositiveShare, Rate, Seconds
 from simnet.network import weather
@@ -50,10 +42,8 @@ class Levels(Part, Generic[Q]):
         """Whether the values replace the link's own."""
         return self.values is not None
 
-    @model_validator(mode="after")
-    def _values_or_factors(self) -> Self:
+    def _check(self) -> None:
         exactly_one(self, ("values", "factors"))
-        return self
 
 
 @configures(weather.steps, times="at", values="levels")
@@ -62,11 +52,10 @@ class Steps(Levels[Q], Generic[Q]):
 
     at: Any
 
-    @model_validator(mode="after")
-    def _one_value_each(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if len(self.levels) != len(self.at):
             raise ValueError(f"needs as many values as times, got {len(self.levels)} for {len(self.at)}")
-        return self
 
 
 @configures(weather.markov, omit=STREAM, mean_dwell="dwell")
@@ -75,11 +64,10 @@ class Markov(Levels[Q], Generic[Q]):
 
     dwell: Any
 
-    @model_validator(mode="after")
-    def _one_dwell_each(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if isinstance(self.dwell, list) and len(self.levels) != len(self.dwell):
             raise ValueError(f"needs as many dwell times as levels, got {len(self.dwell)} for {len(self.levels)}")
-        return self
 
 
 @configures(weather.ornstein_uhlenbeck, omit=("mean", *STREAM))
@@ -107,11 +95,9 @@ class Outages(Part):
         """When they begin, and how long they last."""
         return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
 
-    @model_validator(mode="after")
-    def _random_or_listed(self) -> Self:
+    def _check(self) -> None:
         if given_fields(self) not in (["up", "down"], ["spans"]):
             raise ValueError("takes either up and down, or spans")
-        return self
 
 
 @configures(weather.mahimahi, path="file", packet_bytes="packet")
@@ -129,11 +115,9 @@ class Signal(Kinds, Generic[Q]):
     steps: Steps[Q] | None = None
     markov: Markov[Q] | None = None
 
-    @model_validator(mode="after")
-    def _something(self) -> Self:
+    def _check(self) -> None:
         if not given_fields(self):
             raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
-        return self
 
     def kinds(self) -> Iterator[tuple[str, Any]]:
         """Yield what is given: its kind and its parameters."""
@@ -178,7 +162,10 @@ def _written_epoch(epoch: Epoch) -> str:
 
 @configures(weather.profile, only=("name",))
 class Profile(Part):
-    """A published schedule of latency and bandwidth from host to host, by training epoch."""
+    """A published schedule of latency and bandwidth from host to host, by training epoch.
+
+    epoch: length of an epoch: a time, or iterations; default: job.epoch
+    """
 
     name: str
     epoch: (
@@ -186,58 +173,66 @@ class Profile(Part):
             Epoch,
             BeforeValidator(_read_epoch),
             PlainSerializer(_written_epoch),
-            WithJsonSchema(
-                {"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["60 s", "20 iterations"]},
-            ),
+            WithJsonSchema({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["60 s", "20 iterations"]}),
         ]
         | None
-    ) = Field(default=None, description="length of an epoch: a time, or iterations; default: job.epoch")
+    ) = None
 
 
 class Weather(Part):
-    """What moves on which links. Several entries that meet on a link multiply."""
+    """What moves on which links. Several entries that meet on a link multiply.
 
-    links: str = Field(description="all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B")
-    shared: bool = Field(default=False, description="one course for all links of the entry, instead of one each")
+    links: all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B
+    shared: one course for all links of the entry, instead of one each
+    """
+
+    links: str
+    shared: bool = False
     bandwidth: SerializeAsAny[BandwidthSignal] | None = None
     latency: SerializeAsAny[LatencySignal] | None = None
     trace: Trace | None = None
     profile: Profile | None = None
 
-    @model_validator(mode="after")
-    def _something(self) -> Self:
+    def _check(self) -> None:
         if not any((self.bandwidth, self.latency, self.trace, self.profile)):
             raise ValueError("needs at least one of bandwidth, latency, trace, profile")
-        return self
 
 
 class Outage(Part):
-    """From when a link is down, and for how long."""
+    """From when a link is down, and for how long.
+
+    lasts: default: for ever
+    """
 
     at: Seconds
-    lasts: Seconds | None = Field(default=None, description="default: for ever")
+    lasts: Seconds | None = None
 
 
 class Fault(Part):
-    """Links that are down for a time or for good (`down`), or slow (`slow`, `at`, `lasts`)."""
+    """Links that are down for a time or for good (`down`), or slow (`slow`, `at`, `lasts`).
 
-    links: str = Field(description="as of weather: A->B is one direction of a cable, A<->B both")
+    links: as of weather: A->B is one direction of a cable, A<->B both
+    down: one time or a list of several
+    slow: what is left of the bandwidth
+    at: from when it is slow; default: from the start
+    lasts: for how long it is slow; default: for ever
+    """
+
+    links: str
     down: (
         Annotated[
             Annotated[Outage, Tag("<mapping>")] | Annotated[list[Outage], Field(min_length=1), Tag("<list>")],
             either(mapping="<mapping>", list="<list>"),
         ]
         | None
-    ) = Field(default=None, description="one time or a list of several")
-    slow: PositiveShare | None = Field(default=None, description="what is left of the bandwidth")
-    at: Seconds | None = Field(default=None, description="from when it is slow; default: from the start")
-    lasts: Seconds | None = Field(default=None, description="for how long it is slow; default: for ever")
+    ) = None
+    slow: PositiveShare | None = None
+    at: Seconds | None = None
+    lasts: Seconds | None = None
 
-    @model_validator(mode="after")
-    def _down_or_slow(self) -> Self:
+    def _check(self) -> None:
         exactly_one(self, ("down", "slow"))
         if self.down is not None:
             for name in ("at", "lasts"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"takes {name} beside slow only; beside down it stands inside: down: {{at: 10 s}}")
-        return self
