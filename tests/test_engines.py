@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import networkx as nx
@@ -16,12 +15,10 @@ from hypothesis import strategies as st
 import needs
 from simnet import collectives, topologies
 from simnet.base.errors import SimnetError, StalledError
-from simnet.base.jit_threshold import JitThreshold
 from simnet.network import (
     ConstantLoad,
     Network,
     OnOffFlow,
-    batched_schedule,
     engine_selection,
     links,
     max_plus,
@@ -466,34 +463,11 @@ def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule
         ]
 
     far = times(Network(graph, weather, engine="vectorised"))
-    loops = SimpleNamespace(**{**vars(recurrence), **vars(batched_schedule)})
-    monkeypatch.setattr(max_plus, "_loaded", lambda: loops)
+    monkeypatch.setattr(max_plus, "_loaded", lambda: recurrence)
     monkeypatch.setattr(links, "_FIRST", 1)
     monkeypatch.setattr(links, "_HELD", held)
     network = Network(graph, weather, engine="vectorised")
     assert [times(network) for _ in range(2)] == [far, far]
-
-
-@pytest.mark.parametrize("order", [(0.0, 0.02, 0.03), (0.02, 0.0, 0.03), (0.03, 0.02, 0.0), (0.02, 0.03, 0.04)])
-def test_work_of_some_rounds_of_a_schedule_that_recurs_is_that_of_its_rounds_one_by_one(monkeypatch, order):
-    each, draws = np.arange(5), np.random.default_rng(3)
-    rounds = []
-    for number, work in enumerate(order):
-        rounds += [Round(each, (each + 1) % 5, draws.uniform(1e4, 1e5, 5), work * draws.random(5))] * (number + 1)
-    schedule = Schedule(5, rounds)
-
-    start = draws.random(5)
-
-    def times(network):
-        timing = network.time(schedule, start, messages=True)
-        work = (timing.work.rank, timing.work.begun, timing.work.ended)
-        return [column.tolist() for column in (*timing.split, timing.left, timing.messages.arrived, *work)]
-
-    graph = topologies.star(5, 1e-3, 1e6)
-    one_by_one = times(Network(graph, engine="vectorised"))
-    monkeypatch.setattr(max_plus, "_loaded", lambda: SimpleNamespace(**{**vars(recurrence), **vars(batched_schedule)}))
-    network = Network(graph, engine="vectorised")
-    assert [times(network) for _ in range(3)] == [one_by_one] * 3
 
 
 def test_what_a_signal_cannot_tell_of_the_future_does_not_matter_before():
@@ -558,70 +532,6 @@ def test_a_schedule_that_recurs_takes_as_long_as_on_a_network_that_has_never_see
             again, first = (one.time(schedule, start, origin=origin) for one in (known, fresh))
             assert again.left.tolist() == first.left.tolist()
             assert again.rank_communicate.tolist() == first.rank_communicate.tolist()
-
-
-@settings(max_examples=150, deadline=None)
-@given(job=jobs())
-def test_a_schedule_that_comes_again_goes_through_at_once_to_the_same_bits(job):
-    graph, options, parts, more = job
-    options, (part, *_) = {**options, "jitter": None}, parts
-    asked = {**more, "messages": True, "origin": 0.0}
-    found = []
-    # By the interpreter round by round, compiled all rounds at once, and the same by the interpreter.
-    for loops in (None, max_plus._compiled(), SimpleNamespace(**{**vars(recurrence), **vars(batched_schedule)})):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(max_plus, "_loaded", lambda loops=loops: loops)
-            patch.setattr(max_plus, "_interpreted", JitThreshold(10**9))
-            network = Network(graph, **options)
-            for again in range(3):
-                # Late, and back in time: nothing of what links were like stays.
-                try:
-                    timing = network.time([part], **{**asked, "origin": (0.0, 0.125, 0.03125)[again]})
-                except StalledError as stalled:
-                    found.append(str(stalled))
-                else:
-                    columns = *timing.split, timing.left, timing.messages.sent, timing.messages.arrived
-                    work = timing.work.rank, timing.work.begun, timing.work.ended
-                    found.append([column.tolist() for column in (*columns, *work)])
-    assert found[:3] == found[3:6] == found[6:]
-
-
-@pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 17, 40, 127])
-def test_shares_of_ranks_add_up_as_numpy_adds(count):
-    values = np.random.default_rng(count).exponential(size=(3, count)) ** 8
-    for loops in (batched_schedule, max_plus._compiled() or batched_schedule):
-        assert [loops._sum(row, count) for row in values] == values.sum(axis=1).tolist()
-
-
-def test_intervals_that_begin_at_once_are_added_up_in_order():
-    draws = np.random.default_rng(5)
-    none = np.zeros(0)
-    for _ in range(200):
-        count = int(draws.integers(1, 20))
-        sent, finish = draws.integers(0, 3, count) / 10, np.array([draws.uniform(0.2, 1.2)])
-        arrived = sent + draws.exponential(0.1, count)
-        who = np.zeros(count, dtype=np.int64)
-        wanted = max_plus.covered_seconds([who, who], [sent, sent], [arrived, arrived], np.zeros(1), finish)
-        progress = recurrence.Progress(none, none, finish, none, none, none, none, sent, arrived, none)
-        shares = batched_schedule.RankIntervals(np.arange(2 * count), np.array([0, 2 * count]))
-        scratch = np.zeros(2 * count), np.zeros(2 * count)
-        assert batched_schedule._covered(0, shares, progress, 0.0, scratch) == wanted[0]
-
-
-def test_an_exchange_that_comes_again_is_not_handed_over_round_by_round(monkeypatch):
-    # That, and not what the loops do, is what a short exchange takes long for.
-    weather = {(0, "switch"): Weather(steps([0, 2], [1e6, 1e5], 4), None)}
-    network, handed, pass_on = Network(graph_of("star"), weather), [], max_plus._pass_on
-    monkeypatch.setattr(max_plus, "_pass_on", lambda *asked: handed.append(1) or pass_on(*asked))
-    needs.compiled(max_plus._compiled())
-    for origin in (0.0, 1.5, 3.0, 100.0):
-        network.time(COLLECTIVES["ring"](17, 1e4), np.linspace(0.0, 0.02, 17), origin=origin)
-    assert len(handed) == 4
-    handed.clear()
-    schedule = COLLECTIVES["ring"](17, 1e4)
-    for origin in (0.0, 1.5, 3.0, 100.0):
-        network.time(schedule, np.linspace(0.0, 0.02, 17), origin=origin)
-    assert len(handed) == 1
 
 
 def test_short_rounds_stay_laid_out_where_a_passage_gives_up(monkeypatch):

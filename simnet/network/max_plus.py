@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.jit_threshold import JitThreshold
-from simnet.network import batched_schedule, recurrence
+from simnet.network import recurrence
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, Progress, RouteState, Traffic
-from simnet.network.schedule_cache import MOST_MESSAGES, CachedSchedule, RepeatedRound
-from simnet.network.schedule_cache import ScheduleCache as KnownSchedules
 from simnet.network.timing import Split
 from simnet.network.weather_forecast import WeatherForecast, memory_view, memory_views
 from simnet.schedule import Round
@@ -39,8 +37,6 @@ _MANY = 100_000
 _WIDE = 8
 # Messages that the interpreter carries in the time that numpy takes for a round, and how many of a round add one more.
 _OF_ROUND, _AT_NUMPYS = 10, 50
-# Messages that the interpreter carries in the time that handing a schedule to it round by round takes, at the least.
-_OF_PASSAGE = 50
 # Turns of a round after which ranks in step are known to stay so: then the work is done.
 _SOON = 2
 # Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
@@ -62,14 +58,12 @@ class MaxPlusResult(NamedTuple):
     - `finish` (P,): completion time of each rank [s].
     - `start`, `arrive` (number of messages,): when each message was sent and arrived [s]; empty unless kept.
     - `computing`: start and end of work, shape (n * P,) each; empty unless kept.
-    - `split`: returns how ranks spent their time, where that is already known.
     """
 
     finish: Floats
     start: Floats
     arrive: Floats
     computing: list[tuple[Floats, Floats]]
-    split: Callable[[], Split] | None = None
 
 
 def time_max_plus(
@@ -88,46 +82,9 @@ def time_max_plus(
       each message was sent and arrived.
     - `keep`: whether to keep start and arrival of every message.
     """
-    if keep and len(program.parts) == 1 and not program.delays:
-        went = _at_once(program, links, overheads)
-        if went is not None:
-            return went
     layout = _Layout(program.hosts, links)
     try:
         return _pass_on(program, links, overheads, alone, keep, layout)
-    finally:
-        layout.release()
-
-
-def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> MaxPlusResult | None:
-    """Time a schedule that recurs in one call; None if it is new or needs to go round by round."""
-    n_messages, schedules = program.schedule.n_messages, _known(links).schedules
-    if n_messages > MOST_MESSAGES or not schedules.comes_again(program):
-        return None
-    loops = _loaded()
-    if loops is None and _interpreted.is_enough_with(_OF_PASSAGE):
-        loops = _compiled()
-    if loops is None or (recurring := schedules.of(program, lambda: _recurring(program, links))) is None:
-        return None
-    start = program.start
-    outlook = WeatherForecast(links, program.origin, float(start.min()), float(start.max()), n_messages)
-    progress = recurring.go(program, links, overheads, loops, outlook)
-    if progress is None:
-        return None
-    split = (lambda: recurring.split(program, progress, loops)) if recurring.adds_up else None
-    return MaxPlusResult(progress.done, progress.sent, progress.arrived, recurring.computing(progress), split)
-
-
-def _recurring(program: Program, links: Links) -> CachedSchedule | None:
-    """Prepare a recurring schedule; None if a message can never arrive."""
-    layout, rounds = _Layout(program.hosts, links), []
-    try:
-        for one, repeats in _in_a_row(program.schedule.rounds, program.schedule.n_messages):
-            laid = layout.of(one)
-            if laid is None:
-                return None
-            rounds.append(RepeatedRound(one, repeats, laid.traffic, laid.reset().routes))
-        return CachedSchedule(rounds, program.hosts.size, links)
     finally:
         layout.release()
 
@@ -326,12 +283,11 @@ class _Pattern(NamedTuple):
 
 
 class _Known:
-    """Cache of one set of links: patterns by hosts, short rounds by placement, and schedules."""
+    """Cache of one set of links: patterns by hosts, and short rounds by placement."""
 
     def __init__(self) -> None:
         self.patterns: dict[tuple[bytes, bytes], _Pattern] = {}
         self.short: dict[bytes, dict[int, _PreparedRound]] = {}
-        self.schedules = KnownSchedules()
 
 
 _KNOWN: WeakKeyDictionary[Links, _Known] = WeakKeyDictionary()
@@ -379,7 +335,7 @@ def _compiled() -> ModuleType | None:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
         return None
-    loops = compiled_module(recurrence, batched_schedule)
+    loops = compiled_module(recurrence)
     # Numpy is quicker than the interpreter only.
     loops.__dict__["_carry"] = loops.__dict__["_one_by_one"]
     return loops
@@ -404,8 +360,6 @@ def _loops_for(effort: int, ahead: int) -> ModuleType:
 
 def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
     """Return how each rank spent its accounted time, from a result with message times."""
-    if went.split is not None:
-        return went.split()
     P, accounted = program.hosts.size, program.accounted
     src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]

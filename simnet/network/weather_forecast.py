@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.network.batched_schedule import SegmentRange
 from simnet.network.links import Links, moments_around
 from simnet.network.recurrence import Cursors, Forecast
 
@@ -61,23 +60,6 @@ class WeatherForecast:
         """The forecast as memory views."""
         found: Forecast | None = memory_views(self.forecast)
         return found
-
-    def along(
-        self, segments: NDArray[np.int64]
-    ) -> tuple[Forecast, tuple[SegmentRange, SegmentRange]] | tuple[None, None]:
-        """Return the forecast for `simnet.network.batched_schedule`, which finds the first segments itself.
-
-        `segments`, int64 of shape (2, number of links), is a buffer for the segments of bandwidths and latencies.
-        """
-        if self._links.constant:
-            return None, None
-        moment = self._first - self._origin
-        bandwidth, latency = (
-            Cursors(one.counted_from(self._origin), one.values, room)
-            for one, room in zip(self._timelines, segments, strict=True)
-        )
-        first, second = (SegmentRange(one.first, one.last, moment) for one in self._timelines)
-        return Forecast(bandwidth, latency), (first, second)
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
         """Extend the forecast beyond `when`; return whether that succeeded within the limits.
