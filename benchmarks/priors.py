@@ -24,11 +24,11 @@ import numpy as np
 import pandas as pd
 from validating.page import frame
 from validating.platforms import cases_of
+from validating.residuals import site_of
 from validating.running import load
 
 from simnet.base.arrays import Floats
 from simnet.validate.evaluation import FROM_BASE
-from simnet.validate.residuals import site_of
 
 LARGE = 64e6
 CENTRES = {"polaris": "alcf", "sirius": "alcf", "sophia": "alcf"}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from sharing_links.contention import Bottleneck, durations, rates
+from sharing_links.shares import measured
 
 from simnet.validate.shapednet import star
-from simnet.validate.shapednet.contention import Bottleneck, durations, rates
 from simnet.validate.shapednet.namespaces import Star
-from simnet.validate.shapednet.shares import measured
 
 WARM = 6.0
 """When the first window begins [s]."""

@@ -20,13 +20,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from validating import chances, held_out, residuals
 from validating.drawing import predicted
 from validating.page import WHAT, frame, page
 from validating.running import load, run, save, sets
 
 import simnet
 from simnet.base.errors import InputError
-from simnet.validate import chances, held_out, residuals
 
 
 def machine() -> dict[str, str]:

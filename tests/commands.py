@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from killing import PATIENCE
 from simnet import cli
 
+ROOT = Path(__file__).parents[1]
+
 
 def invoke(*arguments: object) -> Result:
     """Return what came of a command."""
@@ -37,7 +39,12 @@ def refused(*arguments: object) -> str:
 def on_ranks(count: int, *command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     """Return what came of a script or module that torchrun starts on so many ranks of this machine, in a folder."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    root = Path(__file__).parents[1]
+    more = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join((str(root), str(root / "benchmarks"))),
+    }
     return subprocess.run(
         [*launch, *map(str, command)],
         cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=PATIENCE,

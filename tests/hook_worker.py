@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from measuring_jobs.worker import Place, distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from simnet import sparsifier_models
@@ -19,7 +20,6 @@ from simnet.hooks import Hook, Trainer
 from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import make
 from simnet.studies.choosing.policy_file import Entry
-from simnet.validate.jobs.worker import Place, distributed
 
 SIZES = (3000, 1700)
 

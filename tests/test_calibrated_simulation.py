@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from simulated import errors, simulated
 
 from commands import did, refused
 from scenario_texts import DENSE_AND_AG
@@ -20,7 +21,6 @@ from simnet.network import STACKS, Network, weather
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import create
-from simnet.validate.simulated import errors, simulated
 
 SIZES = 2.0 ** np.arange(8, 25, 2)
 LATENCY, BANDWIDTH = 2e-5, 1e9

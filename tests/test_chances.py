@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measuring_jobs.errors import FASTEST
+from validating import chances as judging
+from validating import residuals
 
 import needs
 from simnet.calibration import measured
@@ -36,9 +39,6 @@ from simnet.studies.choosing import likely
 from simnet.studies.choosing.forecast import Points
 from simnet.studies.choosing.output import advice, share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
-from simnet.validate import chances as judging
-from simnet.validate import residuals
-from simnet.validate.jobs.errors import FASTEST
 from simnet.validate.shapednet.libraries import cases, predictable
 
 SHIPPED = Path(measured.__file__).parent / "residuals.csv"

@@ -22,11 +22,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PARTS = ("topologies", "sparsifier_models", "validate", "scenarios")
 ONLY_IN_A_CHECKOUT = {
     "simnet/data/traces/README.md",
-    "simnet/data/traces/make_digits_trace.py",
-    "simnet/data/traces/make_family_traces.py",
-    "simnet/validate/shapednet/shared_durations.csv",
-    "simnet/validate/shapednet/shared_rates.csv",
-    "simnet/validate/shapednet/shares.py",
 }
 """How shipped data and constants were made: what no command reads."""
 

@@ -182,7 +182,7 @@ def test_the_scenario_lets_the_worker_with_most_to_tell_choose():
 @pytest.fixture(scope="module")
 def maker():
     """The script, as a module."""
-    spec = importlib.util.spec_from_file_location("make_family_traces", SHIPPED / "make_family_traces.py")
+    spec = importlib.util.spec_from_file_location("make_family_traces", ROOT / "benchmarks/make_family_traces.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

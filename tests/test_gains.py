@@ -18,7 +18,6 @@ from simnet.validate.published import read
 from simnet.validate.reproduction import (
     MISSING,
     REPRODUCTIONS,
-    gain_settings,
     gains,
     gains_adam,
     gains_sharded,
@@ -174,8 +173,8 @@ def test_blocks_gain_no_more_than_bytes_say():
 
 
 def test_settings_stand_on_the_page():
-    text = page.gains()
-    assert all(f"| {one.run} | " in text for one in gain_settings.STATED)
+    text = page.stated("gains")
+    assert all(f"| {one} | " in text for one in read("stated.csv").query("page == 'gains'")["run"])
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from validating import held_out
 
 from commands import did
 from simnet.evidence.chances import factor_for_another, interval
-from simnet.validate import held_out
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 

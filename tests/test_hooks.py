@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from measuring_jobs import scenarios
+from measuring_jobs.gradients import record
+from measuring_jobs.settings import Setting, links
 
 from commands import on_ranks
 from simnet.calibration.device import profile_yaml
@@ -15,9 +18,6 @@ from simnet.hooks import COLUMNS
 from simnet.hooks.log import Clock, Iteration, IterationLog, Span
 from simnet.hooks.messages import Message
 from simnet.scenario import load
-from simnet.validate.jobs import scenarios
-from simnet.validate.jobs.gradients import record
-from simnet.validate.jobs.settings import Setting, links
 
 WORKER = Path(__file__).with_name("hook_worker.py")
 pytestmark = pytest.mark.extras

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from measuring_jobs import errors, scenarios
 
 from commands import did, refused
 from simnet.base.errors import InputError
@@ -25,7 +26,7 @@ from simnet.report.run_setup import stack_summary
 from simnet.scenario import load
 from simnet.sparsifier_models import create
 from simnet.studies.iteration import PARTS, predict_job
-from simnet.validate.jobs import errors, report, scenarios
+from simnet.validate.jobs import report
 from simnet.validate.jobs.comparing import compared
 from simnet.validate.jobs.tables import over_ranks, read_logs
 
@@ -126,7 +127,7 @@ def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
 
 def test_the_shipped_table_of_errors_is_what_the_shipped_measurements_say():
     shipped = Path(measured.__file__).parent / "jobs" / "errors.csv"
-    assert shipped.read_text(encoding="utf-8") == errors.table(), "python -m simnet.validate.jobs.errors makes it anew"
+    assert shipped.read_text(encoding="utf-8") == errors.table(), "benchmarks/measured_jobs.py FOLDER errors"
 
 
 def test_bounds_of_calls_hold_the_part_that_they_are_to_hold():

@@ -138,7 +138,7 @@ def test_runs_take_what_their_bytes_take(scenario, policy, gigabits):
 
 
 def test_runs_are_told_on_the_page_as_published(shared):
-    assert page.runs() in PAGE.read_text(encoding="utf-8")
+    assert page.stated("runs") in PAGE.read_text(encoding="utf-8")
     sheet = pd.read_csv(shared / "papers" / "data" / "lowcomm" / "published_runs.csv")
     listed = {
         (row.source, row.quantity): [float(one) for one in row.values_in_order.split("/")]

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from sharing_links.contention import Bottleneck, durations, rates
 
 import killing
 import needs
@@ -15,7 +16,6 @@ from simnet.collectives import allgather_ring
 from simnet.validate import shapednet
 from simnet.validate.replay import Workload, of_collective
 from simnet.validate.shapednet import Change, Setting
-from simnet.validate.shapednet.contention import Bottleneck, durations, rates
 from simnet.validate.shapednet.namespaces import Star, star, unavailable
 from simnet.validate.shapednet.rank import PRIORITY
 

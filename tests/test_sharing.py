@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sharing_links import shares
 
 from commands import did, refused
 from scenario_texts import SMALL
@@ -18,7 +19,6 @@ from simnet.network.sharing import EXPONENTS
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.validate.shapednet import shares
 
 
 def into_one(round_trips, bandwidth=1e6):

@@ -13,7 +13,7 @@ from simnet.calibration.intervals import GROUPS, TYPICAL, bin_of
 from simnet.calibration.predictor import Basis
 from simnet.validate.evaluation import BASE, FROM_BASE
 from simnet.validate.evaluation_figures import PLACES, TITLES
-from simnet.validate.residuals import site_of
+from validating.residuals import site_of
 
 NAMES = {
     "_POWER": "with which power of its typical error a model of a curve weighs less",

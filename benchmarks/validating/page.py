@@ -16,14 +16,13 @@ import pandas as pd
 from simnet.calibration import measured
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
-from simnet.validate import chances, held_out
 from simnet.validate.evaluation import FROM_BASE, HALVES
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from simnet.validate.jobs import report as jobs
 from simnet.validate.links import AGAIN, repeated, winners
 from simnet.validate.links import TITLES as LINK_TITLES
 from simnet.validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
-from validating import alike, constants, coverage, likeness
+from validating import alike, chances, constants, coverage, held_out, likeness
 
 MODELS = {
     "ours": "ours",
@@ -184,9 +183,9 @@ def page(
     figures : mapping of str to str
         Paths of figures by the heading below which they stand.
     judged : mapping of str to DataFrame, optional
-        Pairs of which one is faster, as `simnet.validate.chances.everything` gives them.
+        Pairs of which one is faster, as `validating.chances.everything` gives them.
     inside : sequence of Coverage
-        How many times are inside their interval, as `simnet.validate.held_out.everything` gives it.
+        How many times are inside their interval, as `validating.held_out.everything` gives it.
     """
     table = frame(results)
     known = {name: one for name, one in results["sets"].items() if "figures" in one}

@@ -1,7 +1,7 @@
 """What predictions of calls and of computing are off by, as shipped measurements have it, for intervals of iterations.
 
 `errors.csv`, beside the shipped jobs, has bounds that each hold 95 % of what was measured, so that a pair holds 90 %.
-`python -m simnet.validate.jobs.errors` makes it.
+`python benchmarks/measured_jobs.py FOLDER errors` makes it.
 
 ``links``
     How far a call takes less (``low``) or longer (``high``) than predicted: so many seconds a message of a worker, and

@@ -49,7 +49,7 @@ class Measured(NamedTuple):
     without: float
 
 
-# What `simnet.validate.shapednet.shares.fitted` finds in the shipped measurements; tests hold it to that.
+# What `sharing_links.shares.fitted` finds in the shipped measurements; tests hold it to that.
 EXPONENTS: Mapping[str, Measured] = MappingProxyType(
     {"reno": Measured(1.95, 0.8), "cubic": Measured(1.3, 0.4), "bbr": Measured(-0.8, -0.6)}
 )

@@ -12,6 +12,7 @@ S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning ove
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from importlib.resources import files
 
@@ -155,8 +156,12 @@ def read(name: str) -> pd.DataFrame:
     >>> list(read("fig_8.csv"))
     ['config', 'model', 'collective', 'published_epochs']
     """
-    with files("simnet.validate").joinpath("published_data", name).open(encoding="utf-8") as file:
-        return pd.read_csv(file)
+    return pd.read_csv(io.StringIO(read_text(name)))
+
+
+def read_text(name: str) -> str:
+    """Return the text of a file of published values."""
+    return files("simnet.validate").joinpath("published_data", name).read_text(encoding="utf-8")
 
 
 def _with_parameters(frame: pd.DataFrame) -> pd.DataFrame:

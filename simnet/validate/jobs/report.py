@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 import tomllib
+from collections.abc import Hashable
 from importlib.resources import as_file, files
 from typing import Any
 
@@ -14,7 +15,6 @@ import pandas as pd
 from simnet.scenario import load
 from simnet.studies.iteration import predict_job
 from simnet.validate.jobs.comparing import MARGIN, SKIPPED, pairs_in_order
-from simnet.validate.jobs.settings import SEEN, SETTINGS, TELLING, UNSEEN, Setting
 
 _SHIPPED = files("simnet.calibration.measured") / "jobs"
 _WRITTEN = {"seen": "from which the model was made", "unseen": "predicted with the model as it is"}
@@ -23,14 +23,21 @@ _HEAD = (
 )
 
 
+def read_shipped(name: str) -> pd.DataFrame:
+    """Return a table of the shipped jobs: ``measured``, ``predicted``, ``first``, or ``settings``, a row for each."""
+    return pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
+
+
+def settings_where(column: str) -> set[str]:
+    """Return the settings of which a column of ``settings.csv`` is true: ``seen``, ``telling`` or ``changes``."""
+    rows = read_shipped("settings")
+    return set(rows.loc[rows[column], "setting"])
+
+
 def shipped() -> pd.DataFrame:
     """Return the shipped jobs: a row per setting, policy and iteration, measured and predicted (``_ours``)."""
-    measured, predicted = (
-        pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
-        for name in ("measured", "predicted")
-    )
     keys = ["setting", "policy", "iteration"]
-    both = measured.merge(predicted, on=keys, suffixes=("", "_ours"))
+    both = read_shipped("measured").merge(read_shipped("predicted"), on=keys, suffixes=("", "_ours"))
     return both[both["iteration"] >= SKIPPED]
 
 
@@ -41,7 +48,7 @@ def typical(both: pd.DataFrame) -> pd.DataFrame:
     """
     fixed = both[both["policy"] != "flexible"].groupby(["setting", "policy"], sort=False)
     rows = fixed.median(numeric_only=True).reset_index()
-    changing = rows["setting"].isin({one.name for one in SETTINGS if len(one.links) > 1})
+    changing = rows["setting"].isin(settings_where("changes"))
     rows[changing] = fixed.mean(numeric_only=True).reset_index()[changing]
     for name in ("total", "messages"):
         rows[f"{name}_error"] = rows[f"{name}_s_ours"] / rows[f"{name}_s"] - 1
@@ -63,12 +70,12 @@ def figures(both: pd.DataFrame) -> dict[str, Any]:
         pairs, ordered = pairs + differ, ordered + right
     fixed = both[both["policy"] != "flexible"]
     inside = (fixed["total_s"] >= fixed["total_low_s"]) & (fixed["total_s"] <= fixed["total_high_s"])
-    judges = ~fixed["setting"].isin(TELLING)
+    judges = ~fixed["setting"].isin(settings_where("telling"))
     found: dict[str, Any] = {"jobs": len(rows), "settings": int(rows["setting"].nunique())}
     for name in ("total", "messages"):
         found[name] = _spread_of(rows[f"{name}_error"])
-    for name, settings in (("seen", SEEN), ("unseen", UNSEEN)):
-        own = rows[rows["setting"].isin({one.name for one in settings})]
+    seen = rows["setting"].isin(settings_where("seen"))
+    for name, own in (("seen", rows[seen]), ("unseen", rows[~seen])):
         if len(own):
             found[name] = {"jobs": len(own)} | _spread_of(own["before_error"])
     flexible = both[both["policy"] == "flexible"]
@@ -96,8 +103,8 @@ def section() -> str:
         "",
         *textwrap.wrap(
             f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()} "
-            "`python -m simnet.validate.jobs FOLDER` makes the set anew, "
-            "`python -m simnet.validate.jobs.report` this section.",
+            "`python benchmarks/measured_jobs.py FOLDER` makes the set anew, "
+            "`simnet validate job --shipped` this section.",
             120,
         ),
         "",
@@ -124,9 +131,8 @@ def section() -> str:
             f"| the same, total time | 8 % | {100 * flexible['total']:+.1f} % |",
         ]
     lines += ["", *_first(), "", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
-    settings = {one.name: one for one in SETTINGS}
-    for name, own in rows.groupby("setting", sort=False):
-        lines.append(_row(settings[str(name)], own))
+    settings = read_shipped("settings").set_index("setting").to_dict("index")
+    lines += [_row(str(name), settings[name], own) for name, own in rows.groupby("setting", sort=False)]
     worst = rows.reindex(rows["total_error"].abs().sort_values(ascending=False).index).head(10)
     lines += [
         "",
@@ -145,7 +151,7 @@ def section() -> str:
 
 def _first() -> list[str]:
     """Return a table of the job that was measured before simnet had hooks."""
-    rows = pd.read_csv(io.StringIO(_SHIPPED.joinpath("first.csv").read_text(encoding="utf-8")))
+    rows = read_shipped("first")
     with as_file(_SHIPPED.joinpath("first.yaml")) as path:
         ours = predict_job(load(path)).medians()["total_s"]
     lines = [
@@ -161,19 +167,14 @@ def _first() -> list[str]:
     return lines
 
 
-def _row(one: Setting, own: pd.DataFrame) -> str:
-    first = one.links[0]
-    latency, rate = (
-        " / ".join(f"{each:g}" for each in sorted({round(value / unit, 6) for value in values}))
-        for unit, values in zip((1e-3, 125e3), zip(*first.of_hosts(one.ranks), strict=True), strict=True)
-    )
-    changing = ", then others" if len(one.links) > 1 else ""
+def _row(name: str, one: dict[Hashable, Any], own: pd.DataFrame) -> str:
+    changing = ", then others" if one["changes"] else ""
     off = own["total_error"].abs()
-    fastest, predicted = (own["policy"].iloc[int(own[name].argmin())] for name in ("total_s", "total_s_ours"))
-    buckets = "several" if one.bucket is not None else "one"
+    fastest, predicted = (own["policy"].iloc[int(own[column].argmin())] for column in ("total_s", "total_s_ours"))
     return (
-        f"| `{one.name}` | {one.ranks} | {latency} ms, {rate}{changing} | {one.model} | {100 * one.density:g} % "
-        f"| {buckets} | {100 * off.median():.1f} % | {100 * off.max():.0f} % | {fastest} | {predicted} |"
+        f"| `{name}` | {one['workers']} | {one['latency_ms']} ms, {one['rate_mbit_s']}{changing} | {one['model']} "
+        f"| {100 * one['density']:g} % | {one['buckets']} | {100 * off.median():.1f} % | {100 * off.max():.0f} % "
+        f"| {fastest} | {predicted} |"
     )
 
 
@@ -185,7 +186,3 @@ def _share(found: dict[str, Any], right: str, judged: str) -> str:
     return f"{found[right]} of {found[judged]}" + (
         f", {100 * found[right] / found[judged]:.0f} %" if found[judged] else ""
     )
-
-
-if __name__ == "__main__":
-    print(section(), end="")

@@ -9,7 +9,6 @@ import pandas as pd
 from simnet.base.errors import InputError, suggest_names
 from simnet.hooks import COLUMNS
 from simnet.scenario import Scenario
-from simnet.validate.jobs.settings import SETTINGS
 
 PARTS = tuple(one for one in COLUMNS if one.endswith("_s") and one != "began_s")
 
@@ -79,27 +78,3 @@ def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
         if policy not in known:
             raise InputError(f"the scenario has no policy {policy!r}; {suggest_names(policy, known)}", file=loaded.name)
     return found
-
-
-def write(folder: Path) -> None:
-    """Write what was measured and predicted in a folder of `simnet.validate.jobs` as the tables that are shipped.
-
-    Predictions that were ``first``, beside those that are now ``predicted``, are kept as ``before_s``.
-    """
-    measured, predicted = [], []
-    for setting in SETTINGS:
-        logs = folder / "logs" / setting.name
-        if not logs.is_dir():
-            continue
-        measured.append(over_ranks(read_logs(logs)).assign(setting=setting.name))
-        own = pd.read_csv(folder / "predicted" / f"{setting.name}.csv").assign(setting=setting.name)
-        first = folder / "first" / f"{setting.name}.csv"
-        keys = ["policy", "iteration"]
-        before = (pd.read_csv(first) if first.exists() else own)[[*keys, "total_s"]]
-        predicted.append(own.merge(before.rename(columns={"total_s": "before_s"}), on=keys, how="left"))
-    ends = [f"{part}_{end}_s" for part in ("messages", "total") for end in ("low", "high")]
-    columns = ["setting", "policy", "iteration", "exchange", *(one for one in PARTS), *ends, "before_s"]
-    rows = pd.concat(measured, ignore_index=True)
-    rows.insert(0, "setting", rows.pop("setting"))
-    rows.to_csv(folder / "measured.csv", index=False, float_format="%.6g")
-    pd.concat(predicted, ignore_index=True)[columns].to_csv(folder / "predicted.csv", index=False, float_format="%.6g")

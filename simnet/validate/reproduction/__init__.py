@@ -8,6 +8,7 @@ note of the reproduction says is an input.
 """
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.validate.published import read
 from simnet.validate.reproduction import (
     artopk,
     exdyna,
@@ -35,10 +36,12 @@ __all__ = [
 
 _MODULES = (artopk, oktopk, exdyna, spardl, lowcomm, published_runs, gains_adam, gains, gains_sharded)
 
-REPRODUCTIONS: dict[str, Reproduction] = {one.name: one for module in _MODULES for one in module.REPRODUCTIONS}
-"""What can be reproduced, by name."""
+REPRODUCTIONS: dict[str, Reproduction] = {
+    one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Reproduction)
+}
+"""What can be reproduced, by name; of a module in the order of its functions."""
 
-MISSING: tuple[Missing, ...] = tuple(one for module in _MODULES for one in module.MISSING)
+MISSING: tuple[Missing, ...] = tuple(map(Missing._make, read("missing.csv").itertuples(index=False)))
 """What cannot, and why."""
 
 

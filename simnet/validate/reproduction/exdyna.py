@@ -26,7 +26,7 @@ from simnet.sparsifier_models import create
 from simnet.traces import synthetic
 from simnet.validate.published import read
 from simnet.validate.reproduction.oktopk import noise
-from simnet.validate.reproduction.table import Missing, Row, golden, reproduces
+from simnet.validate.reproduction.table import Row, golden, reproduces
 
 PAPER = "ExDyna"
 
@@ -83,42 +83,6 @@ def lstm() -> list[int]:
 
 TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "lstm_wikitext2": lstm()}
 """Tensors of the logged tasks."""
-
-
-@reproduces("exdyna-thresholds", PAPER, "scripts of Sahu et al. and of ExDyna", echo=7)
-def thresholds() -> list[Row]:
-    """Return first thresholds, 1 / (2 sqrt k).
-
-    What the scheme takes with the published start, to the last printed digit; some are printed cut off. A formula on
-    both sides.
-    """
-    rows = []
-    for row in read("exdyna_thresholds.csv").to_dict("records"):
-        model = create("hardthreshold", 1, 1, row["density"], scale=row["parameters"], **STARTS["hardthreshold"])
-        threshold = np.asarray(model.exchange(np.zeros((1, 1), dtype=np.float32)).stats["threshold"])
-        theirs = float(row["published_threshold"])
-        digits = len(np.format_float_positional(theirs).split(".")[1])
-        what = f"{row['model']}, density {row['density']:g}"
-        # Some are cut off, others rounded.
-        rows.append(Row(what, theirs, float(threshold[0]), "", 10.0**-digits, absolute=True, echo=True))
-    return rows
-
-
-@reproduces("exdyna-volume", PAPER, "logs of SAGE", slow=True, test=3)
-def volume() -> list[Row]:
-    """Return bits that layer-wise Top-k logged per iteration.
-
-    A real selection over the tensors of the models, k = max(1, floor(d size)) each, at 64 bits an entry.
-    """
-    rows = []
-    frame = read("exdyna_logs.csv").dropna(subset="bits")
-    for row in frame.to_dict("records"):
-        sizes = TASKS[row["task"]]
-        model = create("lwtopk", 1, sum(sizes), row["density"], layers=tuple(sizes), compat="released")
-        gradients = stream(0, "volume").standard_normal((1, sum(sizes)), dtype=np.float32)
-        entries = int(model.exchange(gradients).selected[0])
-        rows.append(Row(f"{row['task']}, density {row['density']:g}", row["bits"], 64.0 * entries, "bit", 0.0))
-    return rows
 
 
 @cache
@@ -216,6 +180,42 @@ def padding() -> list[Row]:
     ]
 
 
+@reproduces("exdyna-volume", PAPER, "logs of SAGE", slow=True, test=3)
+def volume() -> list[Row]:
+    """Return bits that layer-wise Top-k logged per iteration.
+
+    A real selection over the tensors of the models, k = max(1, floor(d size)) each, at 64 bits an entry.
+    """
+    rows = []
+    frame = read("exdyna_logs.csv").dropna(subset="bits")
+    for row in frame.to_dict("records"):
+        sizes = TASKS[row["task"]]
+        model = create("lwtopk", 1, sum(sizes), row["density"], layers=tuple(sizes), compat="released")
+        gradients = stream(0, "volume").standard_normal((1, sum(sizes)), dtype=np.float32)
+        entries = int(model.exchange(gradients).selected[0])
+        rows.append(Row(f"{row['task']}, density {row['density']:g}", row["bits"], 64.0 * entries, "bit", 0.0))
+    return rows
+
+
+@reproduces("exdyna-thresholds", PAPER, "scripts of Sahu et al. and of ExDyna", echo=7)
+def thresholds() -> list[Row]:
+    """Return first thresholds, 1 / (2 sqrt k).
+
+    What the scheme takes with the published start, to the last printed digit; some are printed cut off. A formula on
+    both sides.
+    """
+    rows = []
+    for row in read("exdyna_thresholds.csv").to_dict("records"):
+        model = create("hardthreshold", 1, 1, row["density"], scale=row["parameters"], **STARTS["hardthreshold"])
+        threshold = np.asarray(model.exchange(np.zeros((1, 1), dtype=np.float32)).stats["threshold"])
+        theirs = float(row["published_threshold"])
+        digits = len(np.format_float_positional(theirs).split(".")[1])
+        what = f"{row['model']}, density {row['density']:g}"
+        # Some are cut off, others rounded.
+        rows.append(Row(what, theirs, float(threshold[0]), "", 10.0**-digits, absolute=True, echo=True))
+    return rows
+
+
 def _checkout() -> str:
     return "" if golden("exdyna") else "needs the golden runs of tests/golden, which a checkout has"
 
@@ -248,21 +248,3 @@ def released() -> list[Row]:
                 ours = float(np.mean(stats[name]))
                 rows.append(Row(f"{stem}, {what}", float(theirs[key]), ours, unit, 1e-12, absolute=True))
     return rows
-
-
-REPRODUCTIONS = (
-    density,
-    build_up,
-    padding,
-    volume,
-    thresholds,
-    released,
-)
-
-MISSING = (
-    Missing(PAPER, "all figures and tables of the ExDyna, MiCRO and DEFT papers", "their values were not available"),
-    Missing(PAPER, "iteration breakdown, seconds of reduce and selection (logs of SAGE)", "the cluster is not known"),
-    Missing(PAPER, "dense all-reduce of 13 to 40 ms (logs of SAGE)", "the interconnect is not stated"),
-    Missing(PAPER, "accuracies, perplexity, hit rate", "needs these models trained on their data"),
-    Missing(PAPER, "speed-ups in the abstracts of SIDCo, SAGE, DGC, ScaleCom", "best cases of settings not stated"),
-)

@@ -20,8 +20,7 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models import create
 from simnet.topologies import star
 from simnet.validate.published import read
-from simnet.validate.reproduction.gain_settings import Range
-from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
+from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "OmniReduce", "THC"
 
@@ -64,9 +63,9 @@ def iterations_of(scenario: str, *changes: str) -> dict[str, Any]:
     return {name: one.iterations for name, one in runner.results_of(load(scenario, list(changes)).build()).items()}
 
 
-def computing_range(operations: float, flops: Range) -> Range:
+def computing_range(operations: float, flops: Interval) -> Interval:
     """Return seconds of so many operations, the fastest first."""
-    return Range(operations / flops.high, operations / flops.middle, operations / flops.low)
+    return Interval(operations / flops.high, operations / flops.low, operations / flops.middle)
 
 
 # Half of the peak of an A100 in fp32.
@@ -179,22 +178,3 @@ def thc() -> list[Row]:
         took = {name: float(one["iteration_s"].iloc[0]) for name, one in iterations_of("thc_vgg16", *changes).items()}
         gains.append(took["dense"] / took["THC"])
     return [gain_row(THC, "software server", Interval.around(gains[0], gains[1:]), judged=False)]
-
-
-REPRODUCTIONS = (arc_top_k, omnireduce, thc)
-
-MISSING = (
-    Missing(THC, "1.40 to 1.47 times with switches that add up", "no scheme here adds up in the network"),
-    Missing(
-        "Zen",
-        "up to 5.09 times in communication, 2.48 in throughput",
-        "is not a scheme here: sizes of its hashes were not available, nor the setting",
-    ),
-    Missing(
-        "SCAPE",
-        "up to 43.3 % less time, 3.26 times a step",
-        "is not a scheme here: formulas, masks and how often these are renewed were not available",
-    ),
-    Missing("Espresso", "up to 77 % more throughput", "neither the jobs nor the systems compared with are known"),
-    Missing("EF21", "effect on time", "nothing was published"),
-)

@@ -7,7 +7,6 @@ are those of Table 1 of 1-bit Adam, 16 sequences a GPU.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from simnet.validate.reproduction.gain_settings import (
     FAST_LATENCY,
     NODE_BANDWIDTH,
     V100_FLOPS,
-    Range,
 )
 from simnet.validate.reproduction.gains import (
     ONE_BIT,
@@ -98,11 +96,6 @@ def profiles(network: str) -> list[Profile]:
     return [Profile(int(row["gpus"]), *(row[f"{part}_ms"] / 1e3 for part in parts)) for row in rows]
 
 
-def _range(middle: float, others: Iterable[float]) -> Range:
-    found = [middle, *others]
-    return Range(min(found), middle, max(found))
-
-
 class Ends(NamedTuple):
     """Steps of 1-bit Adam under what is in between, and where it gains the least and the most.
 
@@ -137,17 +130,17 @@ def _on_infiniband() -> Ends:
     )
 
 
-def _computing(network: str) -> Range:
+def _computing(network: str) -> Interval:
     """Return what was measured of computing in a step of BERT-Large on a network [s]."""
     each = [one.computing for one in profiles(network)]
-    return _range(each[0], each)
+    return Interval.around(each[0], each)
 
 
-def _of_squad() -> Range:
+def _of_squad() -> Interval:
     """Return what a step of SQuAD computes [s]: passes by their operations, and the step of the same optimiser."""
     passes = computing_range(transformer_flops(3, 384, 24, 1024), V100_FLOPS)
     steps = [one.step for one in profiles("Ethernet")]
-    return Range(passes.low + min(steps), passes.middle + steps[0], passes.high + max(steps))
+    return Interval(passes.low + min(steps), passes.high + max(steps), passes.middle + steps[0])
 
 
 def _whole(gain: float, warm_up: float) -> float:
@@ -188,7 +181,7 @@ def one_bit_adam() -> list[Row]:
         )
         rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found, judged="InfiniBand" in case))
         if warm_up is not None:
-            of_whole = [_whole(gain, warm_up) for gain in found if gain is not None]
+            of_whole = [_whole(gain, warm_up) for gain in found]
             rows.append(gain_row(ONE_BIT, f"{case}, whole training, best", Interval(*of_whole), judged=False))
     return rows
 
@@ -269,8 +262,3 @@ def zero_one_adam() -> list[Row]:
     ]
     own = mean(compared[0], middle, computing.middle) / mean(steps, middle, computing.middle)
     return [*rows, gain_row(ZERO_ONE, "throughput, best", Interval.around(own, gains), judged=False)]
-
-
-REPRODUCTIONS = (one_bit_adam, zero_one_adam)
-
-MISSING = ()

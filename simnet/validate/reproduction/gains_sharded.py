@@ -19,7 +19,6 @@ from simnet.validate.reproduction.gain_settings import (
     FAST_LATENCY,
     NODE_BANDWIDTH,
     V100_FLOPS,
-    Range,
 )
 from simnet.validate.reproduction.gains import bytes_row, computing_range, gain_row
 from simnet.validate.reproduction.table import Interval, Row, reproduces
@@ -206,7 +205,7 @@ _FRAMEWORKS = {
     "FSDP": (((), "bfloat16"), (_ONCE, "bfloat16")),
     "Megatron-LM": (((*_ONCE, "overlap=false"), "bfloat16"), ((*_ONCE, "overlap=false"), "float32")),
 }
-_CARDS = Range(1600.0, 400.0, 100.0)
+_CARDS = Interval(1600.0, 100.0, 400.0)
 
 
 @reproduces("gain-loco", LOCO, "abstract", slow=True, orientation=2)
@@ -244,8 +243,3 @@ def _loco_gain(own: Sequence[str], dtype: str, gigabits: float, computing: float
         return found.timing.duration
 
     return seconds(f"reduce_dtype={dtype}") / seconds("reduce_dtype=bfloat16", *_LOCO_OPTIONS)
-
-
-REPRODUCTIONS = (zero_pp, sdp4bit, loco)
-
-MISSING = ()

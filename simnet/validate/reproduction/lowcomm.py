@@ -18,7 +18,7 @@ import numpy as np
 
 from simnet.studies.utilisation import GRID, TARGETS, Training, bandwidth_for, utilisation
 from simnet.validate.published import read
-from simnet.validate.reproduction.table import Missing, Row, reproduces
+from simnet.validate.reproduction.table import Row, reproduces
 
 PAPER, EAGER = "Streaming DiLoCo", "Eager DiLoCo"
 
@@ -208,15 +208,3 @@ def _training(method: str, model: str, period: str, step: float) -> Training:
     return Training(
         2, _PARAMETERS[model], step, "streaming", int(period), _FRAGMENTS[model], delay, bits, buckets=_BUCKETS
     )
-
-
-REPRODUCTIONS = (table_4, table_1, table_5)
-
-MISSING = (
-    Missing(
-        EAGER,
-        "Table 5, 100 billion parameters at H 30",
-        "its 36 fragments, of three layers each, do not fit into 30 inner steps",
-    ),
-    Missing(PAPER, "evaluation losses of Tables 1, 5, 6", "need these models trained on their data"),
-)

@@ -21,7 +21,7 @@ from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, create
 from simnet.validate.published import read
-from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
+from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 PAPER = "Ok-Topk"
 
@@ -224,17 +224,3 @@ def scaling() -> list[Row]:
         ratio = (built.job.compute.mean + float(time)) / mine
         rows.append(Row(f"formulas of 256 workers, over {name}", published, ratio, "x", None))
     return rows
-
-
-REPRODUCTIONS = (
-    volume,
-    wire,
-    scaling,
-)
-
-MISSING = (
-    Missing(PAPER, "runtime breakdowns, seconds per iteration, weak scaling curves", "their values were not available"),
-    Missing(PAPER, "selection accuracy, fill-in, gains of balancing", "need the training runs, and were not available"),
-    Missing(PAPER, "sizes of up to 2.28 MB, sparsity of 96.08 % in a third party's log", "depend on real gradients"),
-    Missing(PAPER, "accuracy, word error rate, loss", "needs these models trained on their data"),
-)

@@ -4,100 +4,16 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from simnet.validate.published import read, read_text
 from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, counts
-from simnet.validate.reproduction.gain_settings import STATED as STATED_OF_GAINS
-from simnet.validate.reproduction.published_runs import STATED
-from simnet.validate.reproduction.table import FAR, Interval, Kind, value
+from simnet.validate.reproduction.table import Interval, Kind, value
 from simnet.validate.reproduction.table import worst as worst_of
 from simnet.validate.reproduction.under_devices import Column, rows
 
-_HEAD = """\
-# Papers reproduced
-
-Published figures, tables and claims beside what this repository makes of them.
-
-```sh
-simnet reproduce                     # what there is
-simnet reproduce artopk-table-vi     # every value of it, beside the published one
-simnet reproduce --devices           # headline ratios under each device profile
-simnet reproduce --fast --check      # exit code 1 if a value is outside its tolerance, or has changed
-simnet reproduce --all --markdown docs/papers.md --force    # this page, in some minutes
-```
-
-Published values are in `validate/published_data`, code in `validate/reproduction`, jobs in `scenarios/papers`.
-
-What agreement means depends on the kind of a value:
-
-"""
-
-_SUMMARY = f"""\
-
-## Summary
-
-The error is by how much the published value exceeds ours. *Worst* is the largest in parts of its tolerance, which
-stands in brackets. A published value *contradicts* ours where it is outside the tolerance; where nothing is judged,
-outside a range of the one or the other, or by more than {100 * FAR:.0f} %. Values as they are today are frozen in
-`tests/golden`, so that a change shows, whatever the tolerance.
-
-"""
-
-_RUNS = """\
-
-## Published runs: what is stated, and what is assumed
-
-Written before anything was computed, but for the last row, whose dense times were known; what came out stands under
-the names below. Bytes alone say beforehand what to expect, which is in brackets.
-
-```sh
-simnet reproduce intellect-1 covenant-72b opendiloco-1b streaming-table-1 eager-table-5
-simnet choose --workers 4 --parameters 30800000 --density 1 --latency '1 ms' --bandwidth '50 Mbit/s' \\
-  --schemes dense --simulate --stack nccl
-simnet reproduce nccl-sockets        # the same at other rates, and what was measured
-```
-
-| run | stated | not stated, and what is taken |
-|---|---|---|
-"""
-
-_GAINS = """\
-
-## Published gains: what is stated, and what is assumed
-
-It was written before anything was simulated, with the published values known; what came to it later, from measured
-figures and released code, is marked so. What came out stands under the names below, and [gain by gain](gains.md) why
-what is outside is there. Ours are under what is assumed in between, and in brackets from one end of what is not
-stated to the other. The sign is right where all of the interval is a gain, too. Bytes alone say beforehand what to
-expect, in brackets.
-
-```sh
-simnet reproduce gain-1-bit-adam gain-0-1-adam gain-zero-pp gain-sdp4bit gain-loco
-simnet reproduce gain-arc-top-k gain-omnireduce gain-thc
-simnet run thc_vgg16
-```
-
-| gain | stated | not stated, and what is taken |
-|---|---|---|
-"""
-
-_DEVICES = """\
-
-## Under each device profile
-
-By how many times one scheme is faster than another, time of an iteration: `simnet reproduce --devices`. Scenarios and
-settings are those of `oktopk_bert`, `spardl_vgg16` and `exdyna_node`, mean of their last eight iterations, and of Table
-IV of the AR-Topk paper for ResNet50 at 1 %. What is selected is the same under each; only the time to select differs,
-and by it who is faster. None of the papers says enough of its devices for a row to be the right one: Ok-Topk ran on a
-P100 with PyTorch 1.6 and ExDyna on V100 with 1.5, next to which stands v100-torch1.5; SparDL with 1.11 on some GPU.
-
-"""
-
-_MISSING = """\
-
-## What is not reproduced, and why
-
-"""
+_TEXT = dict(one.split("\n", 1) for one in read_text("page.md").split("%% ")[1:])
+"""What stands before the tables of the page, by section."""
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
 
@@ -240,30 +156,28 @@ def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
 def under_devices(columns: Sequence[Column]) -> str:
     """Return the section of headline ratios under each device profile."""
     head, *others = rows(columns)
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *others)]
-    return _DEVICES + "\n".join(lines) + "\n"
+    return _TEXT["devices"] + _lines([head, ["---"] * len(head), *others])
 
 
-def runs() -> str:
-    """Return the section of what is stated of published runs, and what is not."""
-    return _RUNS + "".join(f"| {' | '.join(one)} |\n" for one in STATED)
-
-
-def gains() -> str:
-    """Return the section of what is stated of published gains, and what is not."""
-    return _GAINS + "".join(f"| {' | '.join(one)} |\n" for one in STATED_OF_GAINS)
+def stated(section: str) -> str:
+    """Return the section, ``runs`` or ``gains``, of what papers state and what they do not."""
+    table = read("stated.csv").query("page == @section").drop(columns="page")
+    return _TEXT[section] + _lines(table.to_numpy().tolist())
 
 
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
     """Return the page of reproductions."""
     lines = [_wrapped(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
-    text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
+    text = _TEXT["head"] + "\n".join(lines) + "\n" + _TEXT["summary"]
     text += "".join(f"{_wrapped(line)}\n\n" for line in summary(found))
     text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
-    text += runs() + gains()
+    text += stated("runs") + stated("gains")
     text += under_devices(columns) if columns else ""
-    text += _MISSING + "| paper | what | why |\n|---|---|---|\n"
-    text += "".join(f"| {one.paper} | {one.what} | {one.why} |\n" for one in MISSING)
+    text += _TEXT["missing"] + "| paper | what | why |\n|---|---|---|\n" + _lines(MISSING)
     text += "\n## Each in turn\n\n"
     return text + "\n".join(section(REPRODUCTIONS[name], rows) for name, rows in found.items())
+
+
+def _lines(cells: Iterable[Iterable[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)

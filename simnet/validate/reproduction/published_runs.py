@@ -20,86 +20,12 @@ from simnet.scenario import load, runner
 from simnet.studies.choosing.asking import answer
 from simnet.studies.choosing.flags import Flags
 from simnet.validate.published import read
-from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
+from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 INTELLECT, COVENANT, OPENDILOCO = "INTELLECT-1", "Covenant-72B", "OpenDiLoCo"
 SOCKETS = "NCCL over sockets"
 
 _FLOAT = 4
-
-
-class Stated(NamedTuple):
-    """A published run: what is stated of it, and what is not."""
-
-    run: str
-    stated: str
-    assumed: str
-
-
-STATED = (
-    Stated(
-        "INTELLECT-1 (2412.01152, Table 2)",
-        "10 billion parameters; up to 14 nodes on three continents; an exchange each 100 inner steps, by a ring of one "
-        "byte an entry; 38 min of computing from one to the next; links of 0.5 to 4 Gbit/s; medians of the all-reduce "
-        "and utilisations of three settings",
-        "nodes of each setting (4 and 14), links of each setting (both ends of the range, alike for all nodes), "
-        "latency (0 and 150 ms from node to node), and what quantising takes on the host (nothing). [15 to 18.6 GB for "
-        "each node: 30 to 297 s. The median of the United States is inside, the two across the ocean are above, at 382 "
-        "and 469 s]",
-    ),
-    Stated(
-        "Covenant-72B (2603.08163; a post of an author)",
-        "72 billion parameters, H 30, 146 times fewer bytes, files of 20 peers through an object store, 70 s for each "
-        "round, 94.5 % utilisation",
-        "links (0.5 to 10 Gbit/s), latency (50 ms; one message a peer), what packing, upload and store take (nothing; "
-        "the upload is a twentieth of what a peer gets). Computing, 1,200 s, follows from the two published values. "
-        "[2.8 GB a file as coded, 2.0 at two bits: 19 others are 37 or 53 GB, 30 to 60 s at 10 Gbit/s, 600 to 860 at "
-        "0.5]",
-    ),
-    Stated(
-        "the run of 8 billion parameters before it",
-        "12 s for each round beside 4.5 min of computing, 95.7 %",
-        "peers (20, as of the other), the rest likewise. [An eighth to a ninth of the time of the other; published is "
-        "a sixth, so that no one rate gives both]",
-    ),
-    Stated(
-        "OpenDiLoCo (2407.07852), 1.1 billion parameters",
-        "four sites in three countries, H 500, exchanges of 16 bits, 6.9 % of the time in the all-reduce; links of 127 "
-        "to 935 Mbit/s (quoted by others)",
-        "the time of an inner step, without which 6.9 % says nothing of links. Taken are the links; found is which "
-        "inner step 6.9 % means. [3.3 GB: 28 to 208 s, 0.8 to 5.6 s for an inner step]",
-    ),
-    Stated(
-        "OpenDiLoCo, 150 million parameters",
-        "eight workers, H 500; perplexities",
-        "no time was published; nothing to compare",
-    ),
-    Stated(
-        "Streaming DiLoCo (2501.18512, Table 1), 1 billion on Dolma",
-        "two sites, H 100, hours without limits of links and at 1 Gbit/s, TB exchanged, for 25, 100, 250 billion "
-        "tokens",
-        'steps, which are the hours without limits over the printed 0.1 s; parameters "1B" (10^9); fragments (8, as '
-        "Table 4). A formula on both sides: the tolerance is what the printed digits leave open. [DDP 16 s a step: 108 "
-        "h. 2 GB a step and site: 48 TB where 441 are printed, and 441 TB in 109 h would be 9 Gbit/s]",
-    ),
-    Stated(
-        "Eager DiLoCo (2502.12996, Table 1 and 5)",
-        "hours at 1 Gbit/s; bandwidths of 1, 10, 100 billion parameters at H 30 and 100",
-        "how a fragment that may take an outer step is released: here streaming DiLoCo with a delay of H steps. One "
-        "step of the grid is the tolerance, as in Table 4, for exchanges that overlap an inner step. [Where an outer "
-        "step is overlapped, bytes over time decide: at H 30 1.3 Gbit/s for 1B; at H 100 0.4, of which 0.2 are "
-        "published]",
-    ),
-    Stated(
-        "NCCL over sockets, 30.8 million float32 among four workers",
-        "two public measurements of two nodes, whose links are not stated, and one of Open MPI on four nodes with "
-        "interfaces of 10 Gbit/s",
-        "links of the two (the rate of their largest size, so that only smaller sizes are compared), latency (1 ms; 50 "
-        "us for the measured ones). Nothing is fitted of the stack `nccl`. [185 MB for each worker, 29.6 s at 50 "
-        "Mbit/s, and 6 % of framing. Open MPI takes longer than links alone, and is within the interval]",
-    ),
-)
-"""Runs; what bytes alone say beforehand is in brackets."""
 
 
 def shares_of_computing(computing: float, exchange: Interval) -> Interval:
@@ -108,7 +34,7 @@ def shares_of_computing(computing: float, exchange: Interval) -> Interval:
     Examples
     --------
     >>> shares_of_computing(90.0, Interval(10.0, 30.0))
-    Interval(low=75.0, high=90.0, middle=None)
+    Interval(low=75.0, high=90.0, middle=nan)
     """
     return Interval(*(100 * computing / (computing + one) for one in (exchange.high, exchange.low)))
 
@@ -303,13 +229,3 @@ def _took(name: str) -> dict[int, float]:
     if "variant" in rows:
         rows = rows[rows["variant"] == "socket (ENA TCP)"]
     return dict(zip(rows["nbytes"].astype(int), rows["seconds"], strict=True))
-
-
-REPRODUCTIONS = (intellect, covenant, opendiloco, sockets)
-
-MISSING = (
-    Missing(
-        OPENDILOCO, "perplexities of 150 million and 1.1 billion parameters", "need these models trained on their data"
-    ),
-    Missing(INTELLECT, "MFU", "is the utilisation times 43.3 %, that of one node alone, which is an input"),
-)

@@ -13,7 +13,7 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models import create
 from simnet.validate.published import read
 from simnet.validate.reproduction.oktopk import claims, noise
-from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
+from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 PAPER = "SparDL"
 
@@ -100,17 +100,3 @@ def speed_up() -> list[Row]:
             rows.append(Row(f"over {name}, iteration", published, whole, "x", None))
             rows.append(Row(f"over {name}, communication alone", "not published", part, "x", None))
     return rows
-
-
-REPRODUCTIONS = (
-    volume,
-    rounds,
-    speed_up,
-)
-
-MISSING = (
-    Missing(PAPER, "cost table, times per update, split of communication and computation", "were not available"),
-    Missing(PAPER, "effect of the number of teams", "its values were not available"),
-    Missing(PAPER, "up to 1.98 times over the state of the art", "neither the baseline nor the setting is known"),
-    Missing(PAPER, "accuracies and times to accuracy", "needs these models trained on their data"),
-)

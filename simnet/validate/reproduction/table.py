@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -47,13 +46,13 @@ class Interval(NamedTuple):
     ----------
     low, high : float
         Its ends.
-    middle : float or None
-        What it is under what is assumed in between; None if only the ends are known, as of published ranges.
+    middle : float
+        What it is under what is assumed in between; NaN if only the ends are known, as of published ranges.
     """
 
     low: float
     high: float
-    middle: float | None = None
+    middle: float = math.nan
 
     @classmethod
     def around(cls, middle: float, others: Iterable[float]) -> Interval:
@@ -310,7 +309,7 @@ def value(given: float | str | Interval) -> str:
         if given.low == given.high:
             return f"{given.low:.3g}"
         ends = f"{given.low:.3g} to {given.high:.3g}"
-        return ends if given.middle is None else f"{given.middle:.3g} ({ends})"
+        return ends if math.isnan(given.middle) else f"{given.middle:.3g} ({ends})"
     number = float(given)
     if number == round(number) and abs(number) < 1e15:
         return f"{number:,.0f}"
@@ -326,9 +325,8 @@ def figures(row: Row) -> dict[str, Any]:
     """Return a row for tables and JSON, with ends of intervals in columns of their own, null where there are none."""
     found: dict[str, Any] = {"what": row.what, "kind": row.kind}
     for name, one in (("published", row.published), ("ours", row.ours)):
-        ends = one if isinstance(one, Interval) else Interval(math.nan, math.nan)
-        known = ends.middle if isinstance(one, Interval) else one
-        found |= {name: math.nan if known is None else known, f"{name}_low": ends.low, f"{name}_high": ends.high}
+        low, high, known = one if isinstance(one, Interval) else (math.nan, math.nan, one)
+        found |= {name: known, f"{name}_low": low, f"{name}_high": high}
     others = ("unit", "tolerance", "absolute", "relation", "error", "passes", "contradicts", "beyond")
     return found | {name: getattr(row, name) for name in others}
 
@@ -348,15 +346,13 @@ def changed(name: str, rows: Sequence[Row]) -> list[str]:
     now = as_frame(rows)
     if frozen["what"].tolist() != now["what"].tolist():
         return ["other values than were frozen"]
-    pairs = [zip(frozen[column], now[column], strict=True) for column in ("ours", "ours_low", "ours_high")]
-    same = [all(starmap(_same, cells)) for cells in zip(*pairs, strict=True)]
+    columns = ["ours", "ours_low", "ours_high"]
+    pairs = zip(frozen[columns].to_numpy(), now[columns].to_numpy(), strict=True)
+    same = [all(map(_same, *pair)) for pair in pairs]
     return [what for what, one in zip(now["what"], same, strict=True) if not one]
 
 
-def _same(frozen: str, now: object) -> bool:
+def _same(frozen: str, now: str | float) -> bool:
     if isinstance(now, str):
         return frozen == now
-    assert isinstance(now, float | int)
-    if math.isnan(now) or not frozen:
-        return math.isnan(now) and not frozen
-    return math.isclose(float(frozen), now, rel_tol=_FROZEN, abs_tol=1e-12)
+    return math.isclose(float(frozen), now, rel_tol=_FROZEN, abs_tol=1e-12) if frozen else math.isnan(now)

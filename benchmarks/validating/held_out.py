@@ -1,6 +1,6 @@
 """How often measured times are inside their 90 % interval, kind by kind, each set by what was learnt from others.
 
-A set is a site, a set of measurements on known links, or a setting of a job; see `simnet.validate.residuals`. Sets
+A set is a site, a set of measurements on known links, or a setting of a job; see `validating.residuals`. Sets
 count alike, since errors of a set are.
 """
 
@@ -12,6 +12,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
+from measuring_jobs.settings import ALGORITHMS, EXCHANGES, SETTINGS, TELLING
 
 from simnet import sparsifier_models
 from simnet.costs.devices import IntervalEnd
@@ -20,10 +21,9 @@ from simnet.evidence.iteration_errors import factor_in_job
 from simnet.policies import Candidate
 from simnet.scenario.resolve import own_options
 from simnet.studies.job_totals import JobTotal, Spent, judged, off_alike
-from simnet.validate import residuals
-from simnet.validate.chances import mean_over
 from simnet.validate.jobs import report
-from simnet.validate.jobs.settings import ALGORITHMS, EXCHANGES, SETTINGS, TELLING
+from validating import residuals
+from validating.chances import mean_over
 
 FOUR = ("dense", "AG-Topk", "AR-Topk STAR", "Ok-Topk")
 """Exchanges of jobs among which one is chosen."""

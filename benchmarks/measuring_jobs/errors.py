@@ -1,6 +1,6 @@
 """What predictions are off by: the table `simnet.evidence.iteration_errors` has its bounds from.
 
-    python -m simnet.validate.jobs.errors > simnet/calibration/measured/jobs/errors.csv
+    python benchmarks/measured_jobs.py FOLDER errors > simnet/calibration/measured/jobs/errors.csv
 
 Bounds of links come from the shipped collectives up to 100 Mbit/s, each repetition beside the prediction of the stack
 as it is named, with the second measurement of what was measured twice; every setting counts alike. A bound on the error
@@ -9,7 +9,7 @@ as it is named, with the second measurement of what was measured twice; every se
 all pairs of quantiles that are 90 % apart, the narrowest tells.
 
 Nothing but jobs shows how much longer a process takes in a job than by itself. These bounds come from every second
-setting of `simnet.validate.jobs.settings`, and how many iterations intervals hold is told of the others.
+setting of `measuring_jobs.settings`, and how many iterations intervals hold is told of the others.
 
 References
 ----------
@@ -18,7 +18,6 @@ References
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import get_args
@@ -26,13 +25,13 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
+from measuring_jobs.settings import CORES, TELLING
 from simnet.base.arrays import Floats
 from simnet.calibration.measured import load_dataset
 from simnet.costs.devices import IntervalEnd
 from simnet.evidence.iteration_errors import COLUMNS
 from simnet.network import STACKS
 from simnet.validate.jobs import report
-from simnet.validate.jobs.settings import CORES, TELLING
 from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions
 
 OUTSIDE = 0.1
@@ -166,7 +165,3 @@ def table() -> str:
     rows = pd.DataFrame([*of_links(calls()), *of_parts(report.shipped())], columns=COLUMNS)
     rows["workers_per_device"] = rows["workers_per_device"].astype("Int64")
     return rows.to_csv(index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table())

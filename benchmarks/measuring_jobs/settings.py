@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from simnet.validate.shapednet.links import Change
 
 MS, MBIT = 1e-3, 125e3
@@ -163,3 +165,18 @@ SETTINGS = (*SEEN, *UNSEEN)
 
 TELLING = frozenset(one.name for one in SEEN[::2])
 """Settings that tell by how much parts of iterations differ in a job; intervals are judged by the others."""
+
+
+def table_of_settings() -> pd.DataFrame:
+    """Return what is shipped of the settings, beside the jobs."""
+    rows = []
+    for one in SETTINGS:
+        latency, rate = (
+            " / ".join(f"{each:g}" for each in sorted({round(value / unit, 6) for value in values}))
+            for unit, values in zip((MS, MBIT), zip(*one.links[0].of_hosts(one.ranks), strict=True), strict=True)
+        )
+        where = {"setting": one.name, "seen": one in SEEN, "telling": one.name in TELLING, "workers": one.ranks}
+        links = {"latency_ms": latency, "rate_mbit_s": rate, "changes": len(one.links) > 1}
+        buckets = "one" if one.bucket is None else "several"
+        rows.append(where | links | {"model": one.model, "density": one.density, "buckets": buckets})
+    return pd.DataFrame(rows)

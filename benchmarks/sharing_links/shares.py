@@ -1,7 +1,7 @@
 """How flows of unequal round trips shared a link, as measured, and how far max-min and weighted shares are off.
 
 `shared_rates.csv` has the goodput of flows that never end, `shared_durations.csv` how long transfers took that started
-together, again and again over the same connections. `simnet.validate.shapednet.contention` measured both on 22 November
+together, again and again over the same connections. `sharing_links.contention` measured both on 22 November
 2026 on a star of network namespaces of one machine with 2 cores, Linux 6.18, flows without pacing but for BBR, drop
 tail. Columns, beside those of settings (`bandwidth` [byte/s] and `buffer` [byte] of the shared link, `round_trip` of
 the flow without waiting [s], when it `start` [s], `nbytes`): `goodput` [byte/s] in the window up to `until` [s] after
@@ -17,19 +17,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from sharing_links.contention import FASTER
 from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.network import MAX_MIN, STACKS, Network, Sharing
 from simnet.network.sharing import Congestion, sharing_of
 from simnet.network.stack import SEGMENT
 from simnet.schedule import Round, Schedule
-from simnet.validate.shapednet.contention import FASTER
 
 _GRID = np.arange(-30, 61) / 20
 _DRAWS = 1000
@@ -66,7 +66,7 @@ def measured(name: str) -> pd.DataFrame:
     >>> sorted(measured("shared_rates")["part"].unique())
     ['fit', 'held_out', 'long']
     """
-    with files("simnet.validate.shapednet").joinpath(f"{name}.csv").open(encoding="utf-8") as file:
+    with Path(__file__).with_name(f"{name}.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file)
 
 

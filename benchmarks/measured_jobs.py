@@ -1,10 +1,11 @@
-"""Predict and measure the jobs of `simnet.validate.jobs.settings`.
+"""Predict and measure training jobs of PyTorch's DDP with `simnet.hooks`, on a shaped network.
 
-    python -m simnet.validate.jobs FOLDER                      # all steps, one after the other
-    python -m simnet.validate.jobs FOLDER work                 # computing and kernels of this machine
-    python -m simnet.validate.jobs FOLDER predict              # a scenario and its prediction for each setting
-    python -m simnet.validate.jobs FOLDER measure --seconds 90 # real jobs; what has a log is left out
-    python -m simnet.validate.jobs FOLDER table                # what was measured, as the tables that are shipped
+    python benchmarks/measured_jobs.py FOLDER                      # all steps, one after the other
+    python benchmarks/measured_jobs.py FOLDER work                 # computing and kernels of this machine
+    python benchmarks/measured_jobs.py FOLDER predict              # a scenario and its prediction for each setting
+    python benchmarks/measured_jobs.py FOLDER measure --seconds 90 # real jobs; what has a log is left out
+    python benchmarks/measured_jobs.py FOLDER table                # what was measured, as the tables that are shipped
+    python benchmarks/measured_jobs.py FOLDER errors               # what predictions of shipped jobs are off by
 
 Takes Linux, root, a C compiler and PyTorch, and a machine that does nothing else while it measures: `measure` may be
 called several times, and begins with no job that the seconds would not suffice for.
@@ -20,12 +21,15 @@ from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
+from measuring_jobs import errors, gradients, running, scenarios
+from measuring_jobs.settings import MODELS, SETTINGS, Setting, table_of_settings
 
 from simnet.calibration.device import profile_yaml
-from simnet.validate.jobs import gradients, running, scenarios, tables
-from simnet.validate.jobs.settings import MODELS, SETTINGS, Setting
+from simnet.scenario import load
+from simnet.studies.iteration import predict_job
+from simnet.validate.jobs.tables import PARTS, over_ranks, read_logs
 
-STEPS = ("work", "predict", "measure", "table")
+STEPS = ("work", "predict", "measure", "table", "errors")
 
 _STARTING = 12.0
 _MARGIN = 2.0
@@ -39,9 +43,6 @@ def work(folder: Path) -> None:
 
 def predict(folder: Path) -> None:
     """Write scenarios, predictions, and gradients that they need, before anything is measured."""
-    from simnet.scenario import load
-    from simnet.studies.iteration import predict_job
-
     computing = scenarios.computing_of(folder / "work")
     (folder / "predicted").mkdir(exist_ok=True)
     for setting in SETTINGS:
@@ -82,9 +83,34 @@ def _missing(folder: Path) -> Iterator[tuple[Setting, str, Path, float]]:
                 yield setting, exchange, log, float(rows["total_s"].sum()) * 1.3
 
 
+def write(folder: Path) -> None:
+    """Write what was measured and predicted in a folder as the tables that are shipped.
+
+    Predictions that were ``first``, beside those that are now ``predicted``, are kept as ``before_s``.
+    """
+    measured, predicted = [], []
+    for setting in SETTINGS:
+        logs = folder / "logs" / setting.name
+        if not logs.is_dir():
+            continue
+        measured.append(over_ranks(read_logs(logs)).assign(setting=setting.name))
+        own = pd.read_csv(folder / "predicted" / f"{setting.name}.csv").assign(setting=setting.name)
+        first = folder / "first" / f"{setting.name}.csv"
+        keys = ["policy", "iteration"]
+        before = (pd.read_csv(first) if first.exists() else own)[[*keys, "total_s"]]
+        predicted.append(own.merge(before.rename(columns={"total_s": "before_s"}), on=keys, how="left"))
+    ends = [f"{part}_{end}_s" for part in ("messages", "total") for end in ("low", "high")]
+    columns = ["setting", "policy", "iteration", "exchange", *(one for one in PARTS), *ends, "before_s"]
+    rows = pd.concat(measured, ignore_index=True)
+    rows.insert(0, "setting", rows.pop("setting"))
+    rows.to_csv(folder / "measured.csv", index=False, float_format="%.6g")
+    pd.concat(predicted, ignore_index=True)[columns].to_csv(folder / "predicted.csv", index=False, float_format="%.6g")
+    table_of_settings().to_csv(folder / "settings.csv", index=False)
+
+
 def main() -> None:
     """Run the steps that are asked for."""
-    parser = argparse.ArgumentParser(prog="python -m simnet.validate.jobs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/measured_jobs.py", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("steps", nargs="*", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--seconds", type=float, default=3600.0, help="which measuring may take")
@@ -96,7 +122,8 @@ def main() -> None:
         "work": lambda: work(folder),
         "predict": lambda: predict(folder),
         "measure": lambda: measure(folder, given.seconds),
-        "table": lambda: tables.write(folder),
+        "table": lambda: write(folder),
+        "errors": lambda: print(errors.table(), end=""),
     }
     for step in given.steps or STEPS:
         steps[step]()

@@ -23,7 +23,7 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.evidence.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.validate import residuals
+from validating import residuals
 
 DENSITIES = (0.1, 0.01, 0.001)
 """Of the exchanges that a dense all-reduce is compared with."""
@@ -43,7 +43,7 @@ Sizes: TypeAlias = Literal["same size", "choice"]
 _SHARES = ", ".join(f"{100 * one:g} %" for one in DENSITIES)
 _WORDS = f"""
 `simnet choose` says how likely each exchange is the fastest, from the errors that predictions had where they could be
-held against measurements: `simnet.evidence.chances` has how, `simnet.validate.residuals` from what. Here that
+held against measurements: `simnet.evidence.chances` has how, `validating.residuals` from what. Here that
 is held against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two
 exchanges of the same job. Neither time was seen by what predicts it, and nothing of its *site* by the errors that the
 chance and the interval are from: no cluster whose name begins with the same word, none of the measurements on known
@@ -196,7 +196,7 @@ def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
 
 
 def on_links(links: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """Return the judged pairs of known links, one set left out at a time; see `simnet.validate.residuals.of_links`."""
+    """Return the judged pairs of known links, one set left out at a time; see `validating.residuals.of_links`."""
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
         kind = case.kinds[0]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from measuring_jobs import worker
+from measuring_jobs.settings import Setting
 from simnet.traces import Recorder, TorchRecording
-from simnet.validate.jobs import worker
-from simnet.validate.jobs.settings import Setting
 
 
 def record(setting: Setting, folder: Path) -> None:
@@ -33,7 +33,7 @@ def record(setting: Setting, folder: Path) -> None:
         every=1,
         model=setting.model,
         data="digits",
-        how="python -m simnet.validate.jobs, update by the mean gradient",
+        how="python benchmarks/measured_jobs.py, update by the mean gradient",
         software={"torch": str(torch.__version__)},
     )
     with TorchRecording(recorder, module, microbatches=setting.ranks) as recording:

@@ -8,7 +8,7 @@ common from one step to the next.
 It needs torch and scikit-learn, which simnet does not:
 
     python -m venv /tmp/trace && /tmp/trace/bin/pip install torch scikit-learn safetensors
-    /tmp/trace/bin/python make_digits_trace.py digits
+    /tmp/trace/bin/python benchmarks/make_digits_trace.py digits
 
 The same versions on the same machine give the same bytes. Other machines add in another order, and after some hundred
 steps of training the gradients differ in every digit, though not in their statistics.

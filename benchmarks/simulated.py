@@ -1,5 +1,7 @@
 """Simulations of measured collectives on calibrated networks, beside predictions and beside links alone.
 
+    python benchmarks/simulated.py shaped_gloo_ranks sizes     # or ranks, or collectives
+
 A calibration of a part of a system's measurements predicts the others, as `simnet.validate.evaluation` splits them.
 Here each of these collectives is also simulated: on the network of the calibration with its stack and its curves, as a
 scenario has it by ``topology: {file: ...}``; and on the same links without them, by the stack `ideal`.
@@ -8,6 +10,7 @@ scenario has it by ``topology: {file: ...}``; and on the same links without them
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -28,6 +31,7 @@ from simnet.calibration import (
 from simnet.calibration.crossval import FOLD_COUNT, size_folds, without_ranks
 from simnet.calibration.jitter import MOST_RANKS, algorithm_of, messages_of
 from simnet.calibration.software import eager_measured, stack_measured
+from simnet.calibration.summary import read_rows
 from simnet.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network
 from simnet.validate.evaluation import kept_without
@@ -145,3 +149,7 @@ def _hosts(setting: Setting, each: int) -> Ranks:
         return ranks
     slots = -(-setting.ranks // (setting.nodes or -(-setting.ranks // each)))
     return np.asarray(ranks // slots * each + ranks % slots)
+
+
+if __name__ == "__main__":
+    print(errors(simulated(read_rows(sys.argv[1], {})[0], sys.argv[2])))

@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simnet.hooks.log import Clock
-from simnet.hooks.messages import GroupMessages
-from simnet.traces import live
-from simnet.validate.jobs.settings import (
+from measuring_jobs.settings import (
     BATCH,
     EXCHANGES,
     LEARNING_RATE,
@@ -33,6 +30,9 @@ from simnet.validate.jobs.settings import (
     WORKED,
     Setting,
 )
+from simnet.hooks.log import Clock
+from simnet.hooks.messages import GroupMessages
+from simnet.traces import live
 from simnet.validate.shapednet.namespaces import inside
 from simnet.validate.shapednet.rank import begin, meet_at
 

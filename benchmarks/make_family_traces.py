@@ -6,10 +6,10 @@ steps, whose mean goes to an outer optimiser (DiLoCo). `RUNS` has all that is di
 
 It needs torch, and simnet with its own requirements:
 
-    python make_family_traces.py                                   # lists the traces
-    python make_family_traces.py convolutional transformer-local   # makes these, beside this script
-    python make_family_traces.py --all --into FOLDER
-    python make_family_traces.py transformer-again --every-step --into FOLDER   # ten times as large
+    python benchmarks/make_family_traces.py                        # lists the traces
+    python benchmarks/make_family_traces.py convolutional transformer-local   # makes these, where they ship
+    python benchmarks/make_family_traces.py --all --into FOLDER
+    python benchmarks/make_family_traces.py transformer-again --every-step --into FOLDER   # ten times as large
 
 Nothing is downloaded. The images are characters in the typefaces that matplotlib brings, the text is the documentation
 in the sources of Python's standard library. The same versions on the same machine give the same gradients. Other
@@ -40,7 +40,7 @@ from simnet.traces.live.letters import CHARACTERS, FACES, FINE, SIDE, draw_glyph
 from simnet.traces.live.networks import Transformer, convolutional
 from simnet.traces.live.torched import BLOCKS, CHANNELS, WIDTH
 from simnet.traces.live.words import TOPICS, read_prose
-from simnet.traces.metadata import read_description
+from simnet.traces.metadata import SHIPPED, read_description
 from simnet.traces.recorded import DESCRIPTION, TraceInfo
 
 VOCABULARY, CONTEXT, HEADS = 4096, 64, 4
@@ -327,7 +327,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true", help="make all")
     parser.add_argument("--every-step", action="store_true", help="record all steps of a run")
-    parser.add_argument("--into", type=Path, default=Path(__file__).parent, metavar="FOLDER")
+    parser.add_argument("--into", type=Path, default=SHIPPED, metavar="FOLDER")
     given = parser.parse_args()
     if unknown := set(given.names) - set(RUNS):
         parser.error(f"there is no trace {min(unknown)!r}; there are {', '.join(RUNS)}")

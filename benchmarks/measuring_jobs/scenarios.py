@@ -13,18 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from simnet import sparsifier_models
-from simnet.base.arrays import Floats
-from simnet.base.rng import stream
-from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
-from simnet.policies import Candidate, closed_form
-from simnet.scenario import Scenario
-from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.inputs import Given, from_scenario
-from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.studies.choosing.policy import make
-from simnet.validate.jobs.settings import (
+from measuring_jobs.settings import (
     ALGORITHMS,
     BATCH,
     CORES,
@@ -37,6 +26,17 @@ from simnet.validate.jobs.settings import (
     WORKED,
     Setting,
 )
+from simnet import sparsifier_models
+from simnet.base.arrays import Floats
+from simnet.base.rng import stream
+from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
+from simnet.policies import Candidate, closed_form
+from simnet.scenario import Scenario
+from simnet.scenario.resolve import candidate
+from simnet.studies.choosing.choices import Choice
+from simnet.studies.choosing.inputs import Given, from_scenario
+from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.policy import make
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
 """Parameters of the models."""

@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from measuring_jobs.errors import FASTEST, bound, weighted_quantile
+from measuring_jobs.settings import TELLING
 
 from simnet.base.arrays import Floats
 from simnet.calibration.measured import load_dataset
@@ -31,8 +33,6 @@ from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
 from simnet.validate.evaluation import FROM_BASE
 from simnet.validate.jobs import report
-from simnet.validate.jobs.errors import FASTEST, bound, weighted_quantile
-from simnet.validate.jobs.settings import TELLING
 from simnet.validate.shapednet.libraries import Case, bare, cases, library, predictable
 
 SETS = (

@@ -12,9 +12,9 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+from measuring_jobs import worker
+from measuring_jobs.settings import CORES, Setting
 from simnet.base.errors import InputError
-from simnet.validate.jobs import worker
-from simnet.validate.jobs.settings import CORES, Setting
 from simnet.validate.shapednet.links import Change
 from simnet.validate.shapednet.namespaces import IDLE, Star, star
 
@@ -80,7 +80,7 @@ def _ranks(
 ) -> Iterator[tuple[Star, Barrier, Callable[[], None]]]:
     """Start a process on each host of a star; yield the star, their gate, and what raises if one of them has failed."""
     context: ForkServerContext = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "simnet.hooks", "simnet.validate.jobs.worker"])
+    context.set_forkserver_preload(["torch", "simnet.hooks"])
     gate = context.Barrier(count + 1)
     started: list[ForkServerProcess] = []
 
