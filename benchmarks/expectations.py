@@ -38,8 +38,9 @@ from simnet.policies import Fixed, Ramp
 from simnet.schedule import Schedule
 from simnet.studies.choosing import Choice, OperatingPoint, choices
 from simnet.studies.choosing.cost_models import network_of
-from simnet.studies.choosing.inputs import Given, from_flags
-from simnet.studies.choosing.rehearsals import KEPT_EACH, Rehearsals
+from simnet.studies.choosing.problem import problem_from_flags
+from simnet.studies.choosing.request import ChooseRequest
+from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchanges
 from simnet.traces import GradientSource, synthetic
 from simnet.traces.live.source import LiveSource, train
 from simnet.traces.source import Values
@@ -92,19 +93,19 @@ def compared(
 ) -> list[dict[str, Any]]:
     """Return what is expected of each exchange at a point, and what jobs of at most so many iterations take."""
     latency, bandwidth = link
-    asked = Given(workers, name, density=density, latency=latency, bandwidth=bandwidth, every=True, error=0.0)
-    question = from_flags(asked)
+    asked = ChooseRequest(workers, name, density=density, latency=latency, bandwidth=bandwidth, every=True, error=0.0)
+    problem = problem_from_flags(asked)
     device = load_device(DEFAULT_DEVICE)
     rows = []
     for settled, iterations in ((True, most), (False, min(2 * workers, most))):
-        among = [one for one in question.among if one.follows_gradients == settled]
+        among = [one for one in problem.among if one.follows_gradients == settled]
         # Regions of fewer entries are less even than those of the model.
         enough = max(entries, math.ceil(KEPT_EACH * workers / density))
         scale = max(load_model(name).parameters / enough, 1.0)
         source = synthetic(name, workers, scale=scale, seed=1000 + workers)
-        for label, seconds in job_seconds(source, among, question.point, iterations, device).items():
+        for label, seconds in job_seconds(source, among, problem.point, iterations, device).items():
             choice = next(one for one in among if one.label == label)
-            one = question.cost_model(choice, question.point)
+            one = problem.cost_model(choice, problem.point)
             # Without the interval of the device.
             ran = one.follows.ran
             ends = {"least": float(one.least + ran[0] * one.select), "most": float(one.most + ran[1] * one.select)}
@@ -184,7 +185,7 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
 
     def rehearsed(kept_each: float, least: int, seed: int) -> dict[str, Floats]:
         entries = max(least, math.ceil(kept_each * workers / density))
-        made = Rehearsals(among, seed, _REHEARSED, (entries, ITERATIONS))
+        made = SampledExchanges(among, seed, _REHEARSED, (entries, ITERATIONS))
         return {one.label: np.mean([timing(*each) for each in made.of(one, point)], axis=0) for one in among}
 
     def add(times: Mapping[str, Floats], over: Mapping[str, Floats], job: str, stretch: str, kept_each: float) -> None:

@@ -35,7 +35,7 @@ from simnet.evidence.chances import (
 from simnet.policies import Candidate
 from simnet.scenario import load
 from simnet.studies import job_totals
-from simnet.studies.choosing import likely
+from simnet.studies.choosing import win_probability
 from simnet.studies.choosing.forecast import Points
 from simnet.studies.choosing.output import advice, share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
@@ -319,7 +319,7 @@ def small_job():
 
 def test_over_a_job_chances_go_by_the_error_that_is_given(small_job):
     job, found = small_job
-    certain, vague = (likely.over_job(found.rows, job, error).fastest for error in (1e-9, 2.0))
+    certain, vague = (win_probability.over_job(found.rows, job, error).fastest for error in (1e-9, 2.0))
     assert certain[0] > 0.99
     assert vague[0] < certain[0]
     assert sum(vague) == pytest.approx(1)
@@ -330,7 +330,10 @@ def test_what_a_sample_leaves_open_lowers_the_chance_of_the_fastest(small_job):
     rows = [row for row in found.rows if row.complete][:2]
     every_tenth = [_tenth(row) for row in rows]
     assert max(row.error for row in rows) == pytest.approx(0, abs=1e-12)
-    assert likely.over_job(every_tenth, job, 0.01).fastest[0] < likely.over_job(rows, job, 0.01).fastest[0]
+    assert (
+        win_probability.over_job(every_tenth, job, 0.01).fastest[0]
+        < win_probability.over_job(rows, job, 0.01).fastest[0]
+    )
 
 
 def _tenth(row):

@@ -10,7 +10,7 @@ from commands import did, invoke
 from simnet import choose, run
 from simnet.base.processes import InlinePool
 from simnet.report import cost_summary
-from simnet.studies.choosing.side_by_side import ANY, side_by_side
+from simnet.studies.choosing.job_grid import ANY, rank_job_grid
 
 SMALL = ["job.scale=200000", "job.iterations=4"]
 TWO = ["exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"]
@@ -22,7 +22,7 @@ LIVE = [
 
 
 def beside(parameters, fields=(), scenario="local_steps_wan"):
-    return side_by_side(scenario, parameters, overrides=[*SMALL, *TWO, *fields], pool=InlinePool())
+    return rank_job_grid(scenario, parameters, overrides=[*SMALL, *TWO, *fields], pool=InlinePool())
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_the_command_and_the_library_say_the_same():
 
 
 def test_jobs_that_exchange_in_every_iteration_are_weighed_as_well():
-    found = side_by_side(
+    found = rank_job_grid(
         "quickstart", ["density=1%,10%"], ["topk"], ["job.iterations=3", "job.scale=500"], pool=InlinePool()
     )
     assert found.inner_steps == 3

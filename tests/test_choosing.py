@@ -20,9 +20,10 @@ from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
 from simnet.studies.choosing.cost_models import selecting
 from simnet.studies.choosing.decision import QUANTITIES
-from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
-from simnet.studies.choosing.rehearsals import Rehearsals, sample
+from simnet.studies.choosing.problem import problem_from_flags, problem_from_scenario
+from simnet.studies.choosing.request import ChooseRequest
+from simnet.studies.choosing.sampled_exchanges import SampledExchanges, sample
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")
@@ -89,8 +90,8 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
         nic_bandwidth=1.25e9,
     )
     # By gradients of other seeds other workers broadcast, within a node of others or not.
-    rehearsals = [Rehearsals(seed=seed) for seed in range(8 if "VAR" in choice.label else 1)]
-    found = [by_simulation([(Network(graph), 0.0)], IDEAL, rehearsals=one)(choice, point) for one in rehearsals]
+    rehearsals = [SampledExchanges(seed=seed) for seed in range(8 if "VAR" in choice.label else 1)]
+    found = [by_simulation([(Network(graph), 0.0)], IDEAL, sampled=one)(choice, point) for one in rehearsals]
     # Of AR-Topk the closed form is a mean over the workers that broadcast, and a reduction begins before that ends.
     off = 0.35 if "ART" in choice.label else 0.08
     simulated = np.mean([float(one.communicate) for one in found])
@@ -315,13 +316,13 @@ def test_compression_rarely_pays_in_data_centres_and_nearly_always_over_wide_are
 @settings(max_examples=8, deadline=None)
 @given(names=st.permutations(["latency", "bandwidth", "density", "workers", "model"]))
 def test_a_map_is_the_decision_cell_by_cell(names):
-    question = from_flags(Given(workers=8, density=0.02))
+    problem = problem_from_flags(ChooseRequest(workers=8, density=0.02))
     x, y = (axis(name, None, 6) for name in names[:2])
-    made = draw_map(question, x, y)
+    made = draw_map(problem, x, y)
     assert made.which.shape == (len(y.values), len(x.values))
     for row, column in itertools.product(range(len(y.values)), range(len(x.values))):
-        point = question.point.at(x.quantity.field, x.values[column]).at(y.quantity.field, y.values[row])
-        decision = decide(question.among, point, question.cost_model, varies=())
+        point = problem.point.at(x.quantity.field, x.values[column]).at(y.quantity.field, y.values[row])
+        decision = decide(problem.among, point, problem.cost_model, varies=())
         assert made.seconds[row, column] == pytest.approx(decision.best.seconds, rel=1e-12)
         assert made.runner_up[row, column] == pytest.approx(decision.rows[1].seconds, rel=1e-12)
     assert len(made.table()) == made.which.size
@@ -329,9 +330,9 @@ def test_a_map_is_the_decision_cell_by_cell(names):
 
 
 def test_a_scenario_is_asked_at_the_median_of_its_links():
-    question = from_scenario(load("fluctuating_wan"), Given())
-    assert question.trajectory is not None
-    assert float(question.point.bandwidth) == pytest.approx(float(np.median(question.trajectory.bandwidth)))
+    problem = problem_from_scenario(load("fluctuating_wan"), ChooseRequest())
+    assert problem.trajectory is not None
+    assert float(problem.point.bandwidth) == pytest.approx(float(np.median(problem.trajectory.bandwidth)))
 
 
 did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))

@@ -21,13 +21,14 @@ from simnet.policies import moo
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, decide
 from simnet.studies.choosing.fabric_tuner import by_fabric
-from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.policy import Exact, entry, lost_at, make
 from simnet.studies.choosing.policy_file import load_policy
+from simnet.studies.choosing.problem import problem_from_flags, problem_from_scenario
+from simnet.studies.choosing.request import ChooseRequest
 from simnet.studies.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_links
 
 asked = st.builds(
-    Given,
+    ChooseRequest,
     workers=st.sampled_from([2, 3, 8, 17, 64]),
     parameters=st.integers(10**5, 10**9),
     density=st.floats(1e-4, 0.3),
@@ -47,30 +48,33 @@ did, refused = (partial(one, "choose") for one in (commands.did, commands.refuse
 @settings(max_examples=15, deadline=None)
 @given(flags=asked, cells=st.integers(1, 6))
 def test_lookups_at_the_centres_of_cells_are_the_decision(flags, cells):
-    question = from_flags(flags)
-    table = make(question, cells=cells)
+    problem = problem_from_flags(flags)
+    table = make(problem, cells=cells)
     for latency in centres(table.latency):
         for bandwidth in centres(table.bandwidth):
-            point = dataclasses.replace(question.point, latency=latency, bandwidth=bandwidth)
-            best = decide(question.among, point, question.cost_model, varies=()).best.choice
+            point = dataclasses.replace(problem.point, latency=latency, bandwidth=bandwidth)
+            best = decide(problem.among, point, problem.cost_model, varies=()).best.choice
             found = table.lookup(latency, bandwidth)
-            assert found.entry == entry(best, question.point.density)
+            assert found.entry == entry(best, problem.point.density)
             assert found.outside == ""
 
 
 @pytest.mark.parametrize("weights", [None, moo.ObjectiveWeights(1, 1, 3)])
 def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
-    question, densities = from_flags(Given(workers=4, parameters=20_000, bandwidth=1e8)), (0.1, 0.01, 0.001)
-    table = make(question, cells=3, densities=densities, weights=weights)
+    problem, densities = (
+        problem_from_flags(ChooseRequest(workers=4, parameters=20_000, bandwidth=1e8)),
+        (0.1, 0.01, 0.001),
+    )
+    table = make(problem, cells=3, densities=densities, weights=weights)
     gains = {(one.exchange, one.density): one.gain for one in table.gains.of}
     assert all(0 < one <= 1 for one in gains.values())
     for latency in centres(table.latency):
         for bandwidth in centres(table.bandwidth):
             best = [
                 decide(
-                    question.among,
-                    dataclasses.replace(question.point, latency=latency, bandwidth=bandwidth, density=density),
-                    question.cost_model,
+                    problem.among,
+                    dataclasses.replace(problem.point, latency=latency, bandwidth=bandwidth, density=density),
+                    problem.cost_model,
                     varies=(),
                 ).best
                 for density in densities
@@ -86,15 +90,15 @@ def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
 def test_a_finer_grid_never_has_a_larger_mean_regret(flags, cells, parts):
     # A part of a cell has the choice that is right at its own centre. Where times go evenly in logarithms, the mean of
     # a part is its centre, so that no other choice is better there. Cells of half a decade are even enough.
-    question = from_flags(flags)
-    exact = Exact(question, (question.point.density,))
+    problem = problem_from_flags(flags)
+    exact = Exact(problem, (problem.point.density,))
     wide = {"latency": (1e-5, 1e-1), "bandwidth": (1e6, 1e10)}
     grid = np.exp(np.linspace(0, np.log(1e4), 201)[1::2])
     latency, bandwidth = (one.ravel() for one in np.meshgrid(1e-5 * grid, 1e6 * grid))
 
     def mean(count):
-        table = make(question, **wide, cells=count)
-        places = {one.label: place for place, one in enumerate(question.among)}
+        table = make(problem, **wide, cells=count)
+        places = {one.label: place for place, one in enumerate(problem.among)}
         pairs = [(places[one.label], one.density) for one in table.choices]
         lost, *_ = lost_at(table, pairs, exact, latency, bandwidth)
         assert (lost >= 0).all()
@@ -107,14 +111,14 @@ def test_a_finer_grid_never_has_a_larger_mean_regret(flags, cells, parts):
 @pytest.mark.parametrize("latency", [0.0, 1e-7, 50.0])
 @pytest.mark.parametrize("bandwidth", [1.0, 1e5, 1e14])
 def test_by_default_a_table_goes_around_the_operating_point(latency, bandwidth):
-    table = make(from_flags(Given(latency=latency, bandwidth=bandwidth)), cells=3)
+    table = make(problem_from_flags(ChooseRequest(latency=latency, bandwidth=bandwidth)), cells=3)
     assert table.bandwidth[[0, -1]] == pytest.approx([bandwidth / 10, bandwidth * 10], rel=1e-5)
     if latency > 0:
         assert table.latency[[0, -1]] == pytest.approx([latency / 10, latency * 10], rel=1e-5)
 
 
 def test_what_is_outside_gets_the_nearest_cell_and_says_so():
-    table = make(from_flags(Given()), (1e-4, 1e-2), (1e8, 1e10), cells=5)
+    table = make(problem_from_flags(ChooseRequest()), (1e-4, 1e-2), (1e8, 1e10), cells=5)
     inside = table.lookup(1.0001e-4, 9.999e9)
     outside = table.lookup(0.0, 1e15)
     assert (inside.entry, inside.outside) == (outside.entry, "")
@@ -126,15 +130,17 @@ def test_what_is_outside_gets_the_nearest_cell_and_says_so():
 
 def test_the_whole_gradient_has_no_density():
     # Between fast links nothing is worth selecting.
-    table = make(from_flags(Given(bandwidth=1e12, latency=1e-6, density=0.2)), cells=2, densities=(0.2, 0.1))
+    table = make(
+        problem_from_flags(ChooseRequest(bandwidth=1e12, latency=1e-6, density=0.2)), cells=2, densities=(0.2, 0.1)
+    )
     assert all(one.kind != "sparse" and one.density == 1.0 for one in table.choices)
     assert table.regret.same_density == 1
 
 
 def test_a_scenario_gives_range_and_gradients():
-    question = from_scenario(load("fluctuating_wan"), Given())
-    table = make(question, cells=4, densities=(0.1, 0.05))
-    seen = question.trajectory
+    problem = problem_from_scenario(load("fluctuating_wan"), ChooseRequest())
+    table = make(problem, cells=4, densities=(0.1, 0.05))
+    seen = problem.trajectory
     assert table.latency[0] < seen.latency.min() <= seen.latency.max() < table.latency[-1]
     assert table.bandwidth[0] < seen.bandwidth.min() <= seen.bandwidth.max() < table.bandwidth[-1]
     assert table.gains.source == "those of fluctuating_wan"
@@ -145,11 +151,11 @@ STEADY = ["network.weather=[]", "policies={}", "job.iterations=6"]
 
 
 def under(strategy, **flags):
-    return from_scenario(load("quickstart", [*STEADY, f"job.strategy={strategy}"]), Given(**flags))
+    return problem_from_scenario(load("quickstart", [*STEADY, f"job.strategy={strategy}"]), ChooseRequest(**flags))
 
 
 def test_under_data_parallelism_a_table_is_that_without_a_strategy():
-    plain = from_scenario(load("quickstart", STEADY), Given())
+    plain = problem_from_scenario(load("quickstart", STEADY), ChooseRequest())
     found = under("{name: dataparallel, inner: {sgd: {lr: 0.1}}, bucket: 1 GiB}")
     tables = [make(one, cells=4, densities=[0.1, 0.01]) for one in (plain, found)]
     one, other = (json.loads(table.text()) for table in tables)
@@ -159,7 +165,7 @@ def test_under_data_parallelism_a_table_is_that_without_a_strategy():
 
 
 def test_under_a_strategy_a_table_is_of_the_exchanges_of_its_outer_steps():
-    plain = make(from_scenario(load("quickstart", STEADY), Given()), cells=5)
+    plain = make(problem_from_scenario(load("quickstart", STEADY), ChooseRequest()), cells=5)
     outer = make(under("{name: diloco, period: 20, bucket: 1 GiB}"), cells=5)
     # A pseudo-gradient is as long as a gradient; inner steps have no part in which exchange is the fastest.
     assert (outer.matrix, outer.choices) == (plain.matrix, plain.choices)
@@ -169,7 +175,7 @@ def test_under_a_strategy_a_table_is_of_the_exchanges_of_its_outer_steps():
     assert (half.passes.backward, half.gradients_name) == (0.0, "those of quickstart")
     # Parameters are averaged as they are.
     fields = ["exchanges={a: {scheme: dense}}", "job.strategy={name: localsgd, period: 20, inner: {sgd: {lr: 0.1}}}"]
-    averages = from_scenario(load("quickstart", [*STEADY, *fields]), Given())
+    averages = problem_from_scenario(load("quickstart", [*STEADY, *fields]), ChooseRequest())
     assert {one.kind for one in averages.among} == {"dense"} < {one.kind for one in half.among}
 
 
@@ -203,7 +209,7 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
 
 
 def damaged(change):
-    found = json.loads(make(from_flags(Given()), cells=2).text())
+    found = json.loads(make(problem_from_flags(ChooseRequest()), cells=2).text())
     change(found)
     return json.dumps(found)
 

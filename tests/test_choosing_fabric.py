@@ -17,9 +17,10 @@ from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
 from simnet.studies.choosing import choices, decide
 from simnet.studies.choosing.fabric_policy import left_out, make
-from simnet.studies.choosing.inputs import Given, from_fabric
 from simnet.studies.choosing.policy import entry
 from simnet.studies.choosing.policy_file import PolicyTable, load_policy
+from simnet.studies.choosing.problem import problem_from_fabric
+from simnet.studies.choosing.request import ChooseRequest
 
 did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))
 RANKS, SIZES = (4, 8, 12), 2.0 ** np.arange(10, 28)
@@ -64,7 +65,7 @@ def centres(edges):
     workers=st.sampled_from([(), (5,), (2, 8, 16)]),
 )
 def test_lookups_at_the_centres_of_cells_are_the_decision(fabric, parameters, density, cells, workers):
-    question = from_fabric(fabric, Given(parameters=parameters, density=density))
+    question = problem_from_fabric(fabric, ChooseRequest(parameters=parameters, density=density))
     table = make(question, fabric, workers, cells=cells)
     assert table.along("workers").tolist() == list(
         workers or sorted({one.setting.ranks for one in fabric.model.known}) or [8]
@@ -80,7 +81,7 @@ def test_lookups_at_the_centres_of_cells_are_the_decision(fabric, parameters, de
 
 
 def test_axes_ascend_and_go_from_a_tenth_to_ten_times_what_is_asked(fabric):
-    table = make(from_fabric(fabric, Given(parameters=10**6, density=0.5)), fabric, cells=5)
+    table = make(problem_from_fabric(fabric, ChooseRequest(parameters=10**6, density=0.5)), fabric, cells=5)
     for name in table.axes:
         assert (np.diff(table.along(name)) > 0).all() or len(table.along(name)) == 1
     assert table.along("parameters")[[0, -1]].tolist() == [1e5, 1e7]
@@ -99,7 +100,7 @@ def test_several_sizes_are_predicted_as_each_alone(fabric):
 
 
 def test_what_was_measured_is_told_from_what_was_not(fabric):
-    question = from_fabric(fabric, Given(parameters=10**5))
+    question = problem_from_fabric(fabric, ChooseRequest(parameters=10**5))
     inside = make(question, fabric, RANKS, {"parameters": (1e5, 1e7), "density": (0.01, 0.1)}, cells=3)
     beyond = make(question, fabric, (64,), {"parameters": (1e5, 1e7), "density": (0.01, 0.1)}, cells=3)
     if fabric.platform is not None:
@@ -138,7 +139,7 @@ def test_a_range_of_workers_is_of_whole_numbers(file, tmp_path):
 def table():
     asked = [Setting(name, ranks, ranks) for name in ("all_reduce", "all_gather", "broadcast") for ranks in RANKS]
     known = calibrate([curve(one) for one in asked])
-    return make(from_fabric(known, Given()), known, cells=3)
+    return make(problem_from_fabric(known, ChooseRequest()), known, cells=3)
 
 
 def test_what_is_outside_gets_the_nearest_cell_and_says_so(table):
@@ -191,8 +192,8 @@ def test_damaged_tables_are_refused_in_words(table, change, message, tmp_path):
 
 
 def test_exchanges_without_a_measured_algorithm_are_named(fabric):
-    left = left_out(from_fabric(fabric, Given()))
-    weighed = {one.label for one in from_fabric(fabric, Given()).among}
+    left = left_out(problem_from_fabric(fabric, ChooseRequest()))
+    weighed = {one.label for one in problem_from_fabric(fabric, ChooseRequest()).among}
     assert weighed | set(left) == {one.label for one in choices()}
     assert not weighed & set(left)
     assert "dense tree" in left

@@ -15,8 +15,9 @@ from simnet.evidence import conditions
 from simnet.report.drawing import Plot
 from simnet.report.html import map_report
 from simnet.studies.choosing import cost_models, map_page, output
-from simnet.studies.choosing.inputs import Given, from_flags, over_networks
 from simnet.studies.choosing.maps import axis, draw_map
+from simnet.studies.choosing.problem import problem_from_flags
+from simnet.studies.choosing.request import ChooseRequest
 from test_report import HOSTILE, Page
 
 did = partial(commands.did, "choose")
@@ -24,11 +25,11 @@ did = partial(commands.did, "choose")
 WIDE = ("latency=100us:80ms", "bandwidth=1Mbit/s:10Gbit/s")
 
 
-def page(question, names=("latency", "bandwidth"), ranges=WIDE, cells=9):
-    """What a page shows of a question."""
+def page(problem, names=("latency", "bandwidth"), ranges=WIDE, cells=9):
+    """What a page shows of a problem."""
     texts = dict(one.split("=") for one in ranges)
-    x, y = (map_page.points(axis(name, texts.get(name), cells), question) for name in names)
-    return map_page.page_data(question, x, y, map_page.weighed(question, x, y)), x, y
+    x, y = (map_page.points(axis(name, texts.get(name), cells), problem) for name in names)
+    return map_page.page_data(problem, x, y, map_page.weighed(problem, x, y)), x, y
 
 
 def rows(shown, cell):
@@ -66,14 +67,14 @@ def test_what_was_asked_stands_on_the_page_as_the_command_prints_it(tmp_path):
 
 
 def test_every_point_says_what_asking_there_alone_says():
-    flags = Given(workers=5, density=0.02, latency=2e-3, bandwidth=2e7)
-    shown, x, y = page(from_flags(flags))
+    flags = ChooseRequest(workers=5, density=0.02, latency=2e-3, bandwidth=2e7)
+    shown, x, y = page(problem_from_flags(flags))
     cells = [(row, column) for row in range(len(y.values)) for column in range(len(x.values))]
     own = divmod(shown["own"], len(x.values))
     assert (x.values[own[1]], y.values[own[0]]) == (flags.latency, flags.bandwidth)
     for row, column in [*random.Random(0).sample(cells, 6), own]:
         alone = dataclasses.replace(flags, latency=float(x.values[column]), bandwidth=float(y.values[row]))
-        decision = from_flags(alone).answer()
+        decision = problem_from_flags(alone).answer()
         cell = shown["cells"][row * len(x.values) + column]
         assert rows(shown, cell) == printed(decision)
         assert [shown["texts"][one] for one in cell[:2] if one >= 0] == output.taken(decision)
@@ -81,9 +82,9 @@ def test_every_point_says_what_asking_there_alone_says():
 
 
 def test_points_are_those_of_the_map_and_what_was_asked():
-    question = from_flags(Given(latency=2.5e-3))
+    problem = problem_from_flags(ChooseRequest(latency=2.5e-3))
     whole = axis("latency", "1ms:100ms", 200)
-    own = map_page.points(whole, question)
+    own = map_page.points(whole, problem)
     assert len(own.values) == map_page.CELLS + 1
     assert set(own.values) - set(whole.values) == {2.5e-3}
     assert (np.diff(own.values) > 0).all()
@@ -101,10 +102,10 @@ def test_what_was_asked_outside_of_the_range_is_said_to_be_outside(tmp_path):
 
 @pytest.mark.parametrize("names", [("density", "workers"), ("model", "latency"), ("bandwidth", "density")])
 def test_a_page_goes_over_any_two_quantities(names):
-    question = from_flags(Given())
-    shown, *_ = page(question, names, ["workers=2:16"] if "workers" in names else [], cells=4)
+    problem = problem_from_flags(ChooseRequest())
+    shown, *_ = page(problem, names, ["workers=2:16"] if "workers" in names else [], cells=4)
     assert shown["own"] is not None
-    assert rows(shown, shown["cells"][shown["own"]]) == printed(question.answer())
+    assert rows(shown, shown["cells"][shown["own"]]) == printed(problem.answer())
     for one in (shown["x"], shown["y"]):
         assert len(one["marks"]) > 1
         assert all(one["values"][0] * 0.999 <= value <= one["values"][-1] * 1.001 for value, _ in one["marks"])
@@ -121,19 +122,19 @@ def test_simulated_points_are_simulated_once(monkeypatch):
         )
 
     monkeypatch.setattr(cost_models, "by_simulation", by_simulation)
-    question = over_networks(Given(simulate=True, workers=3, parameters=10**6))
-    made = draw_map(question, axis("latency", WIDE[0].partition("=")[2], 3), axis("bandwidth", "1Mbit/s:10Gbit/s", 3))
-    assert len(asked) == 9 * len(question.among)
-    shown, x, y = page(question, cells=3)
-    assert len(asked) == len(set(asked)) == len(x.values) * len(y.values) * len(question.among)
+    problem = problem_from_flags(ChooseRequest(simulate=True, workers=3, parameters=10**6), over=True)
+    made = draw_map(problem, axis("latency", WIDE[0].partition("=")[2], 3), axis("bandwidth", "1Mbit/s:10Gbit/s", 3))
+    assert len(asked) == 9 * len(problem.among)
+    shown, x, y = page(problem, cells=3)
+    assert len(asked) == len(set(asked)) == len(x.values) * len(y.values) * len(problem.among)
     across, up = (np.flatnonzero(np.isin(all_.values, some.values)) for all_, some in ((x, made.x), (y, made.y)))
     winners = [[shown["cells"][row * len(x.values) + column][3] for column in across] for row in up]
     assert winners == made.which.tolist()
 
 
 def test_points_beyond_what_was_measured_are_called_extrapolated_and_no_others():
-    question = from_flags(Given(workers=4))
-    shown, x, y = page(question, ranges=("latency=1us:1s", "bandwidth=100kbit/s:10Gbit/s"), cells=20)
+    problem = problem_from_flags(ChooseRequest(workers=4))
+    shown, x, y = page(problem, ranges=("latency=1us:1s", "bandwidth=100kbit/s:10Gbit/s"), cells=20)
     told = np.array([cell[1] >= 0 for cell in shown["cells"]]).reshape(len(y.values), len(x.values))
     inside_x, inside_y = (
         (low <= one.values) & (one.values <= high)
@@ -143,7 +144,7 @@ def test_points_beyond_what_was_measured_are_called_extrapolated_and_no_others()
     assert inside_y.any()
     assert (told == ~(inside_y[:, np.newaxis] & inside_x)).all()
     # An error that somebody gives is no extrapolation.
-    assert all(cell[1] == -1 for cell in page(from_flags(Given(error=0.1)), cells=3)[0]["cells"])
+    assert all(cell[1] == -1 for cell in page(problem_from_flags(ChooseRequest(error=0.1)), cells=3)[0]["cells"])
 
 
 @pytest.mark.parametrize(
@@ -159,14 +160,14 @@ def test_points_beyond_what_was_measured_are_called_extrapolated_and_no_others()
     ],
 )
 def test_a_decision_says_that_it_extrapolates(flags, extrapolated):
-    asked = Given(**{"workers": 4, "latency": 1e-3, "bandwidth": 1.25e7, "parameters": 10**5} | flags)
-    decision = from_flags(asked).answer()
+    asked = ChooseRequest(**{"workers": 4, "latency": 1e-3, "bandwidth": 1.25e7, "parameters": 10**5} | flags)
+    decision = problem_from_flags(asked).answer()
     assert any(one.startswith("Extrapolated: ") for one in output.taken(decision)) == extrapolated
-    assert (output.figures(from_flags(asked), decision)["extrapolated"] != []) == extrapolated
+    assert (output.figures(problem_from_flags(asked), decision)["extrapolated"] != []) == extrapolated
 
 
 def test_hostile_names_are_names():
-    shown, *_ = page(from_flags(Given()), cells=2)
+    shown, *_ = page(problem_from_flags(ChooseRequest()), cells=2)
     shown["choices"] = [[HOSTILE[number % len(HOSTILE)], one[1]] for number, one in enumerate(shown["choices"])]
     shown["texts"] = [f"{one}</script><!--" for one in shown["texts"]]
     made = map_report(HOSTILE[0], "</p><img src=x onerror=y>", Plot("map", HOSTILE[3], "", b"", b"<svg/>"), shown)

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commands
-from simnet.studies.choosing.inputs import Given, from_flags, over_networks
 from simnet.studies.choosing.maps import axis, cells_within, draw_map
+from simnet.studies.choosing.problem import problem_from_flags
+from simnet.studies.choosing.request import ChooseRequest
 
 did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))
 
 asked = st.builds(
-    Given,
+    ChooseRequest,
     workers=st.sampled_from([2, 3, 6]),
     parameters=st.integers(10**4, 10**8),
     density=st.floats(1e-3, 0.3),
@@ -30,28 +31,28 @@ asked = st.builds(
 @given(flags=asked, second=st.sampled_from(["bandwidth", "density", "model"]))
 def test_cells_are_what_simulating_them_alone_says(flags, second):
     x, y = axis("latency", "50us:20ms", 2), axis(second, {"density": "0.01:0.5"}.get(second), 2)
-    made = draw_map(over_networks(flags), x, y)
+    made = draw_map(problem_from_flags(flags, over=True), x, y)
     names = {"model": "parameters"}
     for (row, down), (column, across) in itertools.product(enumerate(y.values), enumerate(x.values)):
         own = round(down) if second == "model" else float(down)
         alone = dataclasses.replace(flags, latency=float(across), **{names.get(second, second): own})
-        rows = from_flags(alone).answer().rows
+        rows = problem_from_flags(alone).answer().rows
         assert made.seconds[row, column] == pytest.approx(rows[0].seconds, rel=1e-9)
         assert made.runner_up[row, column] == pytest.approx(rows[1].seconds, rel=1e-9)
-        label = made.question.among[made.which[row, column]].label
+        label = made.problem.among[made.which[row, column]].label
         assert label in {one.choice.label for one in rows if one.seconds <= rows[0].seconds * (1 + 1e-9)}
 
 
 def test_workers_of_a_map_are_simulated_each_on_a_network_of_their_own():
-    flags = Given(simulate=True, parameters=10**6, gpus_per_node=2)
-    made = draw_map(over_networks(flags), axis("workers", "2:6", 9), axis("latency", "50us:20ms", 2))
+    flags = ChooseRequest(simulate=True, parameters=10**6, gpus_per_node=2)
+    made = draw_map(problem_from_flags(flags, over=True), axis("workers", "2:6", 9), axis("latency", "50us:20ms", 2))
     assert made.x.values.tolist() == [2, 4, 6]
-    best = from_flags(dataclasses.replace(flags, workers=4, latency=made.y.values[1])).answer().best
+    best = problem_from_flags(dataclasses.replace(flags, workers=4, latency=made.y.values[1])).answer().best
     assert made.seconds[1, 1] == pytest.approx(best.seconds, rel=1e-9)
 
 
 def test_simulated_maps_have_as_many_cells_as_time_allows(tmp_path):
-    few, many = (over_networks(Given(simulate=True, workers=count)) for count in (2, 64))
+    few, many = (problem_from_flags(ChooseRequest(simulate=True, workers=count), over=True) for count in (2, 64))
     names = ("latency", "bandwidth")
     assert cells_within(few, names, {}, 30) > cells_within(many, names, {}, 30) > 1
     assert cells_within(few, names, {}, 120) == pytest.approx(2 * cells_within(few, names, {}, 30), abs=1)

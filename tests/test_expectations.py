@@ -16,11 +16,11 @@ from simnet.job.steady import last_half
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, by_closed_form, choices, job_output
-from simnet.studies.choosing import rehearsals as rehearsing
+from simnet.studies.choosing import sampled_exchanges as rehearsing
 from simnet.studies.choosing.cost_models import network_of
-from simnet.studies.choosing.likely import over_job
-from simnet.studies.choosing.rehearsals import KEPT_EACH, Rehearsals, kept_each, ratio
+from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchanges, kept_each, ratio
 from simnet.studies.choosing.whole_job import decide_job
+from simnet.studies.choosing.win_probability import over_job
 from simnet.traces import synthetic
 
 WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120
@@ -35,7 +35,7 @@ def expected():
     with pytest.MonkeyPatch.context() as patch:
         # A smaller sample will do for a few workers.
         patch.setattr(rehearsing, "_TOGETHER", 2**16)
-        cost_model = by_closed_form(DEVICE, 0.0, Rehearsals(ALL, shape=MODEL))
+        cost_model = by_closed_form(DEVICE, 0.0, SampledExchanges(ALL, shape=MODEL))
         return {one.label: cost_model(one, POINT) for one in ALL}
 
 
@@ -109,7 +109,7 @@ def test_gradients_are_drawn_once_for_all(monkeypatch):
     monkeypatch.setattr(rehearsing, "_ENTRIES", 0)
     monkeypatch.setattr(rehearsing, "_TOGETHER", 0)
     among = [one for one in ALL if one.label in ("oktopk", "qsgd", "uniontopk")]
-    rehearsals = Rehearsals(among)
+    rehearsals = SampledExchanges(among)
     found = [len(rehearsals.of(one, POINT)) for one in among]
     assert asked == list(range(len(asked)))
     # Whole periods, of the half of them.
@@ -119,13 +119,13 @@ def test_gradients_are_drawn_once_for_all(monkeypatch):
 def test_a_longer_rehearsal_begins_as_a_shorter_one_and_counts_its_last_half():
     choice = next(one for one in ALL if one.label == "uniontopk")
     short, long = (
-        [one.schedule.bytes_sent().tolist() for one in Rehearsals([choice], size=(2000, count)).of(choice, POINT)]
+        [one.schedule.bytes_sent().tolist() for one in SampledExchanges([choice], size=(2000, count)).of(choice, POINT)]
         for count in (150, 160)
     )
     assert (len(short), len(long)) == (75, 80)
     assert short[5:] == long[:70]
     periodic = next(one for one in ALL if one.label == "oktopk")
-    assert len(Rehearsals([periodic], size=(2000, 191)).of(periodic, POINT)) == periodic.period == 64
+    assert len(SampledExchanges([periodic], size=(2000, 191)).of(periodic, POINT)) == periodic.period == 64
 
 
 @pytest.mark.parametrize("part", ["messages", "kernels"])
@@ -155,8 +155,8 @@ def test_rehearsals_of_few_entries_are_corrected(monkeypatch):
     few = kept_each(point)
     assert few < KEPT_EACH
     entries = round(few * 16 / 0.02)
-    as_they_are = Rehearsals([choice], size=(entries, 64)).of(choice, point)
-    corrected = Rehearsals([choice], size=None)
+    as_they_are = SampledExchanges([choice], size=(entries, 64)).of(choice, point)
+    corrected = SampledExchanges([choice], size=None)
     monkeypatch.setattr(rehearsing, "_size", lambda point: (entries, 64))
     middle = ratio("oktopk", "messages", few).middle
     assert middle < 0.95
@@ -170,7 +170,7 @@ def test_more_entries_take_what_few_are_corrected_to():
     choice = next(one for one in ALL if one.label == "oktopk")
     point = POINT.at("workers", 16)
     few, many = (
-        np.mean([one.schedule.bytes_sent().max() for one in Rehearsals([choice], 5, size=size).of(choice, point)])
+        np.mean([one.schedule.bytes_sent().max() for one in SampledExchanges([choice], 5, size=size).of(choice, point)])
         for size in ((1600, 96), (16_000, 96))
     )
     found = ratio("oktopk", "messages", 2.0)

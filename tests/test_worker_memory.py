@@ -24,7 +24,7 @@ from simnet.sparsifier_models.held import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
 from simnet.studies import comparison
-from simnet.studies.choosing import choices, holding
+from simnet.studies.choosing import choices, memory_filter
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 WORKERS, DENSITY = 8, 0.1
@@ -284,7 +284,7 @@ POINT = OperatingPoint(8, 1_000_000, 0.01, 1e-3, 1.25e9)
 
 
 def test_choices_at_a_point_hold_what_closed_forms_say():
-    found = holding.at_point(choices(), POINT, None).each
+    found = memory_filter.at_point(choices(), POINT, None).each
     gradient, kept = 4e6, 10_000
     assert found["dense ring"].received == pytest.approx(2 * gradient / 8)
     assert found["AG-Topk"].received == pytest.approx(8 * 8 * kept)
@@ -295,7 +295,7 @@ def test_choices_at_a_point_hold_what_closed_forms_say():
 def test_all_gathers_outgrow_a_device_as_workers_are_added():
     """As reported in horovod#554: what is gathered has the memory of all workers' messages."""
     limit = 21e6
-    few, many = (holding.at_point(choices(), replace(POINT, workers=one), limit).ruled_out for one in (8, 64))
+    few, many = (memory_filter.at_point(choices(), replace(POINT, workers=one), limit).ruled_out for one in (8, 64))
     assert "AG-Topk" not in few
     assert "messages 5.12 MB" in many["AG-Topk"]
     assert "ART-ring" not in many
@@ -303,9 +303,9 @@ def test_all_gathers_outgrow_a_device_as_workers_are_added():
 
 def test_more_workers_than_are_looked_at_are_refused_where_there_is_a_limit():
     many = replace(POINT, workers=2048)
-    assert not holding.at_point(choices()[:1], many, None).each
+    assert not memory_filter.at_point(choices()[:1], many, None).each
     with pytest.raises(InputError, match="at most 1,024 workers"):
-        holding.at_point(choices()[:1], many, 1e9)
+        memory_filter.at_point(choices()[:1], many, 1e9)
 
 
 def test_a_choice_that_does_not_fit_is_no_choice():

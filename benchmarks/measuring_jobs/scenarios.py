@@ -34,9 +34,10 @@ from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.inputs import Given, from_scenario
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import make
+from simnet.studies.choosing.problem import problem_from_scenario
+from simnet.studies.choosing.request import ChooseRequest
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
 """Parameters of the models."""
@@ -216,7 +217,7 @@ def policy_table(loaded: Scenario) -> str:
     policy = loaded.config.policies[FLEXIBLE].flexible
     assert policy is not None
     among = (candidate(label, loaded.config.exchanges[label]) for label in policy.among or ())
-    return make(replace(from_scenario(loaded, Given()), among=tuple(map(_weighed, among)))).text()
+    return make(replace(problem_from_scenario(loaded, ChooseRequest()), among=tuple(map(_weighed, among)))).text()
 
 
 def _weighed(exchange: Candidate) -> Choice:

@@ -18,13 +18,11 @@ from simnet.commands.options import Batch, Compute, Device, Fields, Force, Json,
 from simnet.studies import options
 
 if TYPE_CHECKING:
-    from simnet.calibration import CalibratedCostModel
     from simnet.policies.moo import ObjectiveWeights
-    from simnet.studies.choosing.asking import AtPoint, OnJob
-    from simnet.studies.choosing.flags import Flags
-    from simnet.studies.choosing.inputs import Question
+    from simnet.studies.choosing.answer import ChooseAnswer
     from simnet.studies.choosing.policy_file import PolicyTable
-    from simnet.studies.choosing.side_by_side import SideBySide
+    from simnet.studies.choosing.problem import Problem
+    from simnet.studies.choosing.request import ChooseRequest
 
 
 @dataclass(frozen=True)
@@ -175,49 +173,49 @@ def choose(
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
     _refuse_unused(answer)
-    from simnet.studies.choosing import asking
-    from simnet.studies.choosing.flags import Flags
+    from simnet.studies.choosing.answer import problem_of, refuse_ignored
+    from simnet.studies.choosing.request import ChooseRequest
 
     decision = answer.map_ is None and answer.export is None
-    flags = Flags(scenario, **vars(job), **vars(links), **vars(method))
+    request = ChooseRequest(scenario, **vars(job), **vars(links), **vars(method))
     if decision:
-        _show(_answered(flags), answer.json_)
+        _show(_answered(request), answer.json_)
         return
     of_messages = answer.export is not None and answer.export.suffix == ".csv"
-    asking.refuse_ignored(flags, decision=False, table=answer.export is not None and not of_messages, tuner=of_messages)
-    question, fabric = asking.question(flags, over=method.simulate and answer.map_ is not None)
+    refuse_ignored(request, decision=False, table=answer.export is not None and not of_messages, tuner=of_messages)
+    problem = problem_of(request, over=method.simulate and answer.map_ is not None)
     if answer.map_ is not None:
-        _refuse_sampled(question, method, "--map")
-        _map(question, answer, simulated=method.simulate and scenario is None)
+        _refuse_sampled(problem, method, "--map")
+        _map(problem, answer, simulated=method.simulate and scenario is None)
     elif answer.export is not None and of_messages:
-        _tuner(question, fabric, answer.export, answer.force)
+        _tuner(problem, links.fabric, answer.export, answer.force)
     elif answer.export is not None:
         if answer.ratios is not None and job.density is not None:
             raise InputError("is either --density or --ratios", file="simnet choose")
-        _refuse_sampled(question, method, "--export")
+        _refuse_sampled(problem, method, "--export")
         made = (
-            _table(question, answer, answer.export, method.seed or 0)
-            if fabric is None
-            else _fabric_table(question, fabric, job.workers, answer, answer.export, method.seed or 0)
+            _table(problem, answer, answer.export, method.seed or 0)
+            if links.fabric is None
+            else _fabric_table(problem, links.fabric, job.workers, answer, answer.export, method.seed or 0)
         )
         _write_table(made, answer.export, answer.force)
 
 
-def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide:
+def _answered(request: ChooseRequest) -> ChooseAnswer:
     """Return the decision, and show how far it is meanwhile."""
     from simnet.base.processes import Pool
-    from simnet.studies.choosing import asking
+    from simnet.studies.choosing.answer import answer
 
-    if not flags.param:
-        with terminal.progress("choices" if flags.of_exchange else "exchanges"):
-            return asking.answer(flags)
+    if not request.param:
+        with terminal.progress("choices" if request.of_exchange else "exchanges"):
+            return answer(request)
     with terminal.bar("jobs") as show, Pool(os.cpu_count() or 1) as pool:
-        return asking.answer(flags, pool, lambda done: show(done, "jobs"))
+        return answer(request, pool, lambda done: show(done, "jobs"))
 
 
-def _refuse_sampled(question: Question, method: Method, wanted: str) -> None:
+def _refuse_sampled(problem: Problem, method: Method, wanted: str) -> None:
     """Refuse schemes whose exchanges are sampled, where as many points are asked for as a map or a table has."""
-    if sampled := [one.label for one in question.among if one.kernel_calls is None]:
+    if sampled := [one.label for one in problem.among if one.kernel_calls is None]:
         what = f"is not for {wanted}: what is selected by {', '.join(sampled)} is found by sampling"
         raise InputError(what, file="--all" if method.every else "--schemes")
 
@@ -238,21 +236,21 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
 
 
-def _show(found: AtPoint | OnJob | SideBySide, json_: bool) -> None:
+def _show(found: ChooseAnswer, json_: bool) -> None:
     """Print what to take, the ranking, and what would flip it."""
     from simnet.report.tables import print_wide
 
     if json_:
-        typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
+        typer.echo(json.dumps(found.figures, indent=2, allow_nan=False))
         return
-    answer, *others = found.sentences()
+    answer, *others = found.sentences
     typer.echo(answer)
-    print_wide(found.ranking())
+    print_wide(found.ranking)
     for line in others:
         typer.echo(line)
 
 
-def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
+def _map(problem: Problem, answer: Answer, *, simulated: bool) -> None:
     """Draw a map and write it."""
     from simnet.base.writing import refuse_existing, write_new
     from simnet.report.html import map_report
@@ -273,26 +271,26 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
         for name in wanted:
             maps.axis(name, ranges.get(name), 2)
         if answer.cells is None:
-            cells = max(min(maps.cells_within(question, wanted, ranges, maps.USUAL_SECONDS), maps.USUAL_CELLS), 2)
-        most = maps.cells_within(question, wanted, ranges, maps.MOST_SECONDS)
+            cells = max(min(maps.cells_within(problem, wanted, ranges, maps.USUAL_SECONDS), maps.USUAL_CELLS), 2)
+        most = maps.cells_within(problem, wanted, ranges, maps.MOST_SECONDS)
         if cells > most:
             longest = f"at most {most} can be simulated in about {maps.MOST_SECONDS / 60:.0f} minutes"
             raise InputError(f"{longest}, got {cells}; fewer workers take less", file="--cells")
     axes = [maps.axis(name, ranges.get(name), cells) for name in wanted]
     with terminal.progress("choices"):
-        made = maps.draw_map(question, *axes)
+        made = maps.draw_map(problem, *axes)
     image = maps.drawn(made)
-    x, y = map_page.points(made.x, question), map_page.points(made.y, question)
+    x, y = map_page.points(made.x, problem), map_page.points(made.y, problem)
     with terminal.progress("chances"):
-        shown = map_page.page_data(question, x, y, map_page.weighed(question, x, y))
-    page = map_report(question.title, title(question), image, shown)
+        shown = map_page.page_data(problem, x, y, map_page.weighed(problem, x, y))
+    page = map_report(problem.title, title(problem), image, shown)
     content: dict[str, bytes | str] = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
     write_new({files[ending]: data for ending, data in content.items()}, answer.force)
     _say_shares(made.shares(), "map")
     terminal.say(f"Written: {', '.join(map(str, files.values()))}")
 
 
-def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyTable:
+def _table(problem: Problem, answer: Answer, path: Path, seed: int) -> PolicyTable:
     """Make a policy table by latency and bandwidth."""
     from simnet.base.writing import refuse_existing
     from simnet.studies.choosing import maps, policy
@@ -306,16 +304,17 @@ def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyT
     weights = _weights(answer.weights)
     with terminal.progress("policy table"):
         return policy.make(
-            question, ends.get("latency"), ends.get("bandwidth"),
+            problem, ends.get("latency"), ends.get("bandwidth"),
             cells=answer.cells or 24, densities=densities, weights=weights, seed=seed,
         )  # fmt: skip
 
 
 def _fabric_table(
-    question: Question, fabric: CalibratedCostModel, workers: int | None, answer: Answer, path: Path, seed: int
+    problem: Problem, file: Path, workers: int | None, answer: Answer, path: Path, seed: int
 ) -> PolicyTable:
     """Make a policy table of a calibrated cluster, by workers, density and parameters."""
     from simnet.base.writing import refuse_existing
+    from simnet.calibration import load_cost_model
     from simnet.studies.choosing import fabric_policy, maps
 
     refuse_existing([path], answer.force)
@@ -332,8 +331,8 @@ def _fabric_table(
         counts = maps.axis("workers", ranges.pop("workers"), cells).values.astype(int).tolist()
     ends = {maps.AXES[name].field: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
     with terminal.progress("policy table"):
-        table = fabric_policy.make(question, fabric, counts, ends, cells=cells, seed=seed)
-    if left := fabric_policy.left_out(question):
+        table = fabric_policy.make(problem, load_cost_model(file), counts, ends, cells=cells, seed=seed)
+    if left := fabric_policy.left_out(problem):
         terminal.say(f"Not weighed, as their algorithm was not measured by its name: {', '.join(left)}", err=True)
     known = table.measured
     assert known is not None, "a table of a fabric says what it rests on"
@@ -381,18 +380,19 @@ def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
     return found
 
 
-def _tuner(question: Question, fabric: CalibratedCostModel | None, path: Path, force: bool) -> None:
+def _tuner(problem: Problem, fabric: Path | None, path: Path, force: bool) -> None:
     """Write what NCCL's example tuner plugin reads, and say what is not in it."""
     from simnet.base.writing import refuse_existing, write_new
+    from simnet.calibration import load_cost_model
     from simnet.studies.choosing import fabric_tuner, tuner
 
     refuse_existing([path], force)
     if fabric is not None:
-        tuning = fabric_tuner.by_fabric(fabric, int(question.point.workers), question.title)
+        tuning = fabric_tuner.by_fabric(load_cost_model(fabric), int(problem.point.workers), problem.title)
     else:
-        if not question.varies:
-            raise InputError(f"cannot be made of what is {question.method}", file="--export")
-        tuning = tuner.by_links(question.point, question.title)
+        if not problem.varies:
+            raise InputError(f"cannot be made of what is {problem.method}", file="--export")
+        tuning = tuner.by_links(problem.point, problem.title)
     write_new({path: tuning.csv()}, force)
     for one in tuning.ranges("allreduce") if "allreduce" in tuning.times else ():
         told = tuning.row("allreduce", one).said()

@@ -16,9 +16,8 @@ from simnet.library import sweeping
 from simnet.library.asking import Fields, Share, overrides, quantity, telling, verb, words
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.shown import Shown
-from simnet.studies.choosing import asking
-from simnet.studies.choosing.flags import Flags
-from simnet.studies.choosing.side_by_side import SideBySide
+from simnet.studies.choosing.answer import ChooseAnswer, answer
+from simnet.studies.choosing.request import ChooseRequest
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,16 +26,16 @@ class Choice(Shown):
 
     Parameters
     ----------
-    answer : AtPoint, OnJob or SideBySide
+    answer : ChooseAnswer
         At one operating point, on the whole job of a scenario, or on the jobs of a grid.
     """
 
-    answer: asking.AtPoint | asking.OnJob | SideBySide
+    answer: ChooseAnswer
 
     @property
     def chances(self) -> dict[str, float]:
         """How likely each exchange is the fastest, within 0..1, the fastest one first."""
-        return self.answer.chances()
+        return self.answer.chances
 
     @property
     def best(self) -> str:
@@ -48,7 +47,7 @@ class Choice(Shown):
 
     def figures(self) -> dict[str, Any]:
         """Return all of it as plain values: what ``simnet choose --json`` prints."""
-        return self.answer.figures()
+        return self.answer.figures
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row per exchange, the fastest first, with intervals, chances and parts [s]."""
@@ -56,7 +55,7 @@ class Choice(Shown):
 
     def plot(self) -> Plot:
         """Return the figure: the time of each exchange, or of an iteration with it where 90 % of them are."""
-        bars, title = self.answer.bars(), str(self.figures()["question"]["title"])
+        bars, title = self.answer.bars, str(self.figures()["question"]["title"])
         labels = [label for label, *_ in bars][::-1]
         seconds, low, high = (np.array([one[place] for one in bars][::-1]) for place in (1, 2, 3))
         name, factor = unit(float(seconds.max()), SECONDS)
@@ -72,11 +71,11 @@ class Choice(Shown):
 
     def table(self) -> Table:
         """Return the ranking."""
-        return self.answer.ranking()
+        return self.answer.ranking
 
     def sentences(self) -> list[str]:
         """Return the decision in words: what, by how much, how sure, and what would change it."""
-        return self.answer.sentences()
+        return self.answer.sentences
 
 
 @verb
@@ -165,7 +164,7 @@ def choose(
     >>> found.best, len(found.to_pandas()) == len(found.chances)
     ('AG-Topk', True)
     """
-    flags = Flags(
+    request = ChooseRequest(
         scenario=scenario,
         workers=workers,
         model=model,
@@ -192,7 +191,7 @@ def choose(
         memory=quantity(memory, "B"),
         seed=seed,
     )
-    if flags.param:
-        return Choice(asking.answer(flags, progress=(lambda done: None) if progress is None else progress))
+    if request.param:
+        return Choice(answer(request, progress=(lambda done: None) if progress is None else progress))
     with telling(progress):
-        return Choice(asking.answer(flags))
+        return Choice(answer(request))

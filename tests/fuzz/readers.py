@@ -34,7 +34,7 @@ from simnet.job.checkpoint import _flatten_state, _nest_state
 from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
-from simnet.studies.choosing import inputs, policy, policy_file
+from simnet.studies.choosing import policy, policy_file, problem, request
 from simnet.traces import converting, recorded
 
 ROOT = Path(simnet.__file__).parents[1]
@@ -139,7 +139,7 @@ def _read_fabric(path):
 
 @cache
 def _policy_table():
-    return policy.make(inputs.from_flags(inputs.Given()), cells=2).text()
+    return policy.make(problem.problem_from_flags(request.ChooseRequest()), cells=2).text()
 
 
 def _make_policy_table(random, folder):

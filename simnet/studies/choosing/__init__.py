@@ -1,25 +1,23 @@
 """Choosing offline: which exchange is fastest on a network, by how much, and what would change that.
 
-=============== ======================================================================================================
-operating_point the job and the links
-choices         what there is to choose from, with closed forms
-rehearsals      what exchanges send that follow the gradients, found by doing them on a sample
-cost_models     what an exchange costs: by closed forms, on a calibrated cluster, or simulated
-decision        the ranking, its margin, what would flip it, and the regret if the network is misjudged
-chances         how likely each of some times is the shortest, and their expected regret, by errors that were learnt
-likely          the same for exchanges, at a point and over a job
-inputs          the question: from flags, a scenario, a calibrated cluster
-whole_job       what the job of a scenario takes with each exchange, simulated over all of it
-job_output      that decision as sentences, a table and figures for programs
-maps            where the decision flips, over two quantities
-shares          how often each choice occurs, over a map, a table or the moments of a scenario
-output          a decision as sentences, a table and figures for programs
-policy          a table by latency and bandwidth, to be looked up while a job runs
-fabric_policy   the same of a calibrated cluster, by workers, density and parameters
-policy_file     the file of these tables
-tuner           dense decisions by message size, for NCCL
-fabric_tuner    the same from a calibrated cluster
-=============== ======================================================================================================
+================= ====================================================================================================
+request           the flags, and the scenario whose job they describe
+answer            the decision that a request asks for
+problem           exchanges by themselves: where, among which, and the time of each
+operating_point   the job and the links
+choices           the exchanges, with closed forms
+sampled_exchanges exchanges of sampled gradients, of which no formula says what they send
+cost_models       the time of an exchange: by closed forms, on a calibrated cluster, or simulated
+decision          the ranking, its margin, flips, and the regret if the network is misjudged
+memory_filter     what a worker holds, and which exchanges a device rules out
+win_probability   the probability of each exchange to be the fastest
+whole_job         the time of a scenario's job with each exchange, simulated; forecast has its records
+job_flips         what changes the first place of a job
+job_grid          jobs of a grid, ranked
+output            decisions as sentences, a table and figures; job_output those on jobs
+maps, map_page    where the decision flips, over two quantities
+policy            a table by latency and bandwidth, to be looked up while a job runs; policy_file is its file
+================= ====================================================================================================
 """
 
 from simnet.studies.choosing.choices import Choice, choices

@@ -23,7 +23,7 @@ from simnet.network.stack import name_of
 from simnet.network.start_spread import has_start_spread, start_spread
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.studies.choosing.rehearsals import Part, Rehearsals, Sample, ratio
+from simnet.studies.choosing.sampled_exchanges import Part, Sample, SampledExchanges, ratio
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
@@ -109,7 +109,7 @@ CostModel: TypeAlias = Callable[[Choice, OperatingPoint], Estimate]
 
 
 def by_closed_form(
-    device: DeviceProfile, error: float | None = None, rehearsals: Rehearsals | None = None
+    device: DeviceProfile, error: float | None = None, sampled: SampledExchanges | None = None
 ) -> CostModel:
     """Return the cost model of the closed forms, in which no two messages share a link.
 
@@ -122,7 +122,7 @@ def by_closed_form(
     error : float, optional
         Relative error of the time to communicate that the 90 % interval stands for, >= 0. By default what measured
         times were off by whose software is left out, as it is here.
-    rehearsals : Rehearsals, optional
+    sampled : SampledExchanges, optional
         Exchanges of gradients like those of the job.
 
     Examples
@@ -134,7 +134,7 @@ def by_closed_form(
     '0.0795 s, 0.0787 to 0.1949'
     """
     known: dict[tuple[object, ...], Estimate] = {}
-    rehearsals = Rehearsals() if rehearsals is None else rehearsals
+    sampled = SampledExchanges() if sampled is None else sampled
     kind = UNNAMED if error is None else GIVEN
 
     def learnt(point: OperatingPoint, estimate: Estimate) -> Estimate:
@@ -151,14 +151,14 @@ def by_closed_form(
             numbers = point.workers, point.parameters, point.density, point.latency, point.bandwidth
             key = (choice.label, *map(float, numbers))
             if key not in known:
-                found = _mean(choice, point, rehearsals, [(network_of(point), 0.0)], device)
+                found = _mean(choice, point, sampled, [(network_of(point), 0.0)], device)
                 low, high = around(found.seconds)
                 least, most = found.follows.sent
                 ends = low * least, high * most
                 known[key] = learnt(point, Estimate(found.seconds, found.select, *ends, kind, follows=found.follows))
             return known[key]
         communicate = choice.communicate(point)
-        select = selecting(choice, point, device, rehearsals)
+        select = selecting(choice, point, device, sampled)
         low, high = around(communicate)
         if choice.slack is not None:
             low = np.maximum(low - choice.slack(point), 0.0)
@@ -199,12 +199,12 @@ class _Mean(NamedTuple):
 def _mean(
     choice: Choice,
     point: OperatingPoint,
-    rehearsals: Rehearsals,
+    sampled: SampledExchanges,
     moments: Sequence[tuple[Network, float]],
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
     *,
-    sampled: bool = True,
+    spread: bool = True,
 ) -> _Mean:
     """Return the time of rehearsed exchanges, simulated, and how far that of the last depends on when workers enter.
 
@@ -214,12 +214,12 @@ def _mean(
         The exchange.
     point : OperatingPoint
         The job.
-    rehearsals : Rehearsals
+    sampled : SampledExchanges
         Exchanges of gradients like those of the job.
     moments, device, placement, sampled
         As of `by_simulation`.
     """
-    exchanges, workers = rehearsals.of(choice, point), int(point.workers)
+    exchanges, workers = sampled.of(choice, point), int(point.workers)
     hosts = None if placement is None else list(placement[:workers])
     if len(exchanges) > 1:
         load_kept_loop()
@@ -252,7 +252,7 @@ def _mean(
     seconds, follows = float(means.mean()), Follows()
     select, low, high = selects.tolist()
     if choice.follows_gradients:
-        scheme, kept_each = choice.candidate.scheme, rehearsals.kept_each(point)
+        scheme, kept_each = choice.candidate.scheme, sampled.kept_each(point)
         sent, ran = (ratio(scheme, part, kept_each) for part in get_args(Part))
         select, low, high = select * ran.middle, low * ran.least, high * ran.most
         moved = 0.0
@@ -267,7 +267,7 @@ def _mean(
         Selecting(*map(np.asarray, (select, low, high))),
         follows,
         float(np.mean([one.schedule.n_messages for one in timed])) / workers,
-        _start_spread(timed[-1], *moments[0], device, hosts) if sampled else (0.0, 0.0),
+        _start_spread(timed[-1], *moments[0], device, hosts) if spread else (0.0, 0.0),
     )
 
 
@@ -316,9 +316,9 @@ def by_simulation(
     moments: Sequence[tuple[Network, float]],
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
-    rehearsals: Rehearsals | None = None,
+    sampled: SampledExchanges | None = None,
     *,
-    sampled: bool = True,
+    spread: bool = True,
 ) -> CostModel:
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
@@ -332,15 +332,15 @@ def by_simulation(
         What selecting costs.
     placement : sequence of int, optional
         Host of each worker.
-    rehearsals : Rehearsals, optional
+    sampled : SampledExchanges, optional
         Exchanges of gradients like those of the job.
     sampled : bool
         Whether to look how far times depend on when exactly workers enter.
     """
-    rehearsals = Rehearsals() if rehearsals is None else rehearsals
+    sampled = SampledExchanges() if sampled is None else sampled
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        found = _mean(choice, point, rehearsals, moments, device, placement, sampled=sampled)
+        found = _mean(choice, point, sampled, moments, device, placement, spread=spread)
         stack = name_of(moments[0][0].stack)
         low, high = interval(stack, np.asarray(found.messages), found.seconds)
         estimate = Estimate(
@@ -358,7 +358,7 @@ def by_simulation(
 
 
 def by_networks(
-    network_at: Callable[[OperatingPoint], Network], device: DeviceProfile, rehearsals: Rehearsals | None = None
+    network_at: Callable[[OperatingPoint], Network], device: DeviceProfile, sampled: SampledExchanges | None = None
 ) -> CostModel:
     """Return the cost model that simulates every cell of a point on a network of its own.
 
@@ -368,17 +368,17 @@ def by_networks(
         Makes the network of a point without arrays.
     device : DeviceProfile
         What selecting costs.
-    rehearsals : Rehearsals, optional
+    sampled : SampledExchanges, optional
         Exchanges of gradients like those of the job.
     """
-    rehearsals = Rehearsals() if rehearsals is None else rehearsals
+    sampled = SampledExchanges() if sampled is None else sampled
     fields = ("workers", "parameters", "density", "latency", "bandwidth")
     known: dict[tuple[object, ...], tuple[list[float], str]] = {}
 
     def simulated(choice: Choice, at: OperatingPoint) -> tuple[list[float], str]:
         key = (choice.label, *(getattr(at, name) for name in fields))
         if key not in known:
-            one = by_simulation([(network_at(at), 0.0)], device, rehearsals=rehearsals, sampled=False)(choice, at)
+            one = by_simulation([(network_at(at), 0.0)], device, sampled=sampled, spread=False)(choice, at)
             known[key] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)], one.kind
         return known[key]
 
@@ -415,7 +415,7 @@ def network_of(point: OperatingPoint, stack: str | Stack = "ideal") -> Network:
 
 
 def selecting(
-    choice: Choice, point: OperatingPoint, device: DeviceProfile, rehearsals: Rehearsals | None = None
+    choice: Choice, point: OperatingPoint, device: DeviceProfile, sampled: SampledExchanges | None = None
 ) -> Selecting:
     """Return what workers take to select at a point, and to merge and unpack what they receive.
 
@@ -429,11 +429,11 @@ def selecting(
         The job.
     device : DeviceProfile
         What its kernels cost.
-    rehearsals : Rehearsals, optional
+    sampled : SampledExchanges, optional
         Exchanges of gradients like those of the job.
     """
     if choice.kernel_calls is None:
-        found = (Rehearsals() if rehearsals is None else rehearsals).of(choice, point)[-1]
+        found = (SampledExchanges() if sampled is None else sampled).of(choice, point)[-1]
         worked = [device.work(found.kernels, int(point.workers), end) for end in (None, *get_args(IntervalEnd))]
         return Selecting(*(np.asarray(first.max() + sum(one.max() for one in rest.values())) for first, rest in worked))
     calls = choice.kernel_calls(point)

@@ -17,8 +17,8 @@ from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import SAMPLED, CostModel, Estimate
-from simnet.studies.choosing.likely import at_point, within
 from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.win_probability import at_point, within
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
 """What a decision is held against, one at a time."""

@@ -22,9 +22,9 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.units import format_bytes
 from simnet.studies.choosing.choices import choices
-from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.policy import MOST_CELLS, PROBED, centres, clean, edges_between, entry
 from simnet.studies.choosing.policy_file import Edges, Loss, MadeFor, Measured, PolicyTable
+from simnet.studies.choosing.problem import Problem
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
@@ -36,7 +36,7 @@ _MOST_REASONS = 100
 
 
 def make(
-    question: Question,
+    problem: Problem,
     fabric: CalibratedCostModel,
     workers: Sequence[int] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
@@ -44,18 +44,18 @@ def make(
     cells: int = 24,
     seed: int = 0,
 ) -> PolicyTable:
-    """Make the table of a question that is about a calibrated cluster.
+    """Make the table of a problem that is about a calibrated cluster.
 
     Parameters
     ----------
-    question : Question
-        Of `simnet.studies.choosing.inputs.from_fabric`.
+    problem : Problem
+        Of `simnet.studies.choosing.problem.from_fabric`.
     fabric : CalibratedCostModel
         The cluster.
     workers : sequence of int
-        Numbers of workers, each >= 2; by default the numbers of ranks that were measured, else that of the question.
+        Numbers of workers, each >= 2; by default the numbers of ranks that were measured, else that of the problem.
     ranges : mapping of str to (float, float)
-        Of ``density`` and ``parameters``; by default from a tenth to ten times those of the question.
+        Of ``density`` and ``parameters``; by default from a tenth to ten times those of the problem.
     cells : int
         Along each of these two, >= 1.
     seed : int
@@ -69,16 +69,16 @@ def make(
     Examples
     --------
     >>> from simnet.calibration import Curve, Setting, calibrate
-    >>> from simnet.studies.choosing.inputs import Given, from_fabric
+    >>> from simnet.studies.choosing.problem import ChooseRequest, problem_from_fabric
     >>> sizes = 2.0 ** np.arange(10, 28)
     >>> names = ("all_reduce", "all_gather", "broadcast")
     >>> asked = [Setting(name, ranks) for name in names for ranks in (4, 8)]
     >>> fabric = calibrate([Curve(one, sizes, one.ranks * 1e-4 + sizes * 1e-9) for one in asked])
-    >>> table = make(from_fabric(fabric, Given()), fabric, cells=4)
+    >>> table = make(problem_from_fabric(fabric, ChooseRequest()), fabric, cells=4)
     >>> table.axes, table.shape, table.lookup(workers=8, density=0.01, parameters=1e7).entry.label
     (('workers', 'density', 'parameters'), (2, 4, 4), 'ART-ring')
     """
-    counts = sorted(set(workers) or {one.setting.ranks for one in fabric.model.known} - {1} or {_asked(question)})
+    counts = sorted(set(workers) or {one.setting.ranks for one in fabric.model.known} - {1} or {_asked(problem)})
     if counts[0] < 2:
         raise InputError(f"must be at least 2 for a policy table, got {counts[0]}", file="--workers")
     if cells < 1 or cells**2 * len(counts) > MOST_CELLS:
@@ -86,63 +86,63 @@ def make(
         raise InputError(
             f"must be from 1 to {most} for a table of {len(counts)} numbers of workers, got {cells}", file="--cells"
         )
-    ends = {name: _range(question, name) for name in ("density", "parameters")} | dict(ranges or {})
+    ends = {name: _range(problem, name) for name in ("density", "parameters")} | dict(ranges or {})
     edges = {name: edges_between(one, cells) for name, one in ends.items()}
     density, parameters = (centres(np.array(edges[name])) for name in ("density", "parameters"))
     grid = [one.ravel() for one in np.meshgrid(np.array(counts, dtype=float), density, parameters, indexing="ij")]
-    fastest = _times(question, *grid).argmin(axis=0)
+    fastest = _times(problem, *grid).argmin(axis=0)
     present = np.unique(fastest)
-    point = question.point
+    point = problem.point
     table = PolicyTable(
         version=2,
         made_for=MadeFor(
-            title=clean(question.title),
-            workers=_asked(question),
+            title=clean(problem.title),
+            workers=_asked(problem),
             parameters=int(point.parameters),
-            device=clean(question.device.name),
-            method=clean(_method(question, fabric)),
+            device=clean(problem.device.name),
+            method=clean(_method(problem, fabric)),
             densities=(float(point.density),),
             seed=seed,
         ),
         edges=Edges(workers=tuple(counts), density=edges["density"], parameters=edges["parameters"]),
-        choices=tuple(entry(question.among[one], float(point.density)) for one in present.tolist()),
+        choices=tuple(entry(problem.among[one], float(point.density)) for one in present.tolist()),
         matrix=tuple(tuple(row) for row in np.searchsorted(present, fastest).reshape(-1, cells).tolist()),
     )
-    found = {"regret": _loss(table, question, present, seed), "measured": _measured(question, fabric, grid, fastest)}
+    found = {"regret": _loss(table, problem, present, seed), "measured": _measured(problem, fabric, grid, fastest)}
     return table.model_copy(update=found)
 
 
-def left_out(question: Question) -> list[str]:
+def left_out(problem: Problem) -> list[str]:
     """Return the exchanges that are not weighed on a cluster, as nothing of their algorithm was measured."""
-    weighed = {one.label for one in question.among}
+    weighed = {one.label for one in problem.among}
     return [one.label for one in choices() if one.label not in weighed]
 
 
-def _asked(question: Question) -> int:
-    return int(question.point.workers)
+def _asked(problem: Problem) -> int:
+    return int(problem.point.workers)
 
 
-def _method(question: Question, fabric: CalibratedCostModel) -> str:
+def _method(problem: Problem, fabric: CalibratedCostModel) -> str:
     """Return where times are from: the fabric, and what it was fitted to."""
     of = fabric.platform.name if fabric.platform is not None else ", ".join(fabric.sources)
-    return f"{question.method}{' of ' if of else ''}{of}"
+    return f"{problem.method}{' of ' if of else ''}{of}"
 
 
-def _range(question: Question, name: str) -> tuple[float, float]:
+def _range(problem: Problem, name: str) -> tuple[float, float]:
     """Return the range of an axis if none is asked for."""
-    own = float(getattr(question.point, name))
+    own = float(getattr(problem.point, name))
     low, high = own / BEYOND, own * BEYOND
     return (low, min(high, 1.0)) if name == "density" else (max(low, 1.0), high)
 
 
-def _times(question: Question, workers: Floats, density: Floats, parameters: Floats) -> Floats:
+def _times(problem: Problem, workers: Floats, density: Floats, parameters: Floats) -> Floats:
     """Return what each exchange takes [s], shape (exchanges, states)."""
-    where = replace(question.point, workers=workers, density=density, parameters=parameters)
-    found = [question.cost_model(one, where).seconds for one in track_progress(question.among, 0.5)]
+    where = replace(problem.point, workers=workers, density=density, parameters=parameters)
+    found = [problem.cost_model(one, where).seconds for one in track_progress(problem.among, 0.5)]
     return np.stack([np.broadcast_to(one, workers.shape) for one in found])
 
 
-def _loss(table: PolicyTable, question: Question, present: NDArray[np.intp], seed: int) -> Loss:
+def _loss(table: PolicyTable, problem: Problem, present: NDArray[np.intp], seed: int) -> Loss:
     """Compare a table with the exact choice at random points of it."""
     counts, *planes = (table.along(name) for name in table.axes)
     draws = stream(seed, "choose", "policy").random((3, PROBED))
@@ -151,7 +151,7 @@ def _loss(table: PolicyTable, question: Question, present: NDArray[np.intp], see
         np.exp(np.log(edges[0]) + one * np.log(edges[-1] / edges[0]))
         for one, edges in zip(draws[1:], planes, strict=True)
     )
-    seconds = _times(question, workers, density, parameters)
+    seconds = _times(problem, workers, density, parameters)
     chosen = present[table.which(workers, density, parameters)]
     lost = seconds[chosen, np.arange(PROBED)] / seconds.min(axis=0) - 1
     worst = int(lost.argmax())
@@ -168,20 +168,20 @@ def _loss(table: PolicyTable, question: Question, present: NDArray[np.intp], see
 
 
 def _measured(
-    question: Question, fabric: CalibratedCostModel, grid: Sequence[Floats], fastest: NDArray[np.intp]
+    problem: Problem, fabric: CalibratedCostModel, grid: Sequence[Floats], fastest: NDArray[np.intp]
 ) -> Measured:
     """Return in which share of the cells the choice rests on what was measured, and what it rests on elsewhere."""
     beyond = np.zeros(len(fastest), dtype=bool)
     reasons: dict[tuple[str, int], str] = {}
     for place in np.unique(fastest).tolist():
-        calls = question.among[place].collective_calls
+        calls = problem.among[place].collective_calls
         assert calls is not None, "it was weighed by its collectives"
         for ranks in np.unique(grid[0]).tolist():
             cells = np.flatnonzero((fastest == place) & (grid[0] == ranks))
             if not len(cells):
                 continue
             workers, density, parameters = (one[cells] for one in grid)
-            where = replace(question.point, workers=workers, density=density, parameters=parameters)
+            where = replace(problem.point, workers=workers, density=density, parameters=parameters)
             for part in calls(where):
                 sizes = np.broadcast_to(part.nbytes, cells.shape)
                 outside = fabric.fastest_of(part.collective, part.algorithm, int(ranks), sizes).extrapolates

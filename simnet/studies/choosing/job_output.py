@@ -24,9 +24,9 @@ from simnet.report.tables import empty_table
 from simnet.studies.assumptions import Dependence
 from simnet.studies.choosing.decision import Flip
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
-from simnet.studies.choosing.holding import HEADING, NOTHING, Held
+from simnet.studies.choosing.memory_filter import HEADING, NOTHING, Held
 from simnet.studies.choosing.output import advice, alone, few_kept, flip_figures, flips_told, lead, share
-from simnet.studies.choosing.rehearsals import KEPT_EACH
+from simnet.studies.choosing.sampled_exchanges import KEPT_EACH
 
 _HEADINGS = (
     "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "regret\nof job",

@@ -18,11 +18,11 @@ from simnet.base.units import format_bandwidth, format_seconds
 from simnet.studies.choosing import output
 from simnet.studies.choosing.cost_models import Estimate, Selecting
 from simnet.studies.choosing.decision import Decision, ranked
-from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.maps import TIED, TIED_COLOUR, Axis, colours, over
+from simnet.studies.choosing.problem import Problem
 
 CELLS = 32
-"""The most points along each axis, besides that of the question; chances take most of the time."""
+"""The most points along each axis, besides that of the problem; chances take most of the time."""
 
 SHADED = 1.0
 """The margin from which on a colour is full."""
@@ -40,61 +40,61 @@ FORMATS: dict[str, Callable[[float], str]] = {
 _MARKS = {"latency": (1.0, 10), "bandwidth": (0.125, 10), "density": (1.0, 10), "workers": (1.0, 2), "model": (1.0, 10)}
 
 
-def points(one: Axis, question: Question) -> Axis:
-    """Return the points of a page along an axis of its map: some of those of the map, and that of the question.
+def points(one: Axis, problem: Problem) -> Axis:
+    """Return the points of a page along an axis of its map: some of those of the map, and that of the problem.
 
     Parameters
     ----------
     one : Axis
         Of the map.
-    question : Question
+    problem : Problem
         What is asked.
     """
     some = np.unique(np.linspace(0, len(one.values) - 1, min(len(one.values), CELLS)).round().astype(int))
-    return with_own(Axis(one.name, one.values[some]), question)
+    return with_own(Axis(one.name, one.values[some]), problem)
 
 
-def with_own(one: Axis, question: Question) -> Axis:
-    """Return an axis with the value of the question among its own, if that is within its range.
+def with_own(one: Axis, problem: Problem) -> Axis:
+    """Return an axis with the value of the problem among its own, if that is within its range.
 
     Parameters
     ----------
     one : Axis
         Of a map.
-    question : Question
+    problem : Problem
         What is asked.
 
     Examples
     --------
-    >>> from simnet.studies.choosing.inputs import Given, from_flags
-    >>> with_own(Axis("workers", np.array([2.0, 4.0, 16.0])), from_flags(Given(workers=8))).values
+    >>> from simnet.studies.choosing.problem import ChooseRequest, problem_from_flags
+    >>> with_own(Axis("workers", np.array([2.0, 4.0, 16.0])), problem_from_flags(ChooseRequest(workers=8))).values
     array([ 2.,  4.,  8., 16.])
     """
-    own = _own(one, question)
+    own = _own(one, problem)
     inside = one.values[0] <= own <= one.values[-1]
     return Axis(one.name, np.unique(np.append(one.values, own))) if inside else one
 
 
-def weighed(question: Question, x: Axis, y: Axis) -> list[Estimate]:
+def weighed(problem: Problem, x: Axis, y: Axis) -> list[Estimate]:
     """Return what each choice takes at every point of two axes; fields broadcast to shape (len(y), len(x)).
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What is to be decided.
     x, y : Axis
         The quantities that vary.
     """
-    where = over(question.point, x, y)
-    return [question.cost_model(choice, where) for choice in track_progress(question.among, 0.2)]
+    where = over(problem.point, x, y)
+    return [problem.cost_model(choice, where) for choice in track_progress(problem.among, 0.2)]
 
 
-def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -> dict[str, Any]:
+def page_data(problem: Problem, x: Axis, y: Axis, found: Sequence[Estimate]) -> dict[str, Any]:
     """Return what the page of a map shows.
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What is asked.
     x, y : Axis
         The points, as of `with_own`.
@@ -113,11 +113,11 @@ def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -
     """
     shape = len(y.values), len(x.values)
     each = [_spread(one, shape) for one in found]
-    places = {choice.label: place for place, choice in enumerate(question.among)}
+    places = {choice.label: place for place, choice in enumerate(problem.among)}
     texts: dict[str, int] = {}
     cells = []
     for cell in track_progress(range(shape[0] * shape[1])):
-        decision = Decision(question.point, ranked(question.among, [one(cell) for one in each]), (), (), {}, None)
+        decision = Decision(problem.point, ranked(problem.among, [one(cell) for one in each]), (), (), {}, None)
         take, *warning = output.taken(decision)
         margin = float(f"{decision.margin:.3g}") if math.isfinite(decision.margin) else -1
         margin = 0.0 if decision.tied_with else margin
@@ -126,26 +126,26 @@ def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -
             label, *rest = output.cells(decision, row)
             said += [places[label], *(_place(text, texts) for text in rest)]
         cells.append(said)
-    seen = question.trajectory if {x.name, y.name} == {"latency", "bandwidth"} else None
+    seen = problem.trajectory if {x.name, y.name} == {"latency", "bandwidth"} else None
     return {
         "x": _axis(x),
         "y": _axis(y),
-        "choices": [*zip(places, colours(question), strict=True), (TIED, TIED_COLOUR)],
+        "choices": [*zip(places, colours(problem), strict=True), (TIED, TIED_COLOUR)],
         "headings": [one.replace("-\n", "").replace("\n", " ") for one in output.HEADINGS[1:-1]],
         "texts": list(texts),
         "cells": cells,
-        "own": _own_cell(question, x, y),
+        "own": _own_cell(problem, x, y),
         "links": [] if seen is None else [getattr(seen, one.name).tolist() for one in (x, y)],
         "shaded": SHADED,
     }
 
 
-def _own(one: Axis, question: Question) -> float:
-    return float(getattr(question.point, one.quantity.field))
+def _own(one: Axis, problem: Problem) -> float:
+    return float(getattr(problem.point, one.quantity.field))
 
 
-def _own_cell(question: Question, x: Axis, y: Axis) -> int | None:
-    column, row = (np.flatnonzero(one.values == _own(one, question)) for one in (x, y))
+def _own_cell(problem: Problem, x: Axis, y: Axis) -> int | None:
+    column, row = (np.flatnonzero(one.values == _own(one, problem)) for one in (x, y))
     return int(row[0]) * len(x.values) + int(column[0]) if len(column) and len(row) else None
 
 

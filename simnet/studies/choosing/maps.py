@@ -30,9 +30,9 @@ from simnet.network.compiled_loop import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.report.paired import TIE
 from simnet.report.wording import listed
-from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
-from simnet.studies.choosing.rehearsals import sample
+from simnet.studies.choosing.problem import Problem
+from simnet.studies.choosing.sampled_exchanges import sample
 
 MOST_CELLS = 4_000_000
 """The most cells of a map."""
@@ -123,7 +123,7 @@ class Map:
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What is asked.
     x, y : Axis
         The axes.
@@ -137,7 +137,7 @@ class Map:
         Which choices are tied as the fastest, by `simnet.report.paired.TIE`; none where one of them is it alone.
     """
 
-    question: Question
+    problem: Problem
     x: Axis
     y: Axis
     which: NDArray[np.intp]
@@ -148,12 +148,12 @@ class Map:
     @property
     def places(self) -> NDArray[np.intp]:
         """The place of the fastest among the choices, cell by cell; one past the last where some are tied."""
-        return np.where(self.tied.any(axis=0), len(self.question.among), self.which)
+        return np.where(self.tied.any(axis=0), len(self.problem.among), self.which)
 
     @property
     def names(self) -> NDArray[np.object_]:
         """The fastest, cell by cell, shape (len(y), len(x)); all that are tied where some are, and that they are."""
-        labels, close = [one.label for one in self.question.among], self.tied.any(axis=0)
+        labels, close = [one.label for one in self.problem.among], self.tied.any(axis=0)
         found: NDArray[np.object_] = np.array(labels, dtype=object)[self.which]
         groups, group = np.unique(self.tied[:, close].T, axis=0, return_inverse=True)
         each = [f"{listed([labels[one] for one in np.flatnonzero(own)])}, tied" for own in groups]
@@ -228,14 +228,14 @@ def axis(name: str, text: str | None, cells: int) -> Axis:
     return Axis(name, np.unique(values.round()) if quantity.whole else values)
 
 
-def cells_within(question: Question, names: Sequence[str], ranges: Mapping[str, str], seconds: float) -> int:
+def cells_within(problem: Problem, names: Sequence[str], ranges: Mapping[str, str], seconds: float) -> int:
     """Return how many cells along each axis may be simulated in about so many seconds.
 
     What it takes is counted in messages, so that the same map has the same cells on every machine.
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What is to be decided, by simulation.
     names : sequence of str
         Both axes.
@@ -244,21 +244,21 @@ def cells_within(question: Question, names: Sequence[str], ranges: Mapping[str, 
     seconds : float
         On one processor.
     """
-    point = question.point
+    point = problem.point
     if "workers" in names:
         point = point.at("workers", round(float(axis("workers", ranges.get("workers"), 2).values[-1])))
-    messages = sum(sample(one, point).schedule.n_messages for one in question.among)
+    messages = sum(sample(one, point).schedule.n_messages for one in problem.among)
     load_kept_loop()
-    each = _EXCHANGE * len(question.among) + _MESSAGE * messages
+    each = _EXCHANGE * len(problem.among) + _MESSAGE * messages
     return int(math.sqrt(seconds / each))
 
 
-def draw_map(question: Question, x: Axis, y: Axis) -> Map:
-    """Weigh the choices of a question in every cell.
+def draw_map(problem: Problem, x: Axis, y: Axis) -> Map:
+    """Weigh the choices of a problem in every cell.
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What is to be decided.
     x, y : Axis
         The quantities that vary.
@@ -266,28 +266,28 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     Raises
     ------
     InputError
-        If both axes are the same, there are too many cells, or the cost model of the question says nothing of an axis.
+        If both axes are the same, there are too many cells, or the cost model of the problem says nothing of an axis.
     """
     if x.name == y.name:
         raise InputError(f"needs two quantities, got {x.name} twice", file="--map")
     if len(x.values) * len(y.values) > MOST_CELLS:
         raise InputError(f"is {len(x.values) * len(y.values):,} cells, at most {MOST_CELLS:,}", file="--cells")
     for one in (x, y):
-        if one.name != "model" and one.name not in question.varies:
-            heeded = ", ".join([*question.varies, "model"]) if question.varies else "nothing that a map goes over"
+        if one.name != "model" and one.name not in problem.varies:
+            heeded = ", ".join([*problem.varies, "model"]) if problem.varies else "nothing that a map goes over"
             raise InputError(
-                f"cannot go over {one.name}: {question.method} does not heed it, but {heeded}; closed forms heed all, "
+                f"cannot go over {one.name}: {problem.method} does not heed it, but {heeded}; closed forms heed all, "
                 "and so does --simulate of what flags say",
                 file="--map",
             )
-    per_node = question.point.per_node
+    per_node = problem.point.per_node
     x, y = (_of_whole_nodes(one, per_node) if one.name == "workers" else one for one in (x, y))
     if not (len(x.values) and len(y.values)):
         raise InputError(f"holds no number of workers that fills nodes of {per_node}", file="--range workers")
-    where = over(question.point, x, y)
+    where = over(problem.point, x, y)
     best: NDArray[np.intp] | None = None
-    for place, choice in track_progress(list(enumerate(question.among))):
-        found = np.broadcast_to(question.cost_model(choice, where).seconds, (len(y.values), len(x.values)))
+    for place, choice in track_progress(list(enumerate(problem.among))):
+        found = np.broadcast_to(problem.cost_model(choice, where).seconds, (len(y.values), len(x.values)))
         if best is None:
             best = np.zeros(found.shape, dtype=np.intp)
             least, second = found.copy(), np.full(found.shape, np.inf)
@@ -297,19 +297,19 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
         np.minimum(least, found, out=least)
         np.copyto(best, place, where=better)
     assert best is not None, "there is nothing to choose from"
-    tied = np.zeros((len(question.among), *best.shape), dtype=bool)
+    tied = np.zeros((len(problem.among), *best.shape), dtype=bool)
     if (close := second <= (1 + TIE) * least).any():
-        for place, choice in enumerate(question.among):
-            tied[place] = close & (question.cost_model(choice, where).seconds <= (1 + TIE) * least)
-    return Map(question, x, y, best, least, second, tied)
+        for place, choice in enumerate(problem.among):
+            tied[place] = close & (problem.cost_model(choice, where).seconds <= (1 + TIE) * least)
+    return Map(problem, x, y, best, least, second, tied)
 
 
 def drawn(made: Map) -> Plot:
     """Draw a map: an area per exchange, lines where the fastest changes, the operating point and its trajectory."""
-    question, x, y = made.question, made.x, made.y
-    places, own = made.places, [*colours(question), TIED_COLOUR]
+    problem, x, y = made.problem, made.x, made.y
+    places, own = made.places, [*colours(problem), TIED_COLOUR]
     present = np.unique(places).tolist()
-    labels = [*(one.label for one in question.among), TIED]
+    labels = [*(one.label for one in problem.among), TIED]
     with style():
         figure = Figure(figsize=(7.6, 5.6), layout="constrained")
         axes = figure.subplots()
@@ -326,17 +326,17 @@ def drawn(made: Map) -> Plot:
             one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             one.set_minor_formatter(NullFormatter())
         handles: list[Artist] = [Patch(color=own[one], alpha=0.55, label=labels[one]) for one in present]
-        handles += _place(axes, question, x, y)
+        handles += _place(axes, problem, x, y)
         axes.set_xlim(x.shown[0], x.shown[-1])
         axes.set_ylim(y.shown[0], y.shown[-1])
         figure.legend(handles=handles, loc="outside right upper")
-        figure.suptitle(f"Fastest exchange: {question.title}", x=0.01, ha="left")
+        figure.suptitle(f"Fastest exchange: {problem.title}", x=0.01, ha="left")
     return plot("map", f"fastest exchange over {x.name} and {y.name}", "", figure)
 
 
-def colours(question: Question) -> list[str]:
-    """Return the colour of each choice of a question, the same wherever it is drawn."""
-    return list(itertools.islice(itertools.cycle((*COLOURS, *_FURTHER)), len(question.among)))
+def colours(problem: Problem) -> list[str]:
+    """Return the colour of each choice of a problem, the same wherever it is drawn."""
+    return list(itertools.islice(itertools.cycle((*COLOURS, *_FURTHER)), len(problem.among)))
 
 
 def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
@@ -368,10 +368,10 @@ def _label(one: Axis) -> str:
     return names[one.name]
 
 
-def _place(axes: Axes, question: Question, x: Axis, y: Axis) -> list[Line2D]:
+def _place(axes: Axes, problem: Problem, x: Axis, y: Axis) -> list[Line2D]:
     """Draw where the user is, and the links over time if they change; return what the legend says of it."""
-    seen = question.trajectory
-    here = [float(getattr(question.point, one.quantity.field)) / one.quantity.factor for one in (x, y)]
+    seen = problem.trajectory
+    here = [float(getattr(problem.point, one.quantity.field)) / one.quantity.factor for one in (x, y)]
     handles: list[Line2D] = []
     if seen is not None and {x.name, y.name} <= {"latency", "bandwidth"}:
         links = [getattr(seen, one.name) / one.quantity.factor for one in (x, y)]

@@ -29,10 +29,10 @@ from simnet.report.tables import empty_table
 from simnet.report.wording import ahead
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip, Row
-from simnet.studies.choosing.holding import HEADING, NOTHING, Held
-from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.memory_filter import HEADING, NOTHING, Held
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, sample
+from simnet.studies.choosing.problem import Problem
+from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, kept_each, ratio, sample
 from simnet.studies.codes import costs_told
 
 HEADINGS = (
@@ -53,20 +53,20 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
-def ranking(question: Question, decision: Decision, held: Held = NOTHING) -> Table:
+def ranking(problem: Problem, decision: Decision, held: Held = NOTHING) -> Table:
     """Return the choices as a table, the fastest first, with what has not settled last, and what a worker holds.
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What was asked.
     decision : Decision
         What is fastest.
     held : Held
         What a worker holds with each choice.
     """
-    sent = sent_bytes(question, decision)
-    table = empty_table(title(question), [*HEADINGS, *([HEADING] if held.each else [])], ["exchange"])
+    sent = sent_bytes(problem, decision)
+    table = empty_table(title(problem), [*HEADINGS, *([HEADING] if held.each else [])], ["exchange"])
     for place, row in enumerate(decision.rows):
         label = row.choice.label
         own = [format_bytes(sent[label]) if label in sent else "", *([held.cell(label)] if held.each else [])]
@@ -92,24 +92,24 @@ def cells(decision: Decision, row: Row) -> tuple[str, ...]:
     )
 
 
-def title(question: Question) -> str:
+def title(problem: Problem) -> str:
     """Return what is asked, on one line."""
-    point = question.point
+    point = problem.point
     links = ""
     if not math.isnan(float(point.latency)):
         links = f", {format_seconds(float(point.latency))}, {format_bandwidth(float(point.bandwidth))}"
         links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
     gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
-    begin = "" if question.barrier is None else f"; {run_setup.barrier_note(question.barrier)}"
-    return f"{question.title}, {gradient}{links}; {question.method}; device {question.device.name}{begin}"
+    begin = "" if problem.barrier is None else f"; {run_setup.barrier_note(problem.barrier)}"
+    return f"{problem.title}, {gradient}{links}; {problem.method}; device {problem.device.name}{begin}"
 
 
-def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> list[str]:
+def sentences(problem: Problem, decision: Decision, held: Held = NOTHING) -> list[str]:
     """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out.
 
     Parameters
     ----------
-    question, decision, held
+    problem, decision, held
         As of `ranking`.
     """
     best = decision.best
@@ -133,13 +133,13 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
             if gain > 1
             else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {dense}"
         )
-        if question.passes.backward > 0:
+        if problem.passes.backward > 0:
             beside = decision.gain_over_dense(overlapped=True)
             times = f"{beside:.3g} times as fast" if beside > 1 else f"{1 / beside:.3g} times as long"
-            backward = format_seconds(question.passes.backward)
+            backward = format_seconds(problem.passes.backward)
             text += f"; beside {backward} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
-    if question.passes.backward > 0 and len(decision.rows) > 1:
+    if problem.passes.backward > 0 and len(decision.rows) > 1:
         said.append(_overlap(decision))
     if settled := [row.choice.candidate for row in decision.rows if row.choice.follows_gradients]:
         labels = ", ".join(one.label for one in settled)
@@ -149,7 +149,7 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
         )
         said += few_kept(kept_each(decision.point), settled, corrected=True)
     said += flips_told(decision.flips)
-    said.append(_selection(question, decision))
+    said.append(_selection(problem, decision))
     if decision.elasticities:
         parts = ", ".join(f"{name} {value:+.2f}" for name, value in decision.elasticities.items())
         said.append(f"One per cent more of each changes the time of {best.choice.label} by, in per cent: {parts}.")
@@ -165,13 +165,13 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
         else:
             text += f"{best.choice.label} stays fastest."
         said.append(text)
-    if not question.passes.compute:
+    if not problem.passes.compute:
         said.append("Ranked is an exchange by itself: how long workers compute is not known; --compute says it.")
-    rates = {row.choice.label: question.passes.throughput(row.seconds) for row in decision.rows}
+    rates = {row.choice.label: problem.passes.throughput(row.seconds) for row in decision.rows}
     said += throughput_sentences(rates, "computing and then exchanging")
-    said += question.passes.notes
-    exchanges = [one.candidate for one in question.among]
-    said += costs_told(question.device, exchanges, int(question.point.workers))
+    said += problem.passes.notes
+    exchanges = [one.candidate for one in problem.among]
+    said += costs_told(problem.device, exchanges, int(problem.point.workers))
     return [*said, learning.IGNORED, *held.sentences()]
 
 
@@ -332,30 +332,30 @@ def share(value: float) -> str:
     return f"{100 * value:.2g} %" if value < 0.99 else f"{100 * value:.3g} %"
 
 
-def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dict[str, Any]:
+def figures(problem: Problem, decision: Decision, held: Held = NOTHING) -> dict[str, Any]:
     """Return the decision for programs; names end in units.
 
     Parameters
     ----------
-    question, decision, held
+    problem, decision, held
         As of `ranking`.
     """
-    point, regret = question.point, decision.regret
-    sent = sent_bytes(question, decision)
+    point, regret = problem.point, decision.regret
+    sent = sent_bytes(problem, decision)
     return {
         "question": {
-            "title": question.title,
-            "method": question.method,
+            "title": problem.title,
+            "method": problem.method,
             "workers": int(point.workers),
             "parameters": int(point.parameters),
             "density": float(point.density),
             "latency_s": finite(float(point.latency)),
             "bandwidth_Bps": finite(float(point.bandwidth)),
             "gpus_per_node": point.per_node,
-            "device": question.device.name,
-            "barrier": question.barrier,
-            "passes_s": question.passes.compute or None,
-            "compute_time": None if question.passes.known is None else question.passes.known.figures(),
+            "device": problem.device.name,
+            "barrier": problem.barrier,
+            "passes_s": problem.passes.compute or None,
+            "compute_time": None if problem.passes.known is None else problem.passes.known.figures(),
         },
         "ranking": [
             {
@@ -376,7 +376,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "chance_of_fastest_exchange": row.chance,
                 "regret_of_exchange": finite(row.expected_regret),
                 **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
-                **(question.passes.throughput(row.seconds) or {}),
+                **(problem.passes.throughput(row.seconds) or {}),
                 **held.of(row.choice.label),
             }
             for row in decision.rows
@@ -392,7 +392,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
         "gain_over_dense_of_exchange": finite(decision.gain_over_dense()),
         "gain_over": next((row.choice.label for row in decision.rows if row.choice.kind != "sparse"), None),
         "gain_over_overlapped_dense": finite(decision.gain_over_dense(overlapped=True)),
-        "backward_s": question.passes.backward,
+        "backward_s": problem.passes.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),
         "compression_pays_overlapped": bool(decision.gain_over_dense(overlapped=True) > 1),
         "flips": flip_figures(decision.flips),
@@ -415,15 +415,15 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
     }
 
 
-def sent_bytes(question: Question, decision: Decision) -> dict[str, float]:
+def sent_bytes(problem: Problem, decision: Decision) -> dict[str, float]:
     """Return the bytes that the busiest worker sends, by choice.
 
     Nothing is said where thresholds decide how much that is, nor for more workers than are worth a sample.
     """
-    if int(question.point.workers) > _MOST_BYTES_ASKED:
+    if int(problem.point.workers) > _MOST_BYTES_ASKED:
         return {}
     exact = [row.choice for row in decision.rows if row.choice.kernel_calls is not None]
-    return {one.label: float(sample(one, question.point).schedule.bytes_sent().max()) for one in exact}
+    return {one.label: float(sample(one, problem.point).schedule.bytes_sent().max()) for one in exact}
 
 
 def _over_rehearsed(choice: Choice, point: OperatingPoint) -> float:
@@ -455,11 +455,11 @@ def _sentence(flip: Flip) -> str:
     return f"{flip.label} is faster from a {flip.quantity} of {shown} {'up' if flip.up else 'down'}"
 
 
-def _selection(question: Question, decision: Decision) -> str:
+def _selection(problem: Problem, decision: Decision) -> str:
     """Return at which cost of selecting another exchange is the fastest, and whether the device may have that cost."""
     selecting = [row for row in decision.rows if row.select > 0]
     if not selecting:
-        return f"Selecting costs nothing on {question.device.name}."
+        return f"Selecting costs nothing on {problem.device.name}."
     low = min(row.select_low / row.select for row in selecting)
     high = max(row.select_high / row.select for row in selecting)
     parts = []
@@ -468,4 +468,4 @@ def _selection(question: Question, decision: Decision) -> str:
         parts.append(f"{flip.label} from {flip.value:.3g} times {'up' if flip.up else 'down'}{within}")
     if not parts:
         return f"Whatever selecting costs, {decision.best.choice.label} stays fastest."
-    return f"If selecting cost other than {question.device.name} says, others would be faster: {', '.join(parts)}."
+    return f"If selecting cost other than {problem.device.name} says, others would be faster: {', '.join(parts)}."

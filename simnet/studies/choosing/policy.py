@@ -24,9 +24,9 @@ from simnet.base.rng import stream
 from simnet.policies import moo
 from simnet.sparsifier_models.two_level import PREFIX
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyTable
+from simnet.studies.choosing.problem import Problem
 from simnet.traces import GradientSource
 from simnet.traces.source import tensor_options
 
@@ -47,7 +47,7 @@ _WAY_OUT = "without --simulate closed forms do, and --fabric FILE makes a table 
 
 
 def make(
-    question: Question,
+    problem: Problem,
     latency: tuple[float, float] | None = None,
     bandwidth: tuple[float, float] | None = None,
     *,
@@ -56,19 +56,19 @@ def make(
     weights: moo.ObjectiveWeights | None = None,
     seed: int = 0,
 ) -> PolicyTable:
-    """Make the table of a question.
+    """Make the table of a problem.
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         Whose cost model knows latency, bandwidth and density.
     latency, bandwidth : (float, float), optional
-        Ranges [s], [byte/s]; by default those of the question's trajectory and a quarter beyond, else from a tenth to
+        Ranges [s], [byte/s]; by default those of the problem's trajectory and a quarter beyond, else from a tenth to
         ten times its point.
     cells : int
         Along each axis, >= 1.
     densities : sequence of float
-        Candidates; by default the one of the question.
+        Candidates; by default the one of the problem.
     weights : Weights, optional
         The weighted choice among densities in place of the knee.
     seed : int
@@ -81,50 +81,50 @@ def make(
 
     Examples
     --------
-    >>> from simnet.studies.choosing.inputs import Given, from_flags
-    >>> table = make(from_flags(Given(workers=8, model="resnet50")), cells=6)
+    >>> from simnet.studies.choosing.problem import ChooseRequest, problem_from_flags
+    >>> table = make(problem_from_flags(ChooseRequest(workers=8, model="resnet50")), cells=6)
     >>> table.lookup(1e-4, 1.25e9).entry.label, table.lookup(1e-2, 1.25e9).entry.label
     ('ART-ring', 'AG-Topk')
     >>> table.lookup(9.0, 1.25e9).outside
     'latency above the table'
     """
     for name in ("latency", "bandwidth"):
-        if name not in question.varies:
-            raise InputError(f"cannot go over {name}: {question.method} does not heed it; {_WAY_OUT}", file="--export")
-    if int(question.point.workers) < 2:
-        raise InputError(f"must be at least 2 for a policy table, got {question.point.workers}", file="--workers")
+        if name not in problem.varies:
+            raise InputError(f"cannot go over {name}: {problem.method} does not heed it; {_WAY_OUT}", file="--export")
+    if int(problem.point.workers) < 2:
+        raise InputError(f"must be at least 2 for a policy table, got {problem.point.workers}", file="--workers")
     if cells < 1 or cells**2 > MOST_CELLS:
         raise InputError(f"must be from 1 to {math.isqrt(MOST_CELLS)} for a table, got {cells}", file="--cells")
-    rates = tuple(densities) or (float(question.point.density),)
+    rates = tuple(densities) or (float(problem.point.density),)
     if len(set(rates)) < len(rates):
         raise InputError("must be no two alike", file="--ratios")
     # Who reads the table at run time has no two levels.
-    among = tuple(one for one in question.among if not one.candidate.scheme.startswith(PREFIX))
-    question = replace(question, among=among)
+    among = tuple(one for one in problem.among if not one.candidate.scheme.startswith(PREFIX))
+    problem = replace(problem, among=among)
     edges = Edges(
-        latency_s=edges_between(latency or _range(question, "latency"), cells),
-        bandwidth_B_per_s=edges_between(bandwidth or _range(question, "bandwidth"), cells),
+        latency_s=edges_between(latency or _range(problem, "latency"), cells),
+        bandwidth_B_per_s=edges_between(bandwidth or _range(problem, "bandwidth"), cells),
     )
-    exact = Exact(question, rates, weights, seed)
+    exact = Exact(problem, rates, weights, seed)
     row, column = (centres(np.array(one)) for one in (edges.latency_s, edges.bandwidth_B_per_s))
     grid = np.meshgrid(row, column, indexing="ij")
     choice, rate = (one.reshape(cells, cells) for one in exact(grid[0].ravel(), grid[1].ravel()))
-    pairs, matrix = _numbered(question, rates, choice, rate)
-    point = question.point
+    pairs, matrix = _numbered(problem, rates, choice, rate)
+    point = problem.point
     table = PolicyTable(
         made_for=MadeFor(
-            title=clean(question.title),
+            title=clean(problem.title),
             workers=int(point.workers),
             parameters=int(point.parameters),
             gpus_per_node=point.per_node,
-            device=clean(question.device.name),
-            method=clean(question.method),
+            device=clean(problem.device.name),
+            method=clean(problem.method),
             densities=rates,
             weights=weights,
             seed=seed,
         ),
         edges=edges,
-        choices=tuple(entry(question.among[one], density) for one, density in pairs),
+        choices=tuple(entry(problem.among[one], density) for one, density in pairs),
         matrix=tuple(tuple(one) for one in matrix.tolist()),
     )
     return table.model_copy(update={"regret": _loss(table, pairs, exact, seed), "gains": exact.gains()})
@@ -143,7 +143,7 @@ class Exact:
 
     Parameters
     ----------
-    question : Question
+    problem : Problem
         What is asked.
     densities : sequence of float
         Candidates.
@@ -154,9 +154,9 @@ class Exact:
     """
 
     def __init__(
-        self, question: Question, densities: Sequence[float], weights: moo.ObjectiveWeights | None = None, seed: int = 0
+        self, problem: Problem, densities: Sequence[float], weights: moo.ObjectiveWeights | None = None, seed: int = 0
     ) -> None:
-        self.question, self.densities, self.weights, self.seed = question, tuple(densities), weights, seed
+        self.problem, self.densities, self.weights, self.seed = problem, tuple(densities), weights, seed
         self._gains: dict[tuple[str, float], float] = {}
         self._of: dict[tuple[object, ...], float] = {}
         self._source: GradientSource | None = None
@@ -164,9 +164,9 @@ class Exact:
     def times(self, latency: Floats, bandwidth: Floats) -> tuple[Floats, Floats]:
         """Return seconds to communicate and to select, each of shape (exchanges, densities, states)."""
         column = np.array(self.densities)[:, np.newaxis]
-        where: OperatingPoint = replace(self.question.point, latency=latency, bandwidth=bandwidth, density=column)
+        where: OperatingPoint = replace(self.problem.point, latency=latency, bandwidth=bandwidth, density=column)
         shape = (len(self.densities), len(latency))
-        found = [self.question.cost_model(one, where) for one in track_progress(self.question.among, 0.5)]
+        found = [self.problem.cost_model(one, where) for one in track_progress(self.problem.among, 0.5)]
         communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
         return communicate, np.stack([np.broadcast_to(one.select, shape) for one in found])
 
@@ -195,14 +195,14 @@ class Exact:
         ]
         source = self._source
         return Gains(
-            source=clean(self.question.gradients_name),
+            source=clean(self.problem.gradients_name),
             workers=source.workers,
             entries=source.parameters,
             of=tuple(listed),
         )
 
     def _gain(self, place: int, density: float) -> float:
-        choice = self.question.among[place]
+        choice = self.problem.among[place]
         if choice.kind != "sparse":
             # What half precision rounds off is less than 1e-6 of the squares.
             return 1.0
@@ -218,9 +218,9 @@ class Exact:
 
     def _measured(self, choice: Choice, density: float) -> float:
         if self._source is None:
-            if self.question.gradients is None:
+            if self.problem.gradients is None:
                 raise InputError("there are no gradients to measure gains on", file="--ratios")
-            self._source = self.question.gradients()
+            self._source = self.problem.gradients()
         source = self._source
         if source.workers * source.parameters > LARGEST_SAMPLE:
             found = f"{source.workers} x {source.parameters:,} entries of gradients"
@@ -275,20 +275,20 @@ def centres(edges: Floats) -> Floats:
     return np.asarray(np.sqrt(edges[1:] * edges[:-1]))
 
 
-def _range(question: Question, name: Literal["latency", "bandwidth"]) -> tuple[float, float]:
+def _range(problem: Problem, name: Literal["latency", "bandwidth"]) -> tuple[float, float]:
     """Return the range of an axis if none is asked for."""
-    beyond = 10.0 if question.trajectory is None else 1.25
-    seen = np.atleast_1d(getattr(question.point if question.trajectory is None else question.trajectory, name))
+    beyond = 10.0 if problem.trajectory is None else 1.25
+    seen = np.atleast_1d(getattr(problem.point if problem.trajectory is None else problem.trajectory, name))
     # Of links without latency alone there is no range in logarithms.
     known = seen[seen > 0] if (seen > 0).any() else np.array([_NO_LATENCY])
     return float(known.min()) / beyond, float(known.max()) * beyond
 
 
 def _numbered(
-    question: Question, densities: Sequence[float], choice: NDArray[np.intp], rate: NDArray[np.intp]
+    problem: Problem, densities: Sequence[float], choice: NDArray[np.intp], rate: NDArray[np.intp]
 ) -> tuple[list[tuple[int, float]], NDArray[np.intp]]:
     """Return the pairs of exchange and density that occur, and the number of each cell's."""
-    sparse = np.array([one.kind == "sparse" for one in question.among])
+    sparse = np.array([one.kind == "sparse" for one in problem.among])
     # Whatever is asked for, the whole gradient is sent whole.
     density = np.where(sparse[choice], np.array(densities)[rate], 1.0)
     cells = list(zip(choice.ravel().tolist(), density.ravel().tolist(), strict=True))
@@ -309,7 +309,7 @@ def _loss(table: PolicyTable, pairs: Sequence[tuple[int, float]], exact: Exact, 
     worst = int(lost.argmax())
     densities = np.array([density for _, density in pairs])
     chosen = table.which(latency, bandwidth)
-    sparse = np.array([one.kind == "sparse" for one in exact.question.among])
+    sparse = np.array([one.kind == "sparse" for one in exact.problem.among])
     wanted = np.where(sparse[place], np.array(exact.densities)[rate], 1.0)
     return Loss(
         points=PROBED,

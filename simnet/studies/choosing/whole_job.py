@@ -3,7 +3,7 @@
 Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
 and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,
 spread over the job (`simnet.job.sampling`), and whoever may be the fastest in ever more of them, in the end in all. So
-effort goes where the decision is. What may be spent is counted in messages and entries, so that the same question has
+effort goes where the decision is. What may be spent is counted in messages and entries, so that the same problem has
 the same answer on every machine.
 
 What a sample leaves open is the `error` of a row. It is small beside what links and devices may be off by, of which the

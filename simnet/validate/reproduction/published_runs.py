@@ -17,8 +17,8 @@ import pandas as pd
 
 from simnet.calibration.measured import load_dataset as measured
 from simnet.scenario import load, runner
-from simnet.studies.choosing.asking import answer
-from simnet.studies.choosing.flags import Flags
+from simnet.studies.choosing.answer import answer
+from simnet.studies.choosing.request import ChooseRequest
 from simnet.validate.published import read
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
@@ -207,7 +207,7 @@ def sockets() -> list[Row]:
 def _dense(workers: int, parameters: int, latency: str, rate: str) -> Interval:
     """Return the time of a dense exchange and its interval [s]."""
     found = answer(
-        Flags(
+        ChooseRequest(
             workers=workers,
             parameters=parameters,
             density="1",
@@ -218,7 +218,7 @@ def _dense(workers: int, parameters: int, latency: str, rate: str) -> Interval:
             stack="nccl",
         )
     )
-    ((_, seconds, low, high),) = found.bars()
+    ((_, seconds, low, high),) = found.bars
     return Interval(low, high, seconds)
 
 

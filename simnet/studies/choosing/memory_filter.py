@@ -16,7 +16,7 @@ from simnet.report import cost_summary
 from simnet.studies import options
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
-from simnet.studies.choosing.rehearsals import first_rows
+from simnet.studies.choosing.sampled_exchanges import first_rows
 
 MOST_WORKERS = 1024
 """The most workers whose schemes are made to see what they hold at an operating point."""
@@ -155,7 +155,7 @@ def at_point(
     limit : float, optional
         What a device holds [byte].
     seed, shape
-        As of `simnet.studies.choosing.rehearsals.Rehearsals`.
+        As of `simnet.studies.choosing.sampled_exchanges.SampledExchanges`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Rehearsals: what exchanges of gradients like those of a job send and run, where no formula of the density says it.
+"""Exchanges of sampled gradients like those of a job, where no formula of the density says what is sent.
 
 Thresholds, unions and fill-in follow the gradients, those before as much as those of the moment, by the residual. So a
 job is rehearsed: synthetic gradients with the layers of the model, on a sample of its entries, are drawn once, and all
@@ -151,8 +151,8 @@ def _volumes() -> pd.DataFrame:
     return rows.assign(**{end: middle * (rows[end] / middle) ** wider for end in ("least", "most")})
 
 
-class Rehearsals:
-    """Rehearsals of jobs, each made once, and kept.
+class SampledExchanges:
+    """SampledExchanges of jobs, each made once, and kept.
 
     Parameters
     ----------
@@ -253,12 +253,12 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | No
     point : OperatingPoint
         The job; its fields are numbers.
     seed, shape
-        As of `Rehearsals`.
+        As of `SampledExchanges`.
 
     Raises
     ------
     InputError
-        As `Rehearsals.of` does.
+        As `SampledExchanges.of` does.
     """
     scheme, rows = first_rows(choice, point, seed, shape, _SMALL)
     found = scheme.exchange(rows)
@@ -279,14 +279,14 @@ def first_rows(
     point : OperatingPoint
         The job; its fields are numbers.
     seed, shape
-        As of `Rehearsals`.
+        As of `SampledExchanges`.
     least : int
         Entries of a worker where the scheme keeps k of any gradient.
 
     Raises
     ------
     InputError
-        As `Rehearsals.of` does.
+        As `SampledExchanges.of` does.
     """
     parameters, density = int(point.parameters), float(point.density)
     entries = _entries(point) if choice.kernel_calls is None else min(least, parameters)
@@ -318,7 +318,7 @@ def _rehearsed(
     size : (int, int)
         Entries of each worker, and iterations.
     seed, shape
-        As of `Rehearsals`.
+        As of `SampledExchanges`.
     """
     entries, iterations = size
     source = synthetic(**_gradients(point, entries, seed, shape))

@@ -34,7 +34,7 @@ from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.holding import HEADING
+from simnet.studies.choosing.memory_filter import HEADING
 from simnet.studies.choosing.output import advice, lead, share, undetermined
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
@@ -102,7 +102,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class JobGrid:
     """The decision: every job of the grid under every exchange, the fastest first.
 
     Parameters
@@ -315,7 +315,7 @@ class SideBySide:
         return [(self.label(row), row.seconds, row.low, row.high) for row in self.rows if math.isfinite(row.seconds)]
 
 
-def side_by_side(
+def rank_job_grid(
     scenario: str,
     parameters: Sequence[str],
     schemes: Sequence[str] = (),
@@ -325,7 +325,7 @@ def side_by_side(
     error: float | None = None,
     pool: Pool,
     progress: Callable[[float], None] = lambda done: None,
-) -> SideBySide:
+) -> JobGrid:
     """Simulate the jobs of a grid, and rank them.
 
     Parameters
@@ -356,7 +356,7 @@ def side_by_side(
     --------
     >>> from simnet.base.processes import InlinePool
     >>> fields = ["job.iterations=2", "job.scale=200000", "exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"]
-    >>> found = side_by_side("local_steps_wan", ["job.strategy.period=5,20"], overrides=fields, pool=InlinePool())
+    >>> found = rank_job_grid("local_steps_wan", ["job.strategy.period=5,20"], overrides=fields, pool=InlinePool())
     >>> [found.label(row) for row in found.rows][0], found.inner_steps
     ('period 20, topk', 200)
     """
@@ -406,7 +406,7 @@ def side_by_side(
     notes = costs_told(base.device, [row.candidate for row in rows], base.source.workers)
     notes += computing_told(one.computing for one in loaded.values())
     warnings |= dict.fromkeys(told for one in loaded.values() for told in one.warnings)
-    return SideBySide(
+    return JobGrid(
         planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused),
         tuple(notes), tuple(warnings),
     )  # fmt: skip
