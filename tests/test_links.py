@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from validating.page import repeated
 
 from commands import did
 from simnet.base.errors import InputError
@@ -18,7 +19,7 @@ from simnet.calibration.readers import log_format, read_measurements
 from simnet.network.stack import STACKS
 from simnet.validate.evaluation import evaluate
 from simnet.validate.evaluation_figures import recorded_figures, worse
-from simnet.validate.links import held_by_links, repeated
+from simnet.validate.links import held_by_links
 from simnet.validate.shapednet import Change, predict
 from simnet.validate.shapednet.exchanges import schedule_of
 from simnet.validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable

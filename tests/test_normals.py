@@ -62,15 +62,17 @@ def described(ordered):
     for layer, given in enumerate(ordered):
         one = {"name": f"layer{layer}", **plain}
         if given:
-            one["magnitudes"] = np.sort(np.abs(random.standard_normal((2, len(BEYOND))))).tolist()
-        if given == "kinds":
-            one |= {"kinds": [(-1, 0), (0.5, 0.3)], "shares": [(0.5, 0.5), (0.8, 0.2)], "agree": (0.3, 0.2)}
+            kinds, shares = (
+                ([(-1, 0), (0.5, 0.3)], [(0.5, 0.5), (0.8, 0.2)]) if given == "two" else ([(0, 0)], [(1,)] * 2)
+            )
+            one |= {"magnitudes": np.sort(np.abs(random.standard_normal((2, len(BEYOND))))).tolist(), "kinds": kinds}
+            one |= {"shares": shares, "agree_bands": [(0.3,) * 5, (0.2,) * 5], "against": (1, 0.5)}
         layers.append(one)
     whole = {"name": "x", "steps": 40, "knots": (0, 1), "worker_spread": (0.2, 0.1), "memory": 0.6, "fixed": 0.4}
     return SyntheticParameters.model_validate_json(json.dumps(whole | {"period": 2.0, "layers": layers}))
 
 
-@pytest.mark.parametrize("ordered", [(False,) * 3, (False, True, "kinds"), (True, True, "kinds")])
+@pytest.mark.parametrize("ordered", [(False,) * 3, (False, True, "two"), (True, True, "two")])
 @pytest.mark.parametrize("kept", [0, 1 << 29])
 def test_gradients_are_the_same_however_they_are_made(monkeypatch, ordered, kept):
     shapes = [("a", (40, 1000)), ("b", (300, 300)), ("c", (7, 7))]
@@ -88,7 +90,7 @@ def test_gradients_are_the_same_however_they_are_made(monkeypatch, ordered, kept
         assert np.array_equal(bits(one), bits(other))
 
 
-@pytest.mark.parametrize("ordered", [(False,) * 3, (False, True, "kinds")])
+@pytest.mark.parametrize("ordered", [(False,) * 3, (False, True, "two")])
 @pytest.mark.parametrize("aside", [1 << 22, 1])
 def test_gradients_that_are_added_are_those_that_are_made(monkeypatch, ordered, aside):
     monkeypatch.setattr(normals, "_WORTH", 0)

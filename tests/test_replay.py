@@ -35,17 +35,15 @@ def schedules(draw):
 
 @given(schedules())
 def test_every_message_is_sent_once_and_received_once_and_pairs_agree_on_their_order(schedule):
-    plans = [replay.plan(schedule, rank) for rank in range(schedule.n_ranks)]
+    plans = [replay.steps_of_rank(schedule, rank) for rank in range(schedule.n_ranks)]
     columns = schedule.columns()
     sent, received = {}, {}
     for rank, one in enumerate(plans):
-        for step in one.steps:
+        for step in one:
             for part in step.sends:
                 sent.setdefault((rank, part.peer), []).append((part.number, part.last - part.first))
-                assert part.last <= one.to_send
             for part in step.receives:
                 received.setdefault((part.peer, rank), []).append((part.number, part.last - part.first))
-                assert part.last <= one.to_receive
     assert sent == received
     numbers = sorted(number for messages in sent.values() for number, _ in messages)
     assert numbers == list(range(schedule.n_messages))

@@ -13,7 +13,7 @@ from simnet.traces import normals, ordering, recorded, refining, signs, syntheti
 from simnet.traces.ordering import EntryKinds
 from simnet.traces.refining import BANDS, BEYOND
 from simnet.traces.synthetic import row_count
-from simnet.traces.synthetic_parameters import LayerParameters, SyntheticParameters
+from simnet.traces.synthetic_parameters import ORDERED, LayerParameters, SyntheticParameters
 
 SIZE, STEPS = 20_000, 40
 SPREAD = np.linspace(-3.0, 3.0, 61)
@@ -32,6 +32,8 @@ def parameters(knots=2, **changes):
         "kinds": tuple((0.0, float(one)) for one in SPREAD),
         "shares": (tuple((share / share.sum()).tolist()),) * knots,
         "magnitudes": (tuple(np.exp(-3 + 4 * np.linspace(0, 1, len(BEYOND))).tolist()),) * knots,
+        "agree_bands": ((0.0,) * (len(BANDS) + 1),) * knots,
+        "against": (1.0,) * knots,
         **changes,
     }
     return SyntheticParameters(
@@ -207,7 +209,7 @@ def test_workers_stand_alone_and_compiled_loops_make_the_same(trace, monkeypatch
         ({"own_lasting": ((0.8,), (0.1, 0.1))}, "own_lasting of layer 'w' must have as many values at each knot"),
         ({"lasting": ((0.8,),)}, "lasting must have 2 rows, one for each knot"),
         ({"agree_bands": ((0.8,), (0.1,))}, "at least 5 items"),
-        ({"own_lasting": ((0.8,), (0.1,)), "magnitudes": None, "kinds": None, "shares": None}, "must have magnitudes"),
+        ({"own_lasting": ((0.8,), (0.1,))} | dict.fromkeys(ORDERED), "must have magnitudes"),
     ],
 )
 def test_what_is_no_parameter(changes, says):

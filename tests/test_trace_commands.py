@@ -12,18 +12,17 @@ from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
 from simnet.traces.comparing import compare_with_synthetic, describe_trace
-from simnet.traces.converting import Part, ReadArchive, in_memory, write_npz
+from simnet.traces.converting import ReadArchive, in_memory, part_of, write_npz
 from simnet.traces.files import decode_values, encode_values
 from simnet.traces.ordering import (
     SHARES,
     EntryKinds,
     count_largest,
     fit_order,
-    lognormal_kinds,
     overall_share_beyond,
     share_beyond,
 )
-from simnet.traces.refining import BEYOND, COARSE
+from simnet.traces.refining import BANDS, BEYOND
 from simnet.traces.statistics import build_up, overlap
 from simnet.traces.synthetic_parameters import LayerParameters
 
@@ -155,9 +154,8 @@ class TestFit:
     @pytest.mark.parametrize(
         "kinds",
         [
-            lognormal_kinds(0.0),
-            lognormal_kinds(1.0, dead=0.3),
-            lognormal_kinds(1.0, 0.4),
+            EntryKinds(np.ones(1), np.zeros(1), np.zeros(1)),
+            EntryKinds(np.array([0.3, 0.3, 0.4]), np.zeros(3), np.array([-12.0, -0.5, 0.8])),
             EntryKinds(np.array([0.7, 0.3]), np.array([2.0, 0.0]), np.array([0.5, 0.0])),
         ],
     )
@@ -211,8 +209,9 @@ class TestFit:
     def test_small_layers_have_every_kind_in_its_share(self):
         """Entries of a kind that is large at all workers: as many as its share says, whatever the seed."""
         layer = LayerParameters(
-            name="w", matrix=True, rms=(1.0,), dead=(0.0,), spread=(0.0,), tail=(0.0,), shared=(0.0,), agree=(0.0,),
-            magnitudes=(tuple((1.0 / BEYOND).tolist()),), kinds=((0.0, -8.0), (-6.0, 3.0)), shares=((0.9, 0.1),),
+            name="w", matrix=True, rms=(1.0,), dead=(0.0,), spread=(0.0,), tail=(0.0,), shared=(0.0,),
+            agree_bands=((0.0,) * (len(BANDS) + 1),), against=(1.0,), magnitudes=(tuple((1.0 / BEYOND).tolist()),),
+            kinds=((0.0, -8.0), (-6.0, 3.0)), shares=((0.9, 0.1),),
         )  # fmt: skip
         like = SyntheticParameters(
             name="two", steps=9, knots=(0.0,), worker_spread=(0.0,), memory=0.0, fixed=0.3, period=1.0, layers=(layer,)
@@ -222,19 +221,6 @@ class TestFit:
             assert build_up(gradients, 0.1) == 1
             assert build_up(gradients, 0.05) > 1.5
             assert build_up(gradients, 0.15) > 1.3
-
-    def test_tables_without_kinds(self, tmp_path):
-        """Files may give quantiles in a coarser table, and a lognormal order in place of kinds."""
-        layer = {
-            "name": "w", "matrix": True, "rms": [1.0], "dead": [0.2], "spread": [1.0], "tail": [0.0], "shared": [0.1],
-            "skew": 0.2, "magnitudes": [(1.0 / COARSE - 1.0).tolist()],
-        }  # fmt: skip
-        said = {"version": 1, "name": "old", "steps": 9, "knots": [0.0], "worker_spread": [0.0], "memory": 0.0,
-                "fixed": 0.5, "period": 1.0, "layers": [layer]}  # fmt: skip
-        (tmp_path / "old.json").write_text(json.dumps(said))
-        gradients = synthetic(50_000, 3, like=tmp_path / "old.json").gradients(3)
-        np.testing.assert_allclose(np.quantile(np.abs(gradients), [0.5, 0.9, 0.99]), [1.0, 9.0, 99.0], rtol=0.1)
-        assert 1.2 < build_up(gradients, 0.05) < 2.5
 
     @pytest.mark.parametrize("ending", ["png", "svg"])
     def test_the_command(self, small, tmp_path, ending):
@@ -260,10 +246,9 @@ class TestFit:
         for change, says in (
             (lambda layer: layer["magnitudes"].pop(), "magnitudes must have 6 rows"),
             (lambda layer: layer["magnitudes"][0].reverse(), "must ascend"),
-            (lambda layer: layer["magnitudes"][0].pop(), "magnitudes of layer"),
-            (lambda layer: layer.update(skew=9.0), "skew"),
+            (lambda layer: layer["magnitudes"][0].pop(), "magnitudes[0]"),
             (lambda layer: layer["kinds"].pop(), "shares of layer 'weight' must have"),
-            (lambda layer: layer.pop("shares"), "must have kinds and shares"),
+            (lambda layer: layer.pop("shares"), "must have all of magnitudes, kinds, shares"),
             (lambda layer: layer["shares"].pop(), "shares must have 6 rows"),
             (lambda layer: layer["shares"][0].__setitem__(0, -1.0), "shares[0][0]"),
             (lambda layer: layer["kinds"][0].__setitem__(1, 1e9), "kinds[0][1]"),
@@ -409,7 +394,7 @@ class TestConvert:
     def test_archives_of_strangers(self, small, tmp_path):
         def refused(change):
             path = tmp_path / "bad.npz"
-            write_npz(Part(recorded(small), steps=[0]), path, "fp32")
+            write_npz(part_of(recorded(small), steps=[0]), path, "fp32")
             with zipfile.ZipFile(path) as archive:
                 members = {name: archive.read(name) for name in archive.namelist()}
             change(members)

@@ -517,6 +517,8 @@ class TestParameters:
             kinds=kinds,
             shares=((1.0,) * len(kinds),),
             magnitudes=(tuple(np.linspace(1.0, 2.0, len(BEYOND))),),
+            agree_bands=((0.0,) * 5,),
+            against=(1.0,),
         )
         like = synthetic(10, 1).like.model_copy(update={"knots": (0.0,), "layers": (layer,), "worker_sizes": ((1.0,),)})
         found = np.abs(synthetic(20_000, 2, like=like).gradients(3))

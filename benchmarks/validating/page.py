@@ -19,9 +19,11 @@ from simnet.calibration.intervals import BIN_NAMES, bin_of
 from simnet.validate.evaluation import FROM_BASE, HALVES
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from simnet.validate.jobs import report as jobs
-from simnet.validate.links import AGAIN, repeated, winners
+from simnet.validate.links import AGAIN, winners
 from simnet.validate.links import TITLES as LINK_TITLES
 from simnet.validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
+from simnet.validate.shapednet.libraries import predictable
+from simnet.validate.shapednet.links import COLUMNS
 from validating import alike, chances, constants, coverage, held_out, likeness
 
 MODELS = {
@@ -397,6 +399,21 @@ def _split(split: str, part: pd.DataFrame, results: Mapping[str, Any], figure: s
         ([*row, _share(noise.get(row[0]))] for row in _rows(by_set, models)),
     )
     return "\n".join(lines) + "\n"
+
+
+def repeated(first: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """Return settings that were measured twice: the repeatability of such times.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``collective``, ``ranks``, ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``size`` [byte],
+        ``seconds`` and ``seconds_again``, the medians, and ``apart``, the difference over the second one.
+    """
+    keys = ["collective", "algorithm", "ranks", *COLUMNS, "size"]
+    once, twice = (predictable(rows)[[*keys, "seconds"]] for rows in (first, again))
+    both = once.merge(twice, on=keys, suffixes=("", "_again"))
+    return both.assign(apart=abs(both["seconds"] / both["seconds_again"] - 1))
 
 
 def _twice(names: Iterable[str]) -> list[str]:

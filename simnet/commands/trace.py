@@ -145,7 +145,7 @@ def synth(
             [(layer.name, layer.shape) for layer in shapes], workers,
             like=like, iterations=iterations, scale=scale, seed=seed,
         )  # fmt: skip
-    made = converting.Generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
+    made = converting.generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
     with stage_files([out], force, _OF_TRACES) as folder:
         (folder / out.name).mkdir()
         with terminal.progress("steps"):
@@ -242,7 +242,7 @@ def convert(
     kept = {"F16": Dtype.FP16, "BF16": Dtype.BF16}.get(kinds[0], Dtype.FP32) if len(kinds) == 1 else Dtype.FP32
     if dtype is None and archive and kept is Dtype.BF16:
         kept = Dtype.FP32
-    part = converting.Part(
+    part = converting.part_of(
         whole,
         steps=_numbers(steps, "--steps", [point.step for point in whole.info.points]),
         workers=_numbers(workers, "--workers", range(whole.info.workers)),

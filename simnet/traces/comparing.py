@@ -32,6 +32,9 @@ DENSITIES = (0.001, 0.01, 0.1)
 TAIL = 0.01
 """Share of the largest magnitudes from which the tail index is estimated."""
 
+FIGURES = ("gain", "build_up", "overlap_workers", "threshold", "overlap_time")
+"""Of what top-k selects at a step, the last beside the step before."""
+
 FEW = 20
 """With fewer selected entries than this a figure is mostly chance."""
 
@@ -57,25 +60,22 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
     """
     info = source.info
     steps = [point.step for point in info.points]
-    ends = np.cumsum([size for _, size in source.layers]).tolist()
-    tails, per_layer = [], []
-    rows: list[list[dict[str, float | None]]] = [[] for _ in densities]
-    first = np.empty((0, 0), dtype=np.float32)
-    last: list[Support] = [np.empty((0, 0), dtype=np.bool_)] * len(densities)
-    between: list[list[tuple[int, float]]] = [[] for _ in densities]
-    for place, step in track_progress(list(enumerate(steps))):
+    ends = np.cumsum([size for _, size in source.layers])[:-1]
+    tails, layers = np.empty(len(steps)), np.empty((len(steps), len(source.layers), 3))
+    table = np.full((len(densities), len(steps), len(FIGURES)), np.nan)
+    first = gradients = source.recorded(0)
+    chosen: list[Support | None] = [None] * len(densities)
+    for place in track_progress(list(range(len(steps)))):
         gradients = source.recorded(place)
-        first = gradients if place == 0 else first
-        tails.append(_tail(gradients))
-        per_layer.append([_of_layer(part) for part in np.split(gradients, ends[:-1], axis=1)])
+        tails[place] = _tail(gradients)
+        layers[place] = [_of_layer(part) for part in np.split(gradients, ends, axis=1)]
         for which, density in enumerate(densities):
-            chosen = top_k_support(gradients, density)
-            rows[which].append(_selected(gradients, chosen))
-            if place:
-                between[which].append((step - steps[place - 1], support_overlap(last[which], chosen)))
-            last[which] = chosen
-    total = np.array([[one["squares"] for one in layers] for layers in per_layer], dtype=np.float64)
-    share = total / np.maximum(total.sum(axis=1, keepdims=True), 1e-300)
+            table[which, place], chosen[which] = _selected(gradients, chosen[which], density)
+    squares = layers[:, :, 0]
+    share = squares / np.maximum(squares.sum(axis=1, keepdims=True), 1e-300)
+    rms = np.sqrt(squares / [size * source.workers for _, size in source.layers])
+    of_layers = _means(np.dstack([rms, share, layers[:, :, 1:]]), axis=0)
+    following = np.append(False, np.diff(steps) == 1)
     return {
         "name": info.name,
         "workers": source.workers,
@@ -85,29 +85,26 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
         "points": len(steps),
         "steps": steps,
         "dtypes": source.dtypes(),
-        "tail_index": _mean(tails),
+        "tail_index": _known(_means(tails, axis=0)),
         "tail_share": TAIL,
         "densities": [
             {
                 "density": density,
-                **{name: _mean([one[name] for one in rows[which]]) for name in rows[which][0]},
-                "overlap_next": _mean([value for lag, value in between[which] if lag == 1]),
-                "overlap_time": _mean([value for _, value in between[which]]),
+                **dict(zip(FIGURES[:-1], map(_known, _means(rows[:, :-1], axis=0)), strict=True)),
+                "overlap_next": _known(_means(rows[following, -1], axis=0)),
+                "overlap_time": _known(_means(rows[:, -1], axis=0)),
                 "overlap_first_last": overlap(first, gradients, density) if len(steps) > 1 else None,
             }
-            for which, density in enumerate(densities)
+            for density, rows in zip(densities, table, strict=True)
         ],
         "layers": [
             {
                 "name": shape.name,
                 "shape": list(shape.shape),
                 "entries": size,
-                "rms": _mean([math.sqrt(one[which]["squares"] / (size * source.workers)) for one in per_layer]),
-                "share": float(share[:, which].mean()),
-                "zeros": _mean([one[which]["zeros"] for one in per_layer]),
-                "tail_index": _mean([one[which]["tail_index"] for one in per_layer]),
+                **dict(zip(("rms", "share", "zeros", "tail_index"), map(_known, row), strict=True)),
             }
-            for which, (shape, (_, size)) in enumerate(zip(source.shapes, source.layers, strict=True))
+            for shape, (_, size), row in zip(source.shapes, source.layers, of_layers, strict=True)
         ],
     }
 
@@ -137,73 +134,71 @@ def compare_with_synthetic(
     gain over the whole range of densities, ``thresholds`` the threshold at each step over the first.
     """
     other = synthetic_twin(source, parameters, seed)
-    P = min(workers, source.workers)
-    n = source.parameters
+    P, n = min(workers, source.workers), source.parameters
     curve = np.unique(np.round(np.geomspace(1, n, _CURVE)).astype(int)) / n
     gains = np.zeros((2, len(curve)))
-    table: list[list[list[dict[str, float | None]]]] = [[[], []] for _ in densities]
-    before: list[list[Support]] = []
     steps = [point.step for point in source.info.points]
+    table = np.full((len(densities), 2, len(steps), len(FIGURES)), np.nan)
+    chosen: list[list[Support | None]] = [[None, None] for _ in densities]
     for place, step in track_progress(list(enumerate(steps))):
-        both = [source.recorded(place), other.gradients(step)]
-        selected = []
-        for side, gradients in enumerate(both):
+        for side, gradients in enumerate((source.recorded(place), other.gradients(step))):
             gains[side] += _gains(gradients, curve) / len(steps)
-            selected.append([top_k_support(gradients, density) for density in densities])
-            for which, chosen in enumerate(selected[side]):
-                row = _selected(gradients, chosen, P)
-                row["overlap_time"] = support_overlap(before[side][which], chosen) if before else None
-                table[which][side].append(row)
-        before = selected
-    found = []
-    for which, density in enumerate(densities):
-        real, made = ({name: _mean([one[name] for one in side]) for name in side[0]} for side in table[which])
-        for values, rows in zip((real, made), table[which], strict=True):
-            start, end = rows[0]["threshold"], rows[-1]["threshold"]
-            values["threshold_drift"] = end / start if start and end is not None else None
-        found.append(
-            {
-                "density": density,
-                "selected": max(1, round(density * n)),
-                **{
-                    name: {
-                        "real": real[name],
-                        "synthetic": made[name],
-                        "ratio": _ratio(made[name], real[name]),
-                        "error": _error(table[which], name),
-                    }
-                    for name in real
-                },
-            }
-        )
+            for which, density in enumerate(densities):
+                figures, chosen[which][side] = _selected(gradients, chosen[which][side], density, P)
+                table[which, side, place] = figures
+    thresholds = table[..., FIGURES.index("threshold")]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = thresholds / thresholds[:, :, :1]
+        logs = np.log(table[:, 1] / table[:, 0])
+        means = np.dstack([_means(table, axis=2), relative[:, :, -1:]])
+        ratios = means[:, 1] / means[:, 0]
+    # The scatter over the steps, of a mean and of two of them.
+    some = np.ma.masked_invalid(logs)
+    count = some.count(axis=1)
+    scatter = np.where(count >= _FEWEST_FOR_ERROR, some.std(axis=1, ddof=1).filled(np.nan), np.nan)
+    drift = math.sqrt(2) * scatter[:, FIGURES.index("threshold"), None]
+    errors = np.hstack([scatter / np.sqrt(np.maximum(count, 1)), drift])
+    both = np.stack([means[:, 0], means[:, 1], ratios, errors], axis=2)
+    kinds = ("real", "synthetic", "ratio", "error")
     return {
         "name": source.info.name,
         "workers": P,
         "steps": steps,
-        "densities": found,
-        "curve": {"density": curve.tolist(), "real": gains[0].tolist(), "synthetic": gains[1].tolist()},
-        "thresholds": [
+        "densities": [
             {
                 "density": density,
-                "real": _relative([one["threshold"] for one in table[which][0]]),
-                "synthetic": _relative([one["threshold"] for one in table[which][1]]),
+                "selected": max(1, round(density * n)),
+                **{
+                    name: dict(zip(kinds, map(_known, row), strict=True))
+                    for name, row in zip((*FIGURES, "threshold_drift"), rows, strict=True)
+                },
             }
-            for which, density in enumerate(densities)
+            for density, rows in zip(densities, both, strict=True)
+        ],
+        "curve": {"density": curve.tolist(), "real": gains[0].tolist(), "synthetic": gains[1].tolist()},
+        "thresholds": [
+            {"density": density, "real": list(map(_known, real)), "synthetic": list(map(_known, made))}
+            for density, (real, made) in zip(densities, relative, strict=True)
         ],
     }
 
 
-def _selected(gradients: Values, chosen: Support, workers: int | None = None) -> dict[str, float | None]:
-    """Return statistics of what top-k selects, as those of `simnet.traces.statistics`."""
+def _selected(
+    gradients: Values, before: Support | None, density: float, workers: int | None = None
+) -> tuple[list[float], Support]:
+    """Return `FIGURES` of what top-k selects, given what it selected at the step before, and what it selects."""
+    chosen = top_k_support(gradients, density)
     P, k = len(chosen), int(chosen[0].sum())
     magnitudes = np.abs(gradients[chosen]).reshape(P, k)
     kept, total = (np.square(one, dtype=np.float64).sum(axis=1) for one in (magnitudes, gradients))
-    return {
-        "gain": float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0))),
-        "build_up": float(chosen[:workers].any(axis=0).sum() / k),
-        "overlap_workers": worker_support_overlap(chosen) if P > 1 else None,
-        "threshold": float(magnitudes.min(axis=1).mean(dtype=np.float64)),
-    }
+    found = [
+        float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0))),
+        float(chosen[:workers].any(axis=0).sum() / k),
+        worker_support_overlap(chosen) if P > 1 else math.nan,
+        float(magnitudes.min(axis=1).mean(dtype=np.float64)),
+        math.nan if before is None else support_overlap(before, chosen),
+    ]
+    return found, chosen
 
 
 def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -217,41 +212,25 @@ def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.floa
     return found / len(gradients)
 
 
-def _of_layer(part: Values) -> dict[str, Any]:
-    return {
-        "squares": float(np.square(part, dtype=np.float64).sum()),
-        "zeros": float((part == 0).mean()),
-        "tail_index": _tail(part) if part.shape[1] >= _FEWEST_FOR_TAIL else None,
-    }
+def _of_layer(part: Values) -> tuple[float, float, float]:
+    """Return the sum of squares, the share of zeros, and the tail index."""
+    squares = float(np.square(part, dtype=np.float64).sum())
+    return squares, float((part == 0).mean()), _tail(part) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 
 
-def _tail(gradients: Values) -> float | None:
-    """Return Hill's estimate, None if the tail includes zeros or does not decay."""
+def _tail(gradients: Values) -> float:
+    """Return Hill's estimate, NaN if the tail includes zeros or does not decay."""
     if gradients.shape[1] < 2:
-        return None
+        return math.nan
     with np.errstate(divide="ignore", invalid="ignore"):
         found = tail_index(gradients, TAIL)
-    return found if math.isfinite(found) and found > 0 else None
+    return found if math.isfinite(found) and found > 0 else math.nan
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+def _means(table: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Return the mean of what is known; NaN where nothing is."""
+    return np.asarray(np.ma.filled(np.ma.masked_invalid(table).mean(axis=axis), np.nan))
 
 
-def _ratio(made: float | None, real: float | None) -> float | None:
-    return made / real if made is not None and real else None
-
-
-def _error(rows: Sequence[Sequence[dict[str, float | None]]], name: str) -> float | None:
-    """Return the standard error of a ratio, from its scatter over the steps; None with fewer than three."""
-    of_ends = name == "threshold_drift"
-    pairs = zip(*([one.get("threshold" if of_ends else name) for one in side] for side in rows), strict=True)
-    logs = [math.log(made / real) for real, made in pairs if real and made]
-    if len(logs) < _FEWEST_FOR_ERROR:
-        return None
-    return float(np.std(logs, ddof=1)) * math.sqrt(2 if of_ends else 1 / len(logs))
-
-
-def _relative(values: Sequence[float | None]) -> list[float | None]:
-    return [value / values[0] if value is not None and values[0] else None for value in values]
+def _known(value: NDArray[np.float64] | float) -> float | None:
+    return float(value) if np.isfinite(value) else None

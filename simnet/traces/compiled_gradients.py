@@ -29,7 +29,6 @@ from simnet.base.compiling import UNCOUNTED, Function, compile_function
 
 ROOM, BLOCK = 4096, 4096
 LANES = 4
-MOVED = 64
 SUMS = SUMMED // LEAF
 _MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
 _WORD = 1 << 64
@@ -50,19 +49,7 @@ def _tables() -> tuple[Any, Any, Any]:
     return (ends / _SCALE).astype(np.float32), inside.astype(np.int32), heights.astype(np.float32)
 
 
-def _chords() -> Any:
-    """Return offset and slope of the density's chord in each strip, and its largest error."""
-    ends = _WIDTH.astype(np.float64) * _SCALE
-    first, last = np.concatenate([[0.0, 0.0], ends[1:-1]]), ends
-    heights = _HEIGHT.astype(np.float64)
-    slope = np.diff(heights, prepend=1.0) / (last - first)
-    # The second derivative of exp(-x^2 / 2) is at most 1; what float32 rounds is less than the rest.
-    off = (last - first) ** 2 / 8 + 1e-6
-    return np.column_stack([np.roll(heights, 1) - slope * first, slope, off]).astype(np.float32)
-
-
 _WIDTH, _INSIDE, _HEIGHT = _tables()
-_CHORD = _chords()
 _R, _OVER_R = np.float32(_TAIL), np.float32(1 / _TAIL)
 # The multiplier of as many steps as there are lanes, and what the increment is multiplied by in them.
 _LEAP = pow(_MULTIPLIER, LANES, 1 << 128)
@@ -99,24 +86,8 @@ def _multiplied_type(
     return pair(*[uint64] * 6), generate
 
 
-def _moved_type(context: Any, source: Any, start: Any, target: Any, place: Any) -> Any:
-    vector = ir.VectorType(ir.FloatType(), MOVED)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def address(array: int) -> Any:
-            data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
-            return builder.bitcast(builder.gep(data, [arguments[array + 1]]), vector.as_pointer())
-
-        builder.store(builder.load(address(0), align=4), address(2), align=4)
-        return context.get_dummy_value()
-
-    return types.void(source, int64, target, int64), generate
-
-
 _multiplied: Any = intrinsic(_multiplied_type)
 """High and low word of a number of 128 bits times another, plus a third."""
-_moved: Any = intrinsic(_moved_type)
-"""Copy `MOVED` entries from somewhere in one array to somewhere in another."""
 
 
 def _inlined(function: Function) -> Function:
@@ -195,9 +166,7 @@ def _outside(drawn: Any, state: Any, bits: Any, normals: Any, flags: Any, outsid
                 return (-beyond if (magnitude >> uint32(8)) & uint32(1) else beyond), 1
     x = float32(magnitude) * _WIDTH[strip]
     height = (_HEIGHT[strip - 1] - _HEIGHT[strip]) * _uniform(state, bits, normals, flags, outside) + _HEIGHT[strip]
-    # Most heights are so far from the chord that no exponential is needed.
-    over, off = height - (_CHORD[strip, 0] + _CHORD[strip, 1] * x), _CHORD[strip, 2]
-    if over < -off or (over <= off and height < math.exp(-0.5 * x * x)):
+    if height < math.exp(-0.5 * x * x):
         return (-x if (drawn >> uint32(8)) & uint32(1) else x), 1
     return float32(0), 0
 
@@ -214,13 +183,7 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
             which += 1
         state[5] = which
         inside = min(outside[which] - place, out.size - done)
-        whole = min(inside, out.size - MOVED + 1 - done, ROOM - MOVED + 1 - place)
-        moved = 0
-        while moved < whole:
-            # Some of what comes after them, too: that is written over.
-            _moved(normals, place + moved, out, done + moved)
-            moved += MOVED
-        for i in range(moved, inside):
+        for i in range(inside):
             out[done + i] = normals[place + i]
         done += inside
         state[4] += inside

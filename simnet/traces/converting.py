@@ -11,10 +11,11 @@ import io
 import re
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
@@ -39,107 +40,96 @@ _MOST_MEMBERS = 1_000_000
 
 
 class Steps(Protocol):
-    """A trace to write: a description, and the gradients of its recorded steps."""
+    """A trace to write: a description, and what returns the gradients of a recorded step, float32 of shape (P, n)."""
 
     @property
     def info(self) -> TraceInfo:
         """The description."""
 
-    def recorded(self, point: int) -> Values:
-        """Return the gradients of a recorded step; float32 of shape (P, n)."""
+    def recorded(self, point: int, /) -> Values:
+        """Return the gradients of one of the points."""
 
 
-class Part:
-    """Some of the steps, workers and entries of a trace, as `Steps`."""
-
-    def __init__(
-        self,
-        whole: Steps,
-        *,
-        steps: Sequence[int] | None = None,
-        workers: Sequence[int] | None = None,
-        entries: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        info = whole.info
-        at = {point.step: place for place, point in enumerate(info.points)}
-        for step in steps or ():
-            if step not in at:
-                shown = ", ".join(map(str, list(at)[:20])) + (", ..." if len(at) > 20 else "")
-                raise InputError(f"step {step} is not recorded; there are {shown}", file="--steps")
-        for worker in workers or ():
-            if not 0 <= worker < info.workers:
-                raise InputError(f"there are workers 0 to {info.workers - 1}, got {worker}", file="--workers")
-        self._whole = whole
-        self._points = [at[step] for step in sorted(set(steps))] if steps is not None else list(at.values())
-        self._rows = None if workers is None else list(dict.fromkeys(workers))
-        sizes = [prod(layer.shape) for layer in info.layers]
-        ends = np.cumsum(sizes).tolist()
-        self._columns: NDArray[np.int64] | None = None
-        layers = info.layers
-        if entries is not None and any(size > entries for size in sizes):
-            chosen = [
-                np.sort(stream(seed, "traces", "entries", layer.name).choice(size, min(entries, size), replace=False))
-                for layer, size in zip(layers, sizes, strict=True)
-            ]
-            self._columns = np.concatenate(
-                [part + end - size for part, end, size in zip(chosen, ends, sizes, strict=True)]
-            )
-            layers = tuple(
-                layer
-                if size <= entries
-                else RecordedLayer(name=layer.name, shape=(entries,), of=layer.of or layer.shape)
-                for layer, size in zip(layers, sizes, strict=True)
-            )
-        self.info = info.model_copy(
-            update={
-                "workers": info.workers if self._rows is None else len(self._rows),
-                "points": tuple(info.points[place] for place in self._points),
-                "layers": layers,
-            }
-        )
-
-    def recorded(self, point: int) -> Values:
-        """Return the gradients of a recorded step; float32 of shape (P, n)."""
-        found = self._whole.recorded(self._points[point])
-        found = found if self._rows is None else found[self._rows]
-        return found if self._columns is None else found[:, self._columns]
+class _Steps(NamedTuple):
+    info: TraceInfo
+    recorded: Callable[[int], Values]
 
 
-class Generated:
-    """Synthetic gradients of some steps, as `Steps`; one step must fit memory, see `in_memory`."""
+def part_of(
+    whole: Steps,
+    *,
+    steps: Sequence[int] | None = None,
+    workers: Sequence[int] | None = None,
+    entries: int | None = None,
+    seed: int = 0,
+) -> Steps:
+    """Return some of the steps, workers and entries of a trace.
 
-    def __init__(
-        self,
-        source: SyntheticSource,
-        shapes: Sequence[Layer],
-        name: str,
-        iterations: int,
-        steps: Sequence[int],
-        seed: int,
-    ) -> None:
-        self._source = source
-        self.info = TraceInfo(
-            version=1,
-            name=name,
-            how=f"synthetic gradients like {source.like.name}",
-            software={},
-            seed=seed,
-            workers=source.workers,
-            steps=iterations,
-            layers=tuple(
-                RecordedLayer(name=layer.name, shape=layer.shape)
-                if size == layer.size
-                else RecordedLayer(name=layer.name, shape=(size,), of=layer.shape)
-                for layer, (_, size) in zip(shapes, source.layers, strict=True)
-            ),
-            points=tuple(RecordedPoint(step=step) for step in steps),
-        )
-        in_memory(self.info)
+    Parameters
+    ----------
+    whole : Steps
+        The trace.
+    steps, workers : sequence of int, optional
+        Which of its recorded steps and workers, ascending and in this order; default all.
+    entries : int, optional
+        At most so many of each layer, drawn at random.
+    seed : int
+        Of the draws.
+    """
+    info = whole.info
+    at = {point.step: place for place, point in enumerate(info.points)}
+    for step in steps or ():
+        if step not in at:
+            shown = ", ".join(map(str, list(at)[:20])) + (", ..." if len(at) > 20 else "")
+            raise InputError(f"step {step} is not recorded; there are {shown}", file="--steps")
+    for worker in workers or ():
+        if not 0 <= worker < info.workers:
+            raise InputError(f"there are workers 0 to {info.workers - 1}, got {worker}", file="--workers")
+    points = [at[step] for step in sorted(set(steps))] if steps is not None else list(at.values())
+    rows = slice(None) if workers is None else list(dict.fromkeys(workers))
+    columns: Any = slice(None)
+    chosen, layers, begin = [], [], 0
+    for layer in info.layers:
+        size = prod(layer.shape)
+        part: Any = range(size)
+        if entries is not None and size > entries:
+            part = np.sort(stream(seed, "traces", "entries", layer.name).choice(size, entries, replace=False))
+            layer = RecordedLayer(name=layer.name, shape=(entries,), of=layer.of or layer.shape)
+        chosen.append((begin, part))
+        layers.append(layer)
+        begin += size
+    if tuple(layers) != info.layers:
+        columns = np.concatenate([begin + np.asarray(part) for begin, part in chosen])
+    described = {
+        "workers": info.workers if workers is None else len(set(workers)),
+        "points": tuple(info.points[place] for place in points),
+        "layers": tuple(layers),
+    }
+    return _Steps(info.model_copy(update=described), lambda point: whole.recorded(points[point])[rows][:, columns])
 
-    def recorded(self, point: int) -> Values:
-        """Return the gradients of a step; float32 of shape (P, n)."""
-        return self._source.gradients(self.info.points[point].step)
+
+def generated(
+    source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
+) -> Steps:
+    """Return synthetic gradients of some steps; one step must fit memory, see `in_memory`."""
+    info = TraceInfo(
+        version=1,
+        name=name,
+        how=f"synthetic gradients like {source.like.name}",
+        software={},
+        seed=seed,
+        workers=source.workers,
+        steps=iterations,
+        layers=tuple(
+            RecordedLayer(name=layer.name, shape=layer.shape)
+            if size == layer.size
+            else RecordedLayer(name=layer.name, shape=(size,), of=layer.shape)
+            for layer, (_, size) in zip(shapes, source.layers, strict=True)
+        ),
+        points=tuple(RecordedPoint(step=step) for step in steps),
+    )
+    in_memory(info)
+    return _Steps(info, lambda point: source.gradients(steps[point]))
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
@@ -199,114 +189,96 @@ class ReadArchive:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._opened() as archive:
-            members = {one.filename: one for one in archive.infolist()}
-            if len(members) > _MOST_MEMBERS:
-                raise InputError(f"has more than {_MOST_MEMBERS:,} members", file=str(path))
-            self.info = self._description(archive, members)
-            in_memory(self.info)
-            for point in self.info.points:
-                for layer in self.info.layers:
-                    self._array(archive, members, point.step, layer)
+        if not path.is_file():
+            raise self._refusal("is not a file" if path.exists() else "there is no such file")
+        with self._said("is no npz archive"):
+            self._archive = zipfile.ZipFile(path)
+        self._members = dict.fromkeys(self._archive.namelist())
+        if len(self._members) > _MOST_MEMBERS:
+            raise self._refusal(f"has more than {_MOST_MEMBERS:,} members")
+        self.info = self._description()
+        in_memory(self.info)
+        for point in range(len(self.info.points)):
+            self.recorded(point)
 
-    def recorded(self, point: int) -> Values:
+    def recorded(self, point: int, /) -> Values:
         """Return the gradients of a recorded step; float32 of shape (P, n)."""
         info = self.info
-        with self._opened() as archive:
-            members = {one.filename: one for one in archive.infolist()}
-            arrays = [self._array(archive, members, info.points[point].step, layer) for layer in info.layers]
+        arrays = [self._array(info.points[point].step, layer) for layer in info.layers]
         return np.concatenate([one.reshape(info.workers, -1) for one in arrays], axis=1)
 
-    def _opened(self) -> zipfile.ZipFile:
-        try:
-            if not self._path.is_file():
-                raise InputError(
-                    "is not a file" if self._path.exists() else "there is no such file", file=str(self._path)
-                )
-            return zipfile.ZipFile(self._path)
-        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise InputError(f"is no npz archive: {error}", file=str(self._path)) from None
+    def _refusal(self, message: str) -> InputError:
+        return InputError(message, file=str(self._path))
 
-    def _read(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
-        """Return the content of a member, at most so many bytes."""
+    @contextmanager
+    def _said(self, what: str) -> Iterator[None]:
+        """Refuse a file of a stranger, of which its readers raise many kinds of errors."""
         try:
-            with archive.open(member) as file:
-                content = file.read(most + 1)
-        except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
-            raise InputError(f"{member.filename!r} cannot be read: {error}", file=str(self._path)) from None
-        except Exception as error:  # zlib.error and its like of other packings have no base of their own
-            raise InputError(f"{member.filename!r} cannot be unpacked: {error}", file=str(self._path)) from None
+            yield
+        except Exception as error:
+            raise self._refusal(f"{what}: {error}") from None
+
+    def _read(self, name: str, most: int) -> bytes:
+        """Return the content of a member, at most so many bytes."""
+        with self._said(f"{name!r} cannot be read"), self._archive.open(name) as file:
+            content = file.read(most + 1)
         if len(content) > most:
-            raise InputError(f"{member.filename!r} is larger than {most:,} bytes", file=str(self._path))
+            raise self._refusal(f"{name!r} is larger than {most:,} bytes")
         return content
 
-    def _description(self, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> TraceInfo:
-        if DESCRIPTION in members:
-            content = self._read(archive, members[DESCRIPTION], MAX_BYTES)
-            return parse_description(TraceInfo, content, f"{self._path}:{DESCRIPTION}")
+    def _description(self) -> TraceInfo:
+        if DESCRIPTION in self._members:
+            return parse_description(TraceInfo, self._read(DESCRIPTION, MAX_BYTES), f"{self._path}:{DESCRIPTION}")
         found: dict[int, list[str]] = {}
-        for name in members:
+        for name in self._members:
             match = _MEMBER.fullmatch(name)
             if match is None:
-                raise InputError(
-                    f"has no {DESCRIPTION}, and {name[:80]!r} is not called STEP/LAYER.npy, as 000020/fc1.weight.npy",
-                    file=str(self._path),
-                )
+                wanted = "is not called STEP/LAYER.npy, as 000020/fc1.weight.npy"
+                raise self._refusal(f"has no {DESCRIPTION}, and {name[:80]!r} {wanted}")
             found.setdefault(int(match[1]), []).append(match[2])
         if not found:
-            raise InputError("holds no arrays", file=str(self._path))
+            raise self._refusal("holds no arrays")
         steps = sorted(found)
-        names = found[steps[0]]
-        shapes = [self._shape(archive, members[self._name(members, steps[0], name)])[0] for name in names]
-        if any(len(shape) < 1 or min(shape) < 1 for shape in shapes) or len({shape[0] for shape in shapes}) != 1:
-            raise InputError("arrays must have the worker as their first axis, as many in all", file=str(self._path))
+        shapes = {name: self._shape(self._name(steps[0], name))[0] for name in found[steps[0]]}
+        if any(min(shape, default=0) < 1 for shape in shapes.values()) or len({one[0] for one in shapes.values()}) != 1:
+            raise self._refusal("arrays must have the worker as their first axis, as many in all")
         return TraceInfo(
             version=1,
             name=self._path.stem or "trace",
             software={},
-            workers=shapes[0][0],
+            workers=next(iter(shapes.values()))[0],
             steps=steps[-1] + 1,
-            layers=tuple(
-                RecordedLayer(name=name, shape=tuple(shape[1:])) for name, shape in zip(names, shapes, strict=True)
-            ),
+            layers=tuple(RecordedLayer(name=name, shape=shape[1:]) for name, shape in shapes.items()),
             points=tuple(RecordedPoint(step=step) for step in steps),
         )
 
-    def _name(self, members: dict[str, zipfile.ZipInfo], step: int, layer: str) -> str:
+    def _name(self, step: int, layer: str) -> str:
         for name in (f"{step:06d}/{layer}.npy", f"{step}/{layer}.npy"):
-            if name in members:
+            if name in self._members:
                 return name
-        raise InputError(f"has no array of layer {layer!r} at step {step}", file=str(self._path))
+        raise self._refusal(f"has no array of layer {layer!r} at step {step}")
 
-    def _shape(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        try:
-            with archive.open(member) as file:
-                version = npy.read_magic(file)
-                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shape, fortran, dtype = read(file)
-        except Exception as error:  # numpy parses the header of a stranger, and says what is wrong in many ways
-            raise InputError(f"{member.filename!r} is no array: {error}", file=str(self._path)) from None
+    def _shape(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        with self._said(f"{name!r} is no array"), self._archive.open(name) as file:
+            version = npy.read_magic(file)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(file)
         if fortran and len(shape) > 1:
-            raise InputError(f"{member.filename!r} has Fortran order; save it in C order", file=str(self._path))
-        return tuple(int(size) for size in shape), dtype
+            raise self._refusal(f"{name!r} has Fortran order; save it in C order")
+        return tuple(map(int, shape)), dtype
 
-    def _array(
-        self, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], step: int, layer: RecordedLayer
-    ) -> Values:
-        member = members[self._name(members, step, layer.name)]
-        shape, dtype = self._shape(archive, member)
+    def _array(self, step: int, layer: RecordedLayer) -> Values:
+        name = self._name(step, layer.name)
+        shape, dtype = self._shape(name)
         expected = (self.info.workers, *layer.shape)
         if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
-            raise InputError(f"{member.filename!r} is {dtype}, must be float16, 32 or 64", file=str(self._path))
+            raise self._refusal(f"{name!r} is {dtype}, must be float16, 32 or 64")
         if shape != expected:
-            message = f"{member.filename!r} has shape {list(shape)}, must be {list(expected)}"
-            raise InputError(message, file=str(self._path))
-        content = self._read(archive, member, prod(shape) * dtype.itemsize + 65_536)
-        try:
+            raise self._refusal(f"{name!r} has shape {list(shape)}, must be {list(expected)}")
+        content = self._read(name, prod(shape) * dtype.itemsize + 65_536)
+        with self._said(f"{name!r} is no array"):
             found = np.asarray(npy.read_array(io.BytesIO(content), allow_pickle=False))
-        except (ValueError, EOFError) as error:
-            raise InputError(f"{member.filename!r} is no array: {error}", file=str(self._path)) from None
-        return check_finite(found, layer.name, f"{self._path}:{member.filename}")
+        return check_finite(found, layer.name, f"{self._path}:{name}")
 
 
 def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, Values]]:

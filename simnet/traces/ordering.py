@@ -83,26 +83,6 @@ class EntryKinds(NamedTuple):
     log_scale: Floats
 
 
-def lognormal_kinds(spread: float, skew: float = 0.0, dead: float = 0.0) -> EntryKinds:
-    """Return kinds without shift whose scales are lognormal.
-
-    Examples
-    --------
-    >>> found = lognormal_kinds(0.5, dead=0.25)
-    >>> round(float(found.share[found.log_scale < -10].sum()), 3)
-    0.25
-    """
-    z, share = _normal(81)
-    bent = z if skew == 0 else -np.expm1(-skew * z) / skew
-    logs = np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG)
-    if not dead:
-        return EntryKinds(share, np.zeros_like(z), logs)
-    behind = np.clip(logs - 12.0, -LARGEST_LOG, LARGEST_LOG)
-    return EntryKinds(
-        np.concatenate([dead * share, (1 - dead) * share]), np.zeros(2 * len(z)), np.concatenate([behind, logs])
-    )
-
-
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
     """Return the share of each kind's entries above each v; shape (K, number of values).
 
@@ -322,7 +302,8 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 @lru_cache(maxsize=16)
 def _thresholds(unit: float) -> Floats:
     """Return the v beyond which each of `SHARES` is, for kinds with lognormal scales."""
-    kinds = lognormal_kinds(unit)
+    z, share = _normal(81)
+    kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
     above = overall_share_beyond(kinds, values)
     return np.exp(np.interp(-np.log(SHARES), -np.log(np.maximum(above, 1e-300)), np.log(values)))

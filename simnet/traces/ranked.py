@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.traces import ordering
-from simnet.traces.refining import BANDS, BEYOND, COARSE
+from simnet.traces.refining import BANDS, BEYOND
 from simnet.traces.source import Values
 from simnet.traces.synthetic_parameters import FURTHEST
 
@@ -43,8 +43,7 @@ class Ranked:
         self._first = int(ends[0])
         cells = np.arange(ends[0], ends[1] + 2, dtype=np.int32) << _CELL_BITS
         above = np.maximum(ordering.overall_share_beyond(kinds, cells.view(np.float32).astype(np.float64)), 1e-12)
-        shares = BEYOND if len(quantiles) == len(BEYOND) else COARSE
-        table = np.interp(-np.log(above), -np.log(shares), quantiles).astype(np.float32)
+        table = np.interp(-np.log(above), -np.log(BEYOND), quantiles).astype(np.float32)
         self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
 
     def magnitudes(self, x: Values, logs: Values, out: Values) -> None:

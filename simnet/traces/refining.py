@@ -33,9 +33,6 @@ from simnet.traces.source import Values
 BEYOND: Floats = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
 """Shares of larger entries for which magnitudes are tabulated: the smallest entry first."""
 
-COARSE: Floats = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2], np.geomspace(0.1, 1e-6, 26)])
-"""Those of tables as short as this."""
-
 # So many largest magnitudes of a worker are left as they are, but no larger share.
 _OWN, _OWN_SHARE = 30, 1 / 300
 

@@ -53,7 +53,6 @@ from simnet.traces import ordering
 from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, compiled_loops_for
 from simnet.traces.ranked import Ranked, spread_evenly
-from simnet.traces.refining import BANDS
 from simnet.traces.remembered import FadingNormals
 from simnet.traces.runs import RUN, LayerRun, cut_into_runs
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
@@ -205,17 +204,17 @@ class SyntheticSource:
         """Return the order of the layers with quantiles; space the normals of small ones evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
-            if layer.magnitudes is not None:
-                ranked = Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
-                rows = layer.agree_bands or [
-                    (one,) * (len(BANDS) + 1) for one in layer.agree or (0.0,) * len(self.like.knots)
-                ]
-                alike = self._at(np.array(rows).T, progress)
+            if layer.magnitudes is not None and layer.kinds is not None:
+                shift, log_scale = np.array(layer.kinds).T
+                magnitudes, shares, alike, against = (
+                    self._at(np.array(table).T, progress)
+                    for table in (layer.magnitudes, layer.shares, layer.agree_bands, layer.against)
+                )
+                ranked = Ranked(ordering.EntryKinds(shares / shares.sum(), shift, log_scale), magnitudes)
                 if place.stop - place.start <= _SMALL:
                     life = float(self._row("life")[place.start])
                     self._logs[place] = spread_evenly(self._logs[place], life)
-                against = 1.0 if layer.against is None else float(self._at(np.array(layer.against), progress))
-                found.append(_Order(place, ranked, alike, against))
+                found.append(_Order(place, ranked, alike, float(against)))
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_Order], common: Values, factors: Values) -> None:
@@ -232,14 +231,6 @@ class SyntheticSource:
                     life = None if self.like.turns else self._row("life")[entries]
                     ranked.sign(x, logs, common[entries], alike, against, life)
                 np.copysign(y, x, out=x)
-
-    def _kinds(self, layer: LayerParameters, progress: float) -> ordering.EntryKinds:
-        if layer.kinds is None or layer.shares is None:
-            spread, dead = (float(self._at(np.array(table), progress)) for table in (layer.spread, layer.dead))
-            return ordering.lognormal_kinds(spread, layer.skew, dead)
-        shift, log_scale = np.array(layer.kinds).T
-        shares = self._at(np.array(layer.shares).T, progress)
-        return ordering.EntryKinds(shares / shares.sum(), shift, log_scale)
 
     def _row(self, *name: str | int, compiled: ModuleType | None = None) -> Values:
         """Return a recurring row: uniform for `life`, normal otherwise."""

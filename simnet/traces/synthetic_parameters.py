@@ -15,7 +15,7 @@ from simnet.base.errors import suggest_names
 from simnet.costs.layers import Layer
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
-from simnet.traces.refining import BANDS, BEYOND, COARSE
+from simnet.traces.refining import BANDS, BEYOND
 
 AUTO = "auto"
 """The name that stands for the trace of a model's family."""
@@ -30,6 +30,9 @@ COMPONENTS = 3
 
 TABLES = ("rms", "dead", "spread", "tail", "shared")
 """Parameters of a layer with a value at each knot."""
+
+ORDERED = ("magnitudes", "kinds", "shares", "agree_bands", "against")
+"""Parameters of a layer whose magnitudes are given, and their order."""
 
 LARGEST_DEVIATION = 5.0
 """Of the logarithms of scales, and of the sizes of workers."""
@@ -52,7 +55,7 @@ _Kind = tuple[
 _Magnitude = Annotated[float, Field(ge=0, le=3e38)]
 _Bands = Annotated[tuple[_Share, ...], Field(min_length=len(BANDS) + 1, max_length=len(BANDS) + 1)]
 _Loadings = Annotated[tuple[Annotated[float, Field(ge=-1, le=1)], ...], Field(max_length=COMPONENTS)]
-_Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(COARSE), max_length=len(BEYOND))]
+_Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(BEYOND), max_length=len(BEYOND))]
 
 
 class LayerParameters(Description):
@@ -69,32 +72,26 @@ class LayerParameters(Description):
     # Weight of x |x|, and correlation between two workers, in [0, 1].
     tail: tuple[_Weight, ...]
     shared: tuple[_Share, ...]
-    # Quantiles of the magnitude, as in `simnet.traces.refining`; they replace rms and tail, and the rest decides
-    # the order.
+    # Quantiles of the magnitude, as in `simnet.traces.refining`, which replace all above but shared, and what decides
+    # the order: all of the next five, or none.
     magnitudes: tuple[_Quantiles, ...] | None = None
-    # Shift and log scale of each kind of entries; see `simnet.traces.ordering`. Without them scales are
-    # lognormal, and dead entries are the smallest.
+    # Shift and log scale of each kind of entries; see `simnet.traces.ordering`.
     kinds: Annotated[tuple[_Kind, ...], Field(min_length=1)] | None = None
     # Share of each kind.
     shares: tuple[tuple[_Share, ...], ...] | None = None
-    # Mean product of the signs of two workers, if workers share nothing else.
-    agree: tuple[_Share, ...] | None = None
-    # The same in bands of kinds, from the smallest on, instead of `agree`.
+    # Mean product of the signs of two workers in bands of kinds, from the smallest on, if they share nothing else.
     agree_bands: tuple[_Bands, ...] | None = None
-    # Correlation of the sign of an entry that is large for its kind with that of small ones at other workers, in
-    # [-1, 1]; default 1.
+    # Correlation of the sign of an entry that is large for its kind with that of small ones at other workers.
     against: tuple[Annotated[float, Field(ge=-1, le=1)], ...] | None = None
     # Loadings of constant normals of c, and of e; squares sum to one at most.
     lasting: tuple[_Loadings, ...] | None = None
     own_lasting: tuple[_Loadings, ...] | None = None
-    # Skewness of log s, in [-0.4, 1].
-    skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
 
 
 class SyntheticParameters(Description):
     """The parameters of synthetic gradients; `simnet.traces.fit` finds them."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     # The fitted trace, and length of the recorded run.
     name: str
     steps: Annotated[int, Field(ge=1)]
@@ -129,12 +126,10 @@ class SyntheticParameters(Description):
                 f"worker_spread, {', '.join(TABLES)} must have {len(self.knots)} values, one for each knot"
             )
         for layer in self.layers:
-            if {len(row) for row in layer.magnitudes or ()} not in (set(), {len(BEYOND)}, {len(COARSE)}):
-                raise ValueError(f"magnitudes of layer {layer.name!r} must have {len(BEYOND)} values at each knot")
             for quantiles in layer.magnitudes or ():
                 if any(later < earlier for earlier, later in pairwise(quantiles)):
                     raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            for name in ("magnitudes", "shares", "agree", "agree_bands", "against", "lasting", "own_lasting"):
+            for name in ("magnitudes", "shares", "agree_bands", "against", "lasting", "own_lasting"):
                 rows = getattr(layer, name)
                 if rows is not None and len(rows) != len(self.knots):
                     raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
@@ -145,8 +140,9 @@ class SyntheticParameters(Description):
                     raise ValueError(f"{name} of layer {layer.name!r} must have as many values at each knot")
             if layer.own_lasting and layer.magnitudes is None:
                 raise ValueError(f"layer {layer.name!r} must have magnitudes where it has own_lasting")
-            if (layer.kinds is None) != (layer.shares is None) or (layer.kinds and layer.magnitudes is None):
-                raise ValueError(f"layer {layer.name!r} must have kinds and shares, and then magnitudes, or neither")
+            ordered = {name: getattr(layer, name) is None for name in ORDERED}
+            if len(set(ordered.values())) > 1:
+                raise ValueError(f"layer {layer.name!r} must have all of {', '.join(ORDERED)}, or none")
             if any(len(row) != len(layer.kinds or ()) or not sum(row) for row in layer.shares or ()):
                 raise ValueError(
                     f"shares of layer {layer.name!r} must have {len(layer.kinds or ())} values, not all zero"

@@ -188,7 +188,7 @@ def reproduce(
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
     from simnet.base.progress import track_progress
     from simnet.base.writing import refuse_existing
-    from simnet.validate.reproduction import REPRODUCTIONS, reproduction
+    from simnet.validate.reproduction import REPRODUCTIONS, reproduction, under_devices
 
     if names and (every or fast):
         raise InputError("is either names or --all or --fast", file="simnet reproduce")
@@ -197,7 +197,9 @@ def reproduce(
     if devices:
         options.only("reproductions, not for --devices", False, {"NAME": names, "--all": every, "--fast": fast})
         options.only("reproductions", False, {"--check": check, "--out": out, "--markdown": markdown, "--json": json_})
-        _under_devices()
+        with terminal.progress("ratios"):
+            head, *others = under_devices.rows(under_devices.columns())
+        _show_table("Headline ratios under each device profile", head, head[:1], others)
         return
     if names:
         wanted = [reproduction(name) for name in dict.fromkeys(names)]
@@ -205,14 +207,14 @@ def reproduce(
         wanted = [one for one in REPRODUCTIONS.values() if every or (fast and not one.slow)]
     options.only("a NAME, --all or --fast", bool(wanted), {"--check": check, "--out": out, "--markdown": markdown})
     options.only("--out and --markdown", out is not None or markdown is not None, {"--force": force})
-    if out is not None and out.suffix != ".csv":
-        raise InputError(f"must end in .csv, got {out.name!r}", file="--out")
-    if markdown is not None and markdown.suffix != ".md":
-        raise InputError(f"must end in .md, got {markdown.name!r}", file="--markdown")
+    files = {"--out": (out, ".csv"), "--markdown": (markdown, ".md")}
+    for option, (path, ending) in files.items():
+        if path is not None and path.suffix != ending:
+            raise InputError(f"must end in {ending}, got {path.name!r}", file=option)
     if not wanted:
-        _list(list(REPRODUCTIONS.values()), json_)
+        _list(json_)
         return
-    refuse_existing([path for path in (out, markdown) if path is not None], force)
+    refuse_existing([path for path, _ in files.values() if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
     with terminal.progress("reproductions"):
         for one in track_progress(wanted):
@@ -239,15 +241,6 @@ def _check(found: Mapping[str, Sequence[Row] | None]) -> None:
         raise typer.Exit(1)
 
 
-def _under_devices() -> None:
-    """Print headline ratios under each device profile."""
-    from simnet.validate.reproduction import under_devices
-
-    with terminal.progress("ratios"):
-        head, *others = under_devices.rows(under_devices.columns())
-    _show_table("Headline ratios under each device profile", head, head[:1], others)
-
-
 def _run(one: Reproduction) -> list[Row] | None:
     reason = one.needs()
     if reason:
@@ -258,9 +251,11 @@ def _run(one: Reproduction) -> list[Row] | None:
     return one.rows()
 
 
-def _list(every: Sequence[Reproduction], json_: bool) -> None:
+def _list(json_: bool) -> None:
     """Show what there is."""
-    from simnet.validate.reproduction import KINDS, MISSING, page
+    from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, page
+
+    every = REPRODUCTIONS.values()
 
     def status(one: Reproduction) -> str:
         return one.needs() or ("takes longer" if one.slow else "ready")
@@ -313,10 +308,9 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}
     if rows is None:
         return {**head, "left_out": f"it {one.needs()}", "kinds": {}, "contradictions": 0, "values": []}
-    values = list(map(figures, rows))
     plain = [
         {key: None if isinstance(cell, float) and not math.isfinite(cell) else cell for key, cell in row.items()}
-        for row in values
+        for row in map(figures, rows)
     ]
     against = sum(row.contradicts for row in rows)
     return {**head, "left_out": None, "kinds": counts(rows), "contradictions": against, "values": plain}

@@ -17,7 +17,7 @@ import pandas as pd
 
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import conformal
-from simnet.validate.shapednet.libraries import Case, cases, from_links, predictable
+from simnet.validate.shapednet.libraries import Case, cases, from_links
 from simnet.validate.shapednet.links import COLUMNS, OfHosts
 
 FAST = 12.5e6
@@ -85,21 +85,6 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
             CLOSED_FORM: found[CLOSED_FORM],
         }
     )
-
-
-def repeated(first: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
-    """Return settings that were measured twice: the repeatability of such times.
-
-    Returns
-    -------
-    DataFrame
-        Columns ``collective``, ``ranks``, ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``size`` [byte],
-        ``seconds`` and ``seconds_again``, the medians, and ``apart``, the difference over the second one.
-    """
-    keys = ["collective", "algorithm", "ranks", *COLUMNS, "size"]
-    once, twice = (predictable(rows)[[*keys, "seconds"]] for rows in (first, again))
-    both = once.merge(twice, on=keys, suffixes=("", "_again"))
-    return both.assign(apart=abs(both["seconds"] / both["seconds_again"] - 1))
 
 
 def _part(one: Case, changing: bool) -> str:

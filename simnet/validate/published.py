@@ -55,7 +55,7 @@ def table_vi() -> pd.DataFrame:
     0          54.0      55.369 -0.025
     1          35.0      34.768  0.007
     """
-    return _beside_formula(_with_parameters(read("table_vi.csv")))
+    return _beside_formula(read("table_vi.csv"))
 
 
 def table_ii() -> pd.DataFrame:
@@ -89,7 +89,7 @@ def fig_5() -> pd.DataFrame:
     >>> fig_5().groupby("collective")["error"].max().round(3).to_dict()
     {'AG': 0.016, 'ART-ring': 0.024}
     """
-    return _beside_formula(_with_parameters(read("fig_5.csv")))
+    return _beside_formula(read("fig_5.csv"))
 
 
 def fig_8() -> pd.DataFrame:
@@ -164,12 +164,10 @@ def read_text(name: str) -> str:
     return files("simnet.validate").joinpath("published_data", name).read_text(encoding="utf-8")
 
 
-def _with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.assign(parameters=frame["model"].map(PARAMETERS))
-
-
 def _beside_formula(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the formula's time and the error of the published one."""
+    if "parameters" not in frame:
+        frame = frame.assign(parameters=frame["model"].map(PARAMETERS))
     formula = np.empty(len(frame))
     for collective, cost in _FORMULAS.items():
         rows = (frame["collective"] == collective).to_numpy()

@@ -61,23 +61,6 @@ class Step(NamedTuple):
     receives: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What one rank does in a schedule.
-
-    Parameters
-    ----------
-    steps : tuple of Step
-        The rounds in which it has something to do.
-    to_send, to_receive : int
-        Bytes of its buffers. Rounds use them again.
-    """
-
-    steps: tuple[Step, ...]
-    to_send: int
-    to_receive: int
-
-
 class Repetition(NamedTuple):
     """One run through a schedule: the seconds of each rank, shape (P,), and when it began by a common clock."""
 
@@ -101,19 +84,20 @@ class Workload:
     facts: dict[str, object]
 
 
-def plan(schedule: Schedule, rank: int) -> Plan:
-    """Return what `rank` does in a schedule.
+def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
+    """Return what `rank` does in each round of a schedule that has something to do for it.
 
-    Messages between two ranks keep the order of the schedule, so that both sides pair them alike.
+    Messages between two ranks keep the order of the schedule, so that both sides pair them alike. Rounds use the same
+    buffers.
 
     Examples
     --------
     >>> from simnet.collectives import allgather_ring
-    >>> plan(allgather_ring(3, 10), rank=0).steps[0].sends
+    >>> steps_of_rank(allgather_ring(3, 10), rank=0)[0].sends
     (Part(peer=1, first=0, last=10, number=0),)
     """
     steps: list[Step] = []
-    to_send = to_receive = number = 0
+    number = 0
     for one in schedule.rounds:
         sizes = np.maximum(np.rint(one.nbytes), 1).astype(np.int64)
         outward, inward = (
@@ -123,10 +107,8 @@ def plan(schedule: Schedule, rank: int) -> Plan:
         compute = float(np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)[rank])
         if outward or inward or compute:
             steps.append(Step(compute, outward, inward))
-        to_send = max(to_send, outward[-1].last if outward else 0)
-        to_receive = max(to_receive, inward[-1].last if inward else 0)
         number += len(one)
-    return Plan(tuple(steps), to_send, to_receive)
+    return steps
 
 
 def _parts(own: NDArray[np.int64], peers: NDArray[np.int64], sizes: NDArray[np.int64], number: int) -> tuple[Part, ...]:
@@ -157,11 +139,13 @@ def measure(
         raise InputError(f"the schedule has {schedule.n_ranks} ranks, the job {communicator.size}; they must agree")
     if np.unique(communicator.gather(np.array([_digest(schedule)]))).size > 1:
         raise InputError("the ranks do not have the same schedule")
-    own = plan(schedule, communicator.rank)
-    if (needed := communicator.gather(np.array([float(own.to_send + own.to_receive)])).max()) > MEMORY:
+    own = steps_of_rank(schedule, communicator.rank)
+    ends = ([part.last for one in own for part in one.sends], [part.last for one in own for part in one.receives])
+    lengths = [max(each, default=0) for each in ends]
+    if (needed := communicator.gather(np.array([float(sum(lengths))])).max()) > MEMORY:
         shown = units.format_bytes(float(needed))
         raise InputError(f"a rank needs buffers of {shown}; at most {units.format_bytes(MEMORY)} are made")
-    out, into = communicator.buffer(own.to_send), communicator.buffer(own.to_receive)
+    out, into = map(communicator.buffer, lengths)
     if check:
         _check(own, communicator, out, into)
     steps = [
@@ -170,7 +154,7 @@ def measure(
             [(part.peer, out[part.first : part.last]) for part in step.sends],
             [(part.peer, into[part.first : part.last]) for part in step.receives],
         )
-        for step in own.steps
+        for step in own
     ]
     ahead = 0.0 if one_clock else clock_offset(communicator)
     done: list[Repetition] = []
@@ -197,10 +181,10 @@ def _digest(schedule: Schedule) -> float:
     return float_digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
 
 
-def _check(own: Plan, communicator: Communicator, out: Any, into: Any) -> None:
+def _check(own: Sequence[Step], communicator: Communicator, out: Any, into: Any) -> None:
     """Send every message with content of its own once, and see that it arrives."""
     wrong = 0
-    for step in own.steps:
+    for step in own:
         for part in step.sends:
             communicator.put(out[part.first : part.last], _content(part))
         communicator.exchange(

@@ -54,17 +54,10 @@ _BEYOND = {
 """Step times that are known to be outside: by model, method, collective and density."""
 
 
-def _broadcast_first(reduce: Callable[[int, float], Schedule]) -> Callable[[int, float], Schedule]:
-    def both(workers: int, nbytes: float) -> Schedule:
-        return broadcast_binomial(workers, nbytes).concat(reduce(workers, nbytes))
-
-    return both
-
-
 SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
-    "AG": lambda workers, nbytes: allgather_auto(workers, 2 * nbytes),
-    "ART-ring": _broadcast_first(allreduce_ring),
-    "ART-tree": _broadcast_first(allreduce_tree),
+    "AG": lambda P, nbytes: allgather_auto(P, 2 * nbytes),
+    "ART-ring": lambda P, nbytes: broadcast_binomial(P, nbytes).concat(allreduce_ring(P, nbytes)),
+    "ART-tree": lambda P, nbytes: broadcast_binomial(P, nbytes).concat(allreduce_tree(P, nbytes)),
     "dense ring": allreduce_ring,
     "dense tree": allreduce_tree,
 }
@@ -99,6 +92,12 @@ def _communication(row: dict[Hashable, Any], parameters: int) -> float:
 
 def _where(row: dict[Hashable, Any]) -> str:
     return f"{row['collective']}, {row['bandwidth_Gbps']:g} Gbit/s, density {row['density']:g}"
+
+
+def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> list[Row]:
+    """Return published times of communication beside those of messages on an idle star."""
+    records = list(_records(frame))
+    return [Row(what(row), row["published_ms"], _communication(row, row["parameters"]), "ms", None) for row in records]
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
@@ -206,10 +205,7 @@ def table_vi() -> list[Row]:
     `artopk-table-vi-best` judges which is the fastest. NCCL of that time had neither a logarithmic all-gather nor a
     broadcast, and pipelines: that these schedules match says how the tables come about, and not how NCCL behaves.
     """
-    return [
-        Row(f"{row['model']}, {_where(row)}", row["published_ms"], _communication(row, row["parameters"]), "ms", None)
-        for row in _records(tables.table_vi())
-    ]
+    return _times(tables.table_vi(), lambda row: f"{row['model']}, {_where(row)}")
 
 
 @reproduces("artopk-table-vi-best", PAPER, "Table VI, bold", test=36)
@@ -253,12 +249,7 @@ def fig_5() -> list[Row]:
     that nothing is judged. With 6 workers the figure fits a broadcast of log2(6) = 2.585 rounds, and its root sends
     three messages.
     """
-    rows = []
-    for row in _records(tables.fig_5()):
-        ours = _communication(row, row["parameters"])
-        what = f"{row['model']}, {row['collective']}, {row['workers']} workers"
-        rows.append(Row(what, row["published_ms"], ours, "ms", None))
-    return rows
+    return _times(tables.fig_5(), lambda row: f"{row['model']}, {row['collective']}, {row['workers']} workers")
 
 
 @reproduces("artopk-fig-7", PAPER, "Fig. 7", orientation=8)

@@ -11,6 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from simnet.costs.models import load_model, transformer_flops
 from simnet.sparsifier_models import create
@@ -68,79 +69,57 @@ def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, d
     return Adam(dense, signs, sent[0] / sent[1])
 
 
-class Profile(NamedTuple):
-    """What the authors of 1-bit Adam measured of dense steps of BERT-Large [s]."""
+def dense_steps(network: str) -> pd.DataFrame:
+    """Return what the authors of 1-bit Adam measured of dense steps of BERT-Large on a network, the most GPUs first.
 
-    gpus: int
-    forward: float
-    allreduce: float
-    backward: float
-    step: float
-
-    @property
-    def computing(self) -> float:
-        """Both passes, and the optimiser's step."""
-        return self.forward + self.backward + self.step
-
-    @property
-    def gigabits(self) -> float:
-        """What a card carries of the dense all-reduce [Gbit/s]."""
-        sent = 2 * 2 * load_model("bert-large").parameters * (self.gpus - 1) / self.gpus
-        return 8e-9 * sent / self.allreduce
-
-
-def profiles(network: str) -> list[Profile]:
-    """Return what was measured on a network, with the most GPUs first."""
-    rows = read("profiles.csv").query("network == @network").sort_values("gpus", ascending=False).to_dict("records")
-    parts = ("forward", "allreduce", "backward", "step")
-    return [Profile(int(row["gpus"]), *(row[f"{part}_ms"] / 1e3 for part in parts)) for row in rows]
-
-
-class Ends(NamedTuple):
-    """Steps of 1-bit Adam under what is in between, and where it gains the least and the most.
-
-    Of the last the signs are those of cards that carry all that they can, as many streams may do where one does not.
+    Columns: seconds of ``computing``, of which ``step`` is the optimiser's, and the ``gigabits`` a second that a card
+    carries of the all-reduce.
     """
+    rows = read("profiles.csv").query("network == @network").sort_values("gpus", ascending=False)
+    forward, allreduce, backward, step = (
+        rows[f"{one}_ms"] / 1e3 for one in ("forward", "allreduce", "backward", "step")
+    )
+    sent = 2 * 2 * load_model("bert-large").parameters * (rows["gpus"] - 1) / rows["gpus"]
+    return pd.DataFrame({"computing": forward + backward + step, "step": step, "gigabits": 8e-9 * sent / allreduce})
 
-    middle: Adam
-    least: Adam
-    most: Adam
 
+def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
+    """Return steps on Ethernet, whose cards carry what iperf got to what the measured all-reduces mean.
 
-def _on_ethernet(gpus: int) -> Ends:
-    """Return steps on Ethernet, whose cards carry what iperf got to what the measured all-reduces mean."""
+    The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
+    cards that carry all that they can, as many streams may do where one does not.
+    """
     inside, latency = NODE_BANDWIDTH["V100"], ETHERNET_LATENCY
-    rates = [one.gigabits for one in profiles("Ethernet")]
+    rates = dense_steps("Ethernet")["gigabits"].tolist()
     slow = adam(gpus, 4, _IPERF, latency.low, inside.high, "ideal")
     fast = adam(gpus, 4, _CARD, latency.low, inside.high, "ideal")
-    return Ends(
+    return (
         adam(gpus, 4, rates[0], latency.middle, inside.middle, "v100-torch2.6"),
         adam(gpus, 4, max(rates), latency.high, inside.low, "v100-torch1.5"),
         slow._replace(signs=fast.signs),
     )
 
 
-def _on_infiniband() -> Ends:
+def _on_infiniband() -> tuple[Adam, Adam, Adam]:
     """Return steps on InfiniBand, with 4 GPUs a node as in the scripts, or 8 as of the measured cluster."""
     inside, latency = NODE_BANDWIDTH["V100"], FAST_LATENCY
-    return Ends(
+    return (
         adam(_FEWER_GPUS, 4, _PERFTEST, latency.middle, inside.middle, "v100-torch2.6"),
         adam(_FEWER_GPUS, 8, _PERFTEST, latency.high, inside.low, "v100-torch1.5"),
         adam(_FEWER_GPUS, 4, _PERFTEST, latency.low, inside.high, "ideal"),
     )
 
 
-def _computing(network: str) -> Interval:
-    """Return what was measured of computing in a step of BERT-Large on a network [s]."""
-    each = [one.computing for one in profiles(network)]
+def _measured(network: str, column: str = "computing") -> Interval:
+    """Return the seconds that were measured of a step of BERT-Large on a network."""
+    each = dense_steps(network)[column].tolist()
     return Interval.around(each[0], each)
 
 
 def _of_squad() -> Interval:
     """Return what a step of SQuAD computes [s]: passes by their operations, and the step of the same optimiser."""
     passes = computing_range(transformer_flops(3, 384, 24, 1024), V100_FLOPS)
-    steps = [one.step for one in profiles("Ethernet")]
-    return Interval(passes.low + min(steps), passes.high + max(steps), passes.middle + steps[0])
+    return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 
 
 def _whole(gain: float, warm_up: float) -> float:
@@ -167,16 +146,16 @@ def one_bit_adam() -> list[Row]:
     interval is narrow.
     """
     cases = {
-        "BERT-Large on 40 Gbit/s Ethernet": (_on_ethernet(256), _computing("Ethernet"), 0.15),
+        "BERT-Large on 40 Gbit/s Ethernet": (_on_ethernet(256), _measured("Ethernet"), 0.15),
         "SQuAD on 40 Gbit/s Ethernet": (_on_ethernet(32), _of_squad(), 0.25),
-        "BERT-Large on 40 Gbit/s InfiniBand": (_on_infiniband(), _computing("InfiniBand"), None),
+        "BERT-Large on 40 Gbit/s InfiniBand": (_on_infiniband(), _measured("InfiniBand"), None),
     }
     rows: list[Row] = []
     for case, (steps, computing, warm_up) in cases.items():
         if not rows:
-            rows.append(bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _whole(steps.middle.fewer, 0.15)))
+            rows.append(bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _whole(steps[0].fewer, 0.15)))
         found = Interval.around(
-            steps.middle.gain(computing.middle),
+            steps[0].gain(computing.middle),
             (one.gain(seconds) for one in steps[1:] for seconds in (computing.low, computing.high)),
         )
         rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found, judged="InfiniBand" in case))
@@ -237,7 +216,7 @@ def zero_one_adam() -> list[Row]:
     """
     steps = zero_one_steps()
     middle, *ends = _on_ethernet(128)
-    computing = _computing("Ethernet")
+    computing = _measured("Ethernet")
     one_bit = Steps(_WARM_UP, _TRAINING - _WARM_UP, 0)
     dense = round(_LONG_WARM_UP * _TRAINING)
     volume, *others = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -145,21 +146,10 @@ def table_1() -> list[Row]:
             exchanged[method, tokens] = float(row["terabytes"]), terabytes
             sent.append(Row(f"{what}, exchanged", float(row["terabytes"]), terabytes, "TB", None))
     for tokens in (25, 100, 250):
-        (theirs, ours), (theirs_less, ours_less) = (
-            exchanged["Data-Parallel", tokens],
-            exchanged["Streaming FP4", tokens],
-        )
-        allowed = round(_digits(theirs) + _digits(theirs_less), 4)
-        ratios.append(
-            Row(
-                f"{tokens} billion tokens, DDP over streaming",
-                theirs / theirs_less,
-                ours / ours_less,
-                "x",
-                allowed,
-                echo=True,
-            )
-        )
+        (theirs, ours), (fewer, ours_fewer) = (exchanged[name, tokens] for name in ("Data-Parallel", "Streaming FP4"))
+        allowed = round(_digits(theirs) + _digits(fewer), 4)
+        what = f"{tokens} billion tokens, DDP over streaming"
+        ratios.append(Row(what, theirs / fewer, ours / ours_fewer, "x", allowed, echo=True))
     return hours + sent + ratios
 
 
@@ -200,11 +190,9 @@ def table_5() -> list[Row]:
 def _training(method: str, model: str, period: str, step: float) -> Training:
     """Return a training of the tables, of two sites with values of 16 bits or FP4."""
     bits = 4 if "FP4" in method else 16
+    own = partial(Training, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
     if method == "Data-Parallel":
-        return Training(2, _PARAMETERS[model], step, "dataparallel", bits=bits, buckets=_BUCKETS)
+        return own("dataparallel")
     if method == "Vanilla DiLoCo":
-        return Training(2, _PARAMETERS[model], step, "diloco", int(period), bits=bits, buckets=_BUCKETS)
-    delay = 1 if "overlapped" in method else 0
-    return Training(
-        2, _PARAMETERS[model], step, "streaming", int(period), _FRAGMENTS[model], delay, bits, buckets=_BUCKETS
-    )
+        return own("diloco", int(period))
+    return own("streaming", int(period), _FRAGMENTS[model], int("overlapped" in method))

@@ -115,7 +115,11 @@ def experiment(
     before = [_predictions(index, setting, cost, backend) for index, setting in enumerate(settings)]
     table = pd.concat(before, ignore_index=True)
     runs = repetitions + warmup
-    _refuse_excess(runs * float(table["seconds"].sum()), runs * _packets(settings))
+    if (seconds := runs * float(table["seconds"].sum())) > MAX_SECONDS:
+        raise InputError(f"would take {seconds:.0f} s; at most {MAX_SECONDS:.0f} s are run", file="shaped network")
+    each = (work.schedule.nbytes / 1000 + work.schedule.n_messages for one in settings for work in one.work)
+    if (packets := runs * sum(each)) > MAX_PACKETS:
+        raise InputError(f"would send {packets:.2g} packets; at most {MAX_PACKETS:.2g} are", file="shaped network")
     if predicted_to is not None:
         write_tidy(table, predicted_to)
     found = []
@@ -158,17 +162,6 @@ def _predictions(index: int, setting: Setting, overhead: float, backend: Backend
         link = setting.links[0].columns(work.schedule.n_ranks)
         rows.append(work.facts | place | link | {"seconds": seconds, "tool": "prediction"})
     return pd.DataFrame(rows)
-
-
-def _packets(settings: Sequence[Setting]) -> float:
-    return sum(work.schedule.nbytes / 1000 + work.schedule.n_messages for one in settings for work in one.work)
-
-
-def _refuse_excess(seconds: float, packets: float) -> None:
-    if seconds > MAX_SECONDS:
-        raise InputError(f"would take {seconds:.0f} s; at most {MAX_SECONDS:.0f} s are run", file="shaped network")
-    if packets > MAX_PACKETS:
-        raise InputError(f"would send {packets:.2g} packets; at most {MAX_PACKETS:.2g} are", file="shaped network")
 
 
 def _setting(

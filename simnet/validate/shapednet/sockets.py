@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +67,7 @@ class SocketCommunicator(Communicator):
         by_file = {self._peers[peer].fileno(): entry for peer, entry in waiting.items()}
         poll = select.poll()
         for peer, out, _into in list(by_file.values()):
-            self._send(peer, out)
+            _advance(out, self._peers[peer].send)
         for file, (_peer, out, into) in list(by_file.items()):
             if not _listen(poll, file, out, into):
                 del by_file[file]
@@ -78,35 +78,11 @@ class SocketCommunicator(Communicator):
             for file, event in ready:
                 peer, out, into = by_file[file]
                 if event & select.POLLOUT and out:
-                    self._send(peer, out)
+                    _advance(out, self._peers[peer].send)
                 if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and into:
-                    self._receive(peer, into)
+                    _advance(into, self._peers[peer].recv_into)
                 if not _listen(poll, file, out, into):
                     del by_file[file]
-
-    def _send(self, peer: int, out: deque[memoryview]) -> None:
-        while out:
-            try:
-                sent = self._peers[peer].send(out[0])
-            except BlockingIOError:
-                return
-            if sent < len(out[0]):
-                out[0] = out[0][sent:]
-            else:
-                out.popleft()
-
-    def _receive(self, peer: int, into: deque[memoryview]) -> None:
-        while into:
-            try:
-                got = self._peers[peer].recv_into(into[0])
-            except BlockingIOError:
-                return
-            if got == 0:
-                raise ConnectionError(f"rank {peer} has gone")
-            if got < len(into[0]):
-                into[0] = into[0][got:]
-            else:
-                into.popleft()
 
     def gather(self, values: Floats) -> Floats:
         """Return the `values` of all ranks, shape (P, k); collective."""
@@ -175,3 +151,17 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
             raise ConnectionError("another rank has gone")
         parts += part
     return parts
+
+
+def _advance(parts: deque[memoryview], pass_on: Callable[[memoryview], int]) -> None:
+    """Send or receive parts until the system takes, or has, no more."""
+    while parts:
+        try:
+            count = pass_on(parts[0])
+        except BlockingIOError:
+            return
+        if count == 0:
+            raise ConnectionError("another rank has gone")
+        parts[0] = parts[0][count:]
+        if not parts[0]:
+            parts.popleft()
