@@ -77,13 +77,7 @@ class Benchmarks:
 
 
 def parse_shapes(text: str) -> list[Shape]:
-    """Return the shapes of a text such as ``1x8,2x8``; InputError if it has none, or one with a single rank.
-
-    Examples
-    --------
-    >>> parse_shapes("1x8, 2x8,1x8")
-    [Shape(nodes=1, per_node=8), Shape(nodes=2, per_node=8)]
-    """
+    """Return the shapes of a text such as ``1x8,2x8``; InputError if it has none, or one with a single rank."""
     found = []
     for word in text.split(","):
         match = _SHAPE.fullmatch(word.strip())
@@ -95,16 +89,7 @@ def parse_shapes(text: str) -> list[Shape]:
 
 
 def benchmark_command(launch: str, collective: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
-    """Return the words of the command that runs a program.
-
-    Examples
-    --------
-    >>> sizes = Wanted(smallest=8, largest=1024)
-    >>> benchmark_command("mpirun -n {ranks}", "all_reduce", "/opt/all_reduce_perf", Shape(2, 8), sizes)
-    ['mpirun', '-n', '16', '/opt/all_reduce_perf', '-b', '8', '-e', '1024', '-f', '2', '-g', '1']
-    >>> benchmark_command("srun {program} -d cuda", "all_gather", "/opt/osu_allgather", Shape(2, 8), sizes)
-    ['srun', '/opt/osu_allgather', '-m', '1:64', '-d', 'cuda']
-    """
+    """Return the words of the command that runs a program."""
     filled = launch
     for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
         filled = filled.replace(f"{{{name}}}", str(value))
@@ -147,11 +132,6 @@ def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[s
 
     Programs that fail, and output that cannot be read, are reported and left out. Of one that exceeds its share of the
     time, the printed sizes are kept. `say` reports, in a line of text, each run.
-
-    Raises
-    ------
-    InputError
-        If no program is installed, none of them gives a row, or a file cannot be written.
     """
     wanted = benchmarks.wanted
     suite, programs = installed_programs()

@@ -36,13 +36,7 @@ class PreparedCall(NamedTuple):
 
 
 def operations_per_call(collective: str, nbytes: int) -> int:
-    """Return the operations in a call of so many bytes: two ways, or the messages of a window.
-
-    Examples
-    --------
-    >>> [operations_per_call(name, 1024) for name in ("all_reduce", "p2p_latency", "p2p_bw")]
-    [1, 2, 64]
-    """
+    """Return the operations in a call of so many bytes: two ways, or the messages of a window."""
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
@@ -100,13 +94,7 @@ def wrong_elements(communicator: Communicator, collective: str, group: Group, ha
 
 
 def rank_content(place: int, length: int) -> Numbers:
-    """Return the input of the rank at a place of a group: small whole numbers, whose sums have no rounding.
-
-    Examples
-    --------
-    >>> rank_content(1, 3).tolist()
-    [2.0, 3.0, 4.0]
-    """
+    """Return the input of the rank at a place of a group: small whole numbers, whose sums have no rounding."""
     return _wave(place % _RANKS + 1, 1, 0, length)
 
 
@@ -120,11 +108,6 @@ def expected_result(collective: str, place: int, ranks: int, length: int) -> Num
     """Return what the rank at a place gets when all put in their `rank_content`; None if it gets nothing.
 
     `length` is the number of elements of the whole.
-
-    Examples
-    --------
-    >>> expected_result("all_reduce", 0, 2, 3).tolist(), expected_result("all_gather", 0, 2, 4).tolist()
-    ([3.0, 5.0, 7.0], [1.0, 2.0, 2.0, 3.0])
     """
     part = length // ranks
     if collective in ("all_gather", "alltoall"):

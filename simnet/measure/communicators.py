@@ -316,13 +316,7 @@ class MpiCommunicator(Communicator):
 
 
 def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torch.distributed lacks and Slurm knows; InputError if any remains missing.
-
-    Examples
-    --------
-    >>> torch_environment({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"})
-    {'RANK': '3', 'WORLD_SIZE': '8'}
-    """
+    """Return the variables that torch.distributed lacks and Slurm knows; InputError if any remains missing."""
     found = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name in given:
@@ -336,11 +330,5 @@ def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    r"""Return the first line of an error, at most 200 characters of it.
-
-    Examples
-    --------
-    >>> first_line(RuntimeError("Connection closed by peer\nframe #0: ..."))
-    'Connection closed by peer'
-    """
+    r"""Return the first line of an error, at most 200 characters of it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -42,11 +42,6 @@ def library_settings(environment: Mapping[str, str], hosts: Collection[str] = ()
     """Return the settings of communication libraries, by name.
 
     `hosts` are short names of hosts, which no shown value contains.
-
-    Examples
-    --------
-    >>> library_settings({"NCCL_ALGO": "Ring", "NCCL_TOPO_FILE": "/home/ann/topo.xml", "AWS_SECRET": "hush"})
-    {'NCCL_ALGO': 'Ring', 'NCCL_TOPO_FILE': '(set)'}
     """
     return {name: _shown(name, environment[name], hosts) for name in sorted(environment) if name.startswith(SETTINGS)}
 
@@ -100,13 +95,7 @@ def describe_job(communicator: Communicator, node_of: Sequence[int], backend: st
 
 
 def describe_placement(node_of: Sequence[int]) -> str:
-    """Return the placement of ranks on nodes, in words.
-
-    Examples
-    --------
-    >>> describe_placement([0, 0, 1, 1]), describe_placement([0, 0, 0, 1]), describe_placement([0, 0])
-    ('4 on 2 nodes, 2 on each', '4 on 2 nodes, 1 to 3 on each', '2 on 1 node')
-    """
+    """Return the placement of ranks on nodes, in words."""
     counts = sorted(node_of.count(one) for one in set(node_of))
     if len(counts) == 1:
         return f"{counts[0]} on 1 node"

@@ -16,13 +16,7 @@ MAX_PROCESSES = 64
 
 
 def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
-    """Measure among 2 to `MAX_PROCESSES` processes over the loopback interface, and return remarks.
-
-    Raises
-    ------
-    InputError
-        If something cannot be done, or a process ends too early; the others are ended then.
-    """
+    """Measure among 2 to `MAX_PROCESSES` processes over the loopback interface, and return remarks."""
     if session.backend == "mpi":
         raise InputError("starts ranks of gloo or nccl; those of MPI start with mpirun", file="--processes")
     if not 2 <= processes <= MAX_PROCESSES:

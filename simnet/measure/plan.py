@@ -73,20 +73,7 @@ class Wanted:
 
 
 def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
-    """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first.
-
-    Examples
-    --------
-    >>> for one in plan_curves(Wanted(["all_reduce"], 1024, 4096), [0, 0, 1, 1]):
-    ...     print(one.collective, one.group.ranks, one.sizes)
-    p2p_latency (0, 1) (1024, 2048, 4096)
-    p2p_bw (0, 1) (1024, 2048, 4096)
-    p2p_latency (0, 2) (1024, 2048, 4096)
-    p2p_bw (0, 2) (1024, 2048, 4096)
-    all_reduce (0, 1) (1024, 2048, 4096)
-    all_reduce (0, 2) (1024, 2048, 4096)
-    all_reduce (0, 1, 2, 3) (1024, 2048, 4096)
-    """
+    """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first."""
     for name in wanted.collectives:
         if name not in COLLECTIVES:
             raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--collectives")
@@ -113,13 +100,6 @@ def plan_groups(node_of: Sequence[int]) -> list[Group]:
     With r ranks on each of n nodes: parts of the first node, its first rank or all ranks of the first 2, 4, 8, ...
     nodes, and parts of every node, in powers of two. With unequal nodes r is the minimum, and the whole job is a group
     too.
-
-    Examples
-    --------
-    >>> [len(one.ranks) for one in plan_groups([0] * 6)]
-    [2, 4, 6]
-    >>> print(*plan_groups([0, 0, 0, 0, 1, 1, 1, 1]), sep="; ")
-    2 ranks on 1 node; 2 ranks on 2 nodes; 4 ranks on 1 node; 4 ranks on 2 nodes; 8 ranks on 2 nodes
     """
     on_node: dict[int, list[int]] = {}
     for rank, node in enumerate(node_of):
@@ -137,13 +117,7 @@ def plan_groups(node_of: Sequence[int]) -> list[Group]:
 
 
 def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
-    """Return pairs of ranks, as `Wanted` has them: two ranks of a node, first ranks of neighbouring nodes.
-
-    Examples
-    --------
-    >>> [one.ranks for one in plan_pairs([0, 0, 1, 1, 2, 2], "nodes")]
-    [(0, 1), (0, 2), (2, 4), (0, 4)]
-    """
+    """Return pairs of ranks, as `Wanted` has them: two ranks of a node, first ranks of neighbouring nodes."""
     if which == "none":
         return []
     first: dict[int, int] = {}
@@ -160,13 +134,7 @@ def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 
 
 def size_series(smallest: float, largest: float, factor: float) -> list[int]:
-    """Return sizes [byte] that grow by a factor, up to the largest; InputError if there are none, or more than 1,000.
-
-    Examples
-    --------
-    >>> size_series(1024, 10_000, 2), size_series(1000, 2000, 1.5)
-    ([1024, 2048, 4096, 8192], [1000, 1500])
-    """
+    """Return sizes [byte] that grow by a factor, up to the largest; InputError with none, or with more than 1,000."""
     if not ELEMENT <= smallest <= largest:
         raise InputError(f"must be {ELEMENT} B to --largest, {largest:g} B; got {smallest:g} B", file="--smallest")
     if not 1.01 <= factor <= 1024:
@@ -180,13 +148,7 @@ def size_series(smallest: float, largest: float, factor: float) -> list[int]:
 
 
 def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return the sizes nearest to the wanted ones that divide evenly among the ranks.
-
-    Examples
-    --------
-    >>> divisible_sizes("all_reduce", [1024, 2048], 3), divisible_sizes("all_gather", [1024, 2048], 3)
-    ((1024, 2048), (1020, 2052))
-    """
+    """Return the sizes nearest to the wanted ones that divide evenly among the ranks."""
     part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 

@@ -61,13 +61,6 @@ def run_session(session: Session, say: Say) -> list[str]:
     """Measure and write; every rank of the job calls this. Return remarks at rank 0, nothing at others.
 
     `say` reports the progress in lines of text, at rank 0.
-
-    Raises
-    ------
-    InputError
-        If something cannot be done, or a rank is lost.
-    SystemExit
-        If another rank has reported the error.
     """
     # No rank waits for others longer than all of it takes.
     communicator = connect_ranks(session.backend, session.seconds + JOINING)
@@ -136,13 +129,7 @@ def _written(
 
 
 def measured_table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
-    """Return rows of `simnet.measure.running.measure_curves` as a table, with library and network cards (0 if unknown).
-
-    Examples
-    --------
-    >>> measured_table([{"ranks": 8, "nodes": 2}], "nccl")[["ranks_per_node", "tool"]].to_dict("records")
-    [{'ranks_per_node': 4, 'tool': 'nccl'}]
-    """
+    """Return measured rows as a table, with library and network cards (0 if unknown)."""
     made = pd.DataFrame(rows)
     each = made["ranks"] // made["nodes"]
     made["ranks_per_node"] = each.where(each * made["nodes"] == made["ranks"]).astype("Int64")

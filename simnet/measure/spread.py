@@ -34,25 +34,12 @@ def calls_in_a_row(seconds: float, share: float) -> int:
     """Return the number of calls of a repetition, for a call of about so many seconds.
 
     `share` is the time for all repetitions [s].
-
-    Examples
-    --------
-    >>> calls_in_a_row(1e-4, 1.0), calls_in_a_row(1e-4, 0.05), calls_in_a_row(0.3, 1.0)
-    (500, 25, 1)
     """
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 
 def is_settled(seconds: Sequence[float]) -> bool:
-    """Return whether the median of the times of repetitions [s] is known to `WITHIN`.
-
-    Examples
-    --------
-    >>> is_settled([1.0, 1.001, 0.999, 1.002]), is_settled([1.0, 1.001, 0.999, 1.002, 1.0])
-    (False, True)
-    >>> is_settled([1.0, 2.0, 1.0, 2.0, 1.0])
-    False
-    """
+    """Return whether the median of the times of repetitions [s] is known to `WITHIN`."""
     if len(seconds) < LEAST:
         return False
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
@@ -67,34 +54,16 @@ class Budget:
     left: int
 
     def end(self, elapsed: float) -> float:
-        """Return the time by which the next curve has to be done, after `elapsed` seconds [s].
-
-        Examples
-        --------
-        >>> Budget(100.0, 4).end(20.0), Budget(100.0, 4).end(120.0)
-        (40.0, 120.0)
-        """
+        """Return the time by which the next curve has to be done, after `elapsed` seconds [s]."""
         return elapsed + max(0.0, self.total - elapsed) / max(1, self.left)
 
 
 def spread_columns(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the columns of a table that summarise the times of repetitions [s].
-
-    Examples
-    --------
-    >>> spread_columns([3.0, 1.0, 2.0])["seconds"]
-    2.0
-    """
+    """Return the columns of a table that summarise the times of repetitions [s]."""
     ends = {"_min": 0.0, "_p10": 0.1, "_p50": 0.5, "_p90": 0.9, "_max": 1.0, "": 0.5}
     return {f"seconds{name}": round_digits(float(np.quantile(seconds, at))) for name, at in ends.items()}
 
 
 def round_digits(value: float) -> float:
-    """Return a number with six digits, more than its precision.
-
-    Examples
-    --------
-    >>> round_digits(0.00012345678)
-    0.000123457
-    """
+    """Return a number with six digits, more than its precision."""
     return float(f"{value:.6g}")

@@ -42,13 +42,6 @@ def exponential(values: Values, out: Values) -> None:
     """Put e to the power of `values` into `out`, which may be `values`; none is NaN.
 
     Where the processor's own instructions give other bits, it takes some 30 times as long as `numpy.exp`.
-
-    Examples
-    --------
-    >>> row = np.array([0.0, 1.0, -200.0], dtype=np.float32)
-    >>> exponential(row, out=row)
-    >>> row.tolist()
-    [1.0, 2.7182819843292236, 0.0]
     """
     if processor_agrees():
         np.exp(values, out=out)

@@ -28,14 +28,7 @@ _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f
 
 
 def encode_values(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return floats as they are stored in a type of `DTYPES`: rounded to nearest, ties to even; bf16 as 16 bits.
-
-    Examples
-    --------
-    >>> values = np.array([1.0, 3.14159], dtype=np.float32)
-    >>> decode_values(encode_values(values, "bf16"), "BF16").tolist()
-    [1.0, 3.140625]
-    """
+    """Return floats as they are stored in a type of `DTYPES`: rounded to nearest, ties to even; bf16 as 16 bits."""
     if dtype != "bf16":
         with np.errstate(over="ignore"):
             return np.asarray(np.asarray(values).astype(_STORED[DTYPES[dtype]]))
@@ -70,19 +63,6 @@ class TensorFile:
     """A safetensors file that is filled tensor by tensor and appears under its name when it is finished.
 
     Entries that are never written are zero.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> from safetensors.numpy import load_file
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.safetensors")
-    ...     file = TensorFile(path, {"weight": (2, 3), "bias": (2, 1)}, "fp16")
-    ...     file.write("bias", np.ones(1), at=1)
-    ...     before = path.exists()
-    ...     file.finish()
-    ...     before, load_file(path)["bias"].tolist()
-    (False, [[0.0], [1.0]])
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -> None:

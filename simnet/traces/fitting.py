@@ -180,14 +180,7 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
 
 
 def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return how tables go from step to step: the interpolation that predicts left-out steps better.
-
-    Examples
-    --------
-    >>> steps = np.array([0, 1, 22, 23, 44])
-    >>> knot_interpolation(steps, 5.0 - np.log1p(steps)), knot_interpolation(steps, 50.0 - steps)
-    ('logarithmic', 'linear')
-    """
+    """Return how tables go from step to step: the interpolation that predicts left-out steps better."""
     place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []

@@ -28,13 +28,7 @@ D = TypeVar("D", bound=Description)
 
 
 def read_description(kind: type[D], path: Path) -> D:
-    """Return the description in a JSON file.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is too large, or a field is missing, unknown or wrong.
-    """
+    """Return the description in a JSON file."""
     return parse_description(kind, read_text(path, MAX_BYTES), str(path))
 
 
@@ -49,13 +43,7 @@ def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:
-    """Return whether a trace is given by name: a string without directory and ending.
-
-    Examples
-    --------
-    >>> is_name("digits"), is_name("./digits"), is_name("digits.json"), is_name(Path("digits"))
-    (True, False, False, False)
-    """
+    """Return whether a trace is given by name: a string without directory and ending."""
     return isinstance(given, str) and given == Path(given).stem
 
 

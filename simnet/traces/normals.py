@@ -34,17 +34,7 @@ def compiled_loops_for(draws: float) -> ModuleType | None:
 
 
 class Normals:
-    """The normals of a random stream, from the first on.
-
-    Examples
-    --------
-    >>> first, rest = np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float32)
-    >>> normals = Normals(stream(0, "noise"), compiled_loops())
-    >>> normals.fill(first), normals.fill(rest)
-    (None, None)
-    >>> bool((stream(0, "noise").standard_normal(5, dtype=np.float32) == np.concatenate([first, rest])).all())
-    True
-    """
+    """The normals of a random stream, from the first on."""
 
     def __init__(self, generator: np.random.Generator, compiled: ModuleType | None) -> None:
         self._generator, self._compiled = generator, compiled

@@ -84,14 +84,7 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the share of each kind's entries above each v; shape (K, number of values).
-
-    Examples
-    --------
-    >>> one = EntryKinds(np.ones(1), np.zeros(1), np.zeros(1))
-    >>> share_beyond(one, np.array([1e-9, 1.959964])).round(3).tolist()
-    [[1.0, 0.05]]
-    """
+    """Return the share of each kind's entries above each v; shape (K, number of values)."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
@@ -116,26 +109,13 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the numbers of workers at which entries are counted: all to eight, then fewer.
-
-    Examples
-    --------
-    >>> counted_levels(3).tolist(), counted_levels(20).tolist()
-    ([1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 20])
-    """
+    """Return the numbers of workers at which entries are counted: all to eight, then fewer."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
 
 def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
-    """Count at how many workers each entry is among the largest; magnitudes of one layer have shape (P, size).
-
-    Examples
-    --------
-    >>> once = count_largest(np.eye(4, 10_000, dtype=np.float32))
-    >>> once.figures[:, 0].tolist()  # a ten-thousandth are the four
-    [4.0, 0.0, 0.0, 0.0]
-    """
+    """Count at how many workers each entry is among the largest; magnitudes of one layer have shape (P, size)."""
     P, size = magnitudes.shape
     pooled = np.sort(magnitudes, axis=None)[::-1]
     among = counted_levels(P)
@@ -170,13 +150,6 @@ def fit_order(
     `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
     `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
     which a few steps cannot distinguish from entries that rarely do.
-
-    Examples
-    --------
-    >>> x = np.abs(np.random.default_rng(0).standard_normal((4, 20_000))).astype(np.float32)
-    >>> order = fit_order([count_largest(x)], np.zeros(1), np.zeros(1))
-    >>> order.shared.tolist(), round(float(overall_share_beyond(order.kinds, np.array([1e-9]))[0]), 3)
-    ([0.0], 1.0)
     """
     together = _mean(counts)
     every = _predicted(together.workers, 0.0, _UNITS[0])[0].shift
@@ -206,12 +179,6 @@ def nearby_points(clock: Floats, place: int) -> list[int]:
     """Return the points whose counts are pooled with those of one.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
-
-    Examples
-    --------
-    >>> steps = np.array([0, 1, 22, 23, 44])
-    >>> nearby_points(np.log1p(steps), 1), nearby_points(np.log1p(steps), 3)
-    ([0, 1], [2, 3, 4])
     """
     some = range(max(place - _AROUND, 0), min(place + _AROUND + 1, len(clock)))
     return [one for one in some if abs(clock[one] - clock[place]) <= _APART]

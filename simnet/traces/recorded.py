@@ -212,13 +212,7 @@ class RecordedSource:
 
 
 def trace_names() -> list[str]:
-    """Return the names of the traces that ship with simnet, sorted.
-
-    Examples
-    --------
-    >>> trace_names()[0], trace_names()[-1]
-    ('convolutional', 'transformer-local-dirichlet')
-    """
+    """Return the names of the traces that ship with simnet, sorted."""
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{DESCRIPTION}"))
 
 
@@ -292,13 +286,7 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
 
 
 def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
-    """Return the file of a step, or of a worker at a step.
-
-    Examples
-    --------
-    >>> step_file(Path(), 20).name, step_file(Path(), 20, 3).name
-    ('000020.safetensors', '000020.0003.safetensors')
-    """
+    """Return the file of a step, or of a worker at a step."""
     return folder / (f"{step:06d}.safetensors" if worker is None else f"{step:06d}.{worker:04d}.safetensors")
 
 

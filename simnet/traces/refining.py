@@ -208,13 +208,6 @@ def large_entry_sign(gradients: Values) -> float:
 
     The gradient of an output layer pushes every class that is not met slightly in one direction, and the class that is
     met far in the other. Gradients of one layer have shape (P, size), at workers of one size.
-
-    Examples
-    --------
-    >>> rows = np.full((8, 100), 0.1, dtype=np.float32)
-    >>> rows[np.arange(80) % 8, np.arange(80)] = -9.0
-    >>> large_entry_sign(rows)
-    -1.0
     """
     magnitudes = np.abs(gradients)
     if magnitudes.shape[1] < _TELLING:

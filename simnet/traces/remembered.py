@@ -21,16 +21,7 @@ _RESTART, _FORGOTTEN = 64, 0.01
 
 
 class FadingNormals:
-    """Autocorrelated standard normals of all entries.
-
-    Examples
-    --------
-    >>> from simnet.traces.runs import cut_into_runs
-    >>> common = FadingNormals(cut_into_runs([40_000], np.array([True])), 0, memory=0.62, turns=True)
-    >>> first = common.at(0, None).copy()
-    >>> [round(float((first * common.at(later, None)).mean()), 1) for later in (1, 2, 4)]
-    [0.6, 0.1, -0.3]
-    """
+    """Autocorrelated standard normals of all entries."""
 
     def __init__(self, runs: Sequence[LayerRun], seed: int, memory: float, turns: bool) -> None:
         self._runs, self._seed, self._turns = runs, seed, turns

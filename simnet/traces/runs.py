@@ -25,13 +25,7 @@ class LayerRun(NamedTuple):
 
 
 def cut_into_runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[LayerRun]:
-    """Cut a gradient into runs, given the entries of each layer and which layers have their magnitudes given.
-
-    Examples
-    --------
-    >>> [(run.entries, run.layers) for run in cut_into_runs([2, 3, 4], np.array([False, False, True]))]
-    [(slice(0, 5, None), slice(0, 2, None)), (slice(5, 9, None), slice(2, 3, None))]
-    """
+    """Cut a gradient into runs, given the entries of each layer and which layers have their magnitudes given."""
     found: list[LayerRun] = []
     place = 0
     for layer, (size, kind) in enumerate(zip(sizes, ordered.tolist(), strict=True)):

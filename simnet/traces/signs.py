@@ -147,13 +147,7 @@ def _components(covariance: Floats, chance: Floats, entries: float) -> Floats:
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of each step: consecutive steps between others that are not are at one place.
-
-    Examples
-    --------
-    >>> step_places(np.array([0, 1, 22, 23, 44])).tolist(), step_places(np.array([4, 5, 6])).tolist()
-    ([0, 0, 1, 1, 2], [0, 1, 2])
-    """
+    """Return the place of each step: consecutive steps between others that are not are at one place."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 

@@ -226,15 +226,6 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
     """Return the options of a scheme that describe the tensors, ``layers`` and ``true_shapes``.
 
     `which` are the layers that the scheme exchanges.
-
-    Examples
-    --------
-    >>> from simnet.traces import synthetic
-    >>> layers = [("weight", (16, 4, 3)), ("bias", (16,))]
-    >>> tensor_options(synthetic(layers, workers=2))
-    {'layers': (('weight', (16, 12)), ('bias', (16,)))}
-    >>> tensor_options(synthetic(layers, workers=2, scale=8))
-    {'layers': (('weight', 24), ('bias', 2)), 'true_shapes': ((16, 12), (16,))}
     """
     layers = source.layers[which]
     if not isinstance(source, Shaped):
@@ -246,39 +237,21 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes of one length or two: tensors of more axes become matrices with the first axis as rows.
-
-    Examples
-    --------
-    >>> as_matrices([(64, 3, 7, 7), (64,), (1, 64)])
-    ((64, 147), (64,), (64,))
-    """
+    """Return shapes of one length or two: tensors of more axes become matrices with the first axis as rows."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )
 
 
 def shrink_sizes(sizes: Sequence[int], scale: float) -> list[int]:
-    """Return layer sizes `scale` times smaller, at least one entry each; ValueError if `scale` < 1 or not finite.
-
-    Examples
-    --------
-    >>> shrink_sizes([4608, 32, 10], 100)
-    [46, 1, 1]
-    """
+    """Return layer sizes `scale` times smaller, at least one entry each; ValueError if `scale` < 1 or not finite."""
     if not 1 <= scale < math.inf:
         raise ValueError(f"scale must be >= 1 and finite, got {scale}")
     return [max(1, round(size / scale)) for size in sizes]
 
 
 def training_progress(iteration: int, iterations: int) -> float:
-    """Return the progress of training at an iteration, from 0 to 1; ValueError if `iteration` is negative.
-
-    Examples
-    --------
-    >>> training_progress(0, 101), training_progress(25, 101), training_progress(999, 101)
-    (0.0, 0.25, 1.0)
-    """
+    """Return the progress of training at an iteration, from 0 to 1; ValueError if `iteration` is negative."""
     if iteration < 0:
         raise ValueError(f"iteration must be >= 0, got {iteration}")
     return min(iteration / max(iterations - 1, 1), 1.0)

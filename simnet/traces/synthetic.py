@@ -373,11 +373,6 @@ def row_count(workers: int, parameters: int, *, lasts: bool = False, turns: bool
     """Return the maximum number of rows of n entries that a source keeps.
 
     `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
-
-    Examples
-    --------
-    >>> row_count(8, 25_000_000), row_count(4, 140_000_000), row_count(8, 25_000_000, lasts=True, turns=True)
-    (6, 4, 9)
     """
     return 2 + 2 * lasts + turns + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
 

@@ -161,15 +161,7 @@ class SyntheticParameters(Description):
 
 
 def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return the parameters of a fitted trace by name, of ``auto`` for a model of these layers, or of a JSON file.
-
-    Raises
-    ------
-    ValueError
-        If there is no such trace.
-    InputError
-        If a file cannot be read, or a field is missing, unknown or wrong.
-    """
+    """Return the parameters of a fitted trace by name, of ``auto`` for a model of these layers, or of a JSON file."""
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
@@ -181,16 +173,7 @@ def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Sy
 
 
 def model_family(layers: Sequence[Layer]) -> str:
-    """Return the trace of the family of a model, given its layers, with names as in PyTorch.
-
-    Examples
-    --------
-    >>> from simnet.costs.models import load_model
-    >>> [model_family(load_model(name).layers) for name in ("resnet50", "gpt2", "vit-l-16")]
-    ['convolutional', 'transformer', 'transformer']
-    >>> model_family([Layer("fc.weight", (10, 64))])
-    'digits'
-    """
+    """Return the trace of the family of a model, given its layers, with names as in PyTorch."""
     if any(re.search("attn|attention", layer.name) for layer in layers):
         return "transformer"
     return "convolutional" if any(len(layer.shape) > 3 for layer in layers) else "digits"

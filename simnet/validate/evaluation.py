@@ -176,13 +176,7 @@ def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def place_of(ranks: int, measured: Sequence[int]) -> str:
-    """Return which of `PLACES` a number of ranks is in, relative to the measured ones.
-
-    Examples
-    --------
-    >>> [place_of(ranks, (4, 16)) for ranks in (8, 32, 2, 128)]
-    ['inside', 'one doubling outside', 'one doubling outside', 'further outside']
-    """
+    """Return which of `PLACES` a number of ranks is in, relative to the measured ones."""
     if min(measured) <= ranks <= max(measured):
         return PLACES[0]
     doublings = min(abs(math.log2(ranks / one)) for one in measured)

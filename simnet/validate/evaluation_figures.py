@@ -45,33 +45,23 @@ PLACES = ("inside", "one doubling outside", "further outside")
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What became of one dataset.
+    """What became of one dataset."""
 
-    Parameters
-    ----------
-    name : str
-        The dataset.
-    held : DataFrame
-        One row per measurement left out: ``split``, ``place`` (of a number of ranks: one of
-        `PLACES`), ``system``, ``setting``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` and what each
-        other model says [s]; NaN where a model says nothing.
-    spread : float
-        Median of the absolute relative difference of repetitions from their median; NaN without repetitions.
-    systems, curves, rows : int
-        How many there are.
-    problems : tuple of str
-        What is wrong in it or was left out of it, each with file and line.
-    coverage : float
-        Share of measurements that the intervals shall hold.
-    """
-
+    # The dataset.
     name: str
+    # One row per measurement left out: ``split``, ``place`` (of a number of ranks: one of `PLACES`), ``system``,
+    # ``setting``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` and what each other model says [s]; NaN
+    # where a model says nothing.
     held: pd.DataFrame
+    # Median of the absolute relative difference of repetitions from their median; NaN without repetitions.
     spread: float
+    # How many there are.
     systems: int
     curves: int
     rows: int
+    # What is wrong in it or was left out of it, each with file and line.
     problems: tuple[str, ...] = ()
+    # Share of measurements that the intervals shall hold.
     coverage: float = DEFAULT_COVERAGE
 
     def figures(self) -> dict[str, Any]:
@@ -109,15 +99,7 @@ class Evaluation:
 
 
 def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return where a dataset got worse than recorded: in the median or 90 % quantile of a split, or in what is covered.
-
-    Examples
-    --------
-    >>> one = {"count": 9, "median": 0.02, "p90": 0.1, "worst": 0.2}
-    >>> found = {"dataset": "a", "splits": {"sizes": {"models": {"ours": {"all": one | {"median": 0.03}}}}}}
-    >>> worse(found, {"sizes": one})
-    ['a, sizes left out: median is 3.00 %, recorded is 2.00 %']
-    """
+    """Return where a dataset is worse than recorded: in the median or 90 % quantile of a split, or in its count."""
     said = []
     for split, before in recorded.items():
         one = figures["splits"].get(split)

@@ -132,19 +132,6 @@ def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
     mapping or None
         ``settings``, and of these those that are ``right``, and ``closed_form``, by what stands beside. None where the
         two were not measured.
-
-    Examples
-    --------
-    >>> one = {"system": "", "size": 8.0}
-    >>> table = pd.DataFrame([
-    ...     {**one, "setting": "ag_topk, 4 ranks, ring", "measured": 1.0, "ours": 1.1, "closed_form": 0.9},
-    ...     {**one, "setting": "ar_topk, 4 ranks, ring", "measured": 2.0, "ours": 1.9, "closed_form": 0.8},
-    ... ])
-    >>> winners(table)
-    {'settings': 1, 'right': 1, 'closed_form': 0}
-    >>> other = {**one, "setting": "ar_topk, 4 ranks, tree", "measured": 0.5, "ours": 0.6, "closed_form": 0.4}
-    >>> winners(pd.concat([table, pd.DataFrame([other])]), best=True)
-    {'settings': 1, 'right': 1, 'closed_form': 1}
     """
     parts = held["setting"].str.partition(",")
     table = held.assign(method=parts[0], rest=parts[2], ranks=parts[2].str.partition(",")[0])

@@ -47,13 +47,6 @@ def table_vi() -> pd.DataFrame:
         108 rows. ``model, collective, alpha_ms, bandwidth_Gbps, workers, density``, the printed ``published_ms``,
         ``reference_ms`` (the formula evaluated by others, 3 decimals), ``parameters``, simnet's ``formula_ms`` and
         ``error``, the fraction by which the printed time exceeds it.
-
-    Examples
-    --------
-    >>> table_vi()[["published_ms", "formula_ms", "error"]].round(3).head(2)
-       published_ms  formula_ms  error
-    0          54.0      55.369 -0.025
-    1          35.0      34.768  0.007
     """
     return _beside_formula(read("table_vi.csv"))
 
@@ -66,12 +59,6 @@ def table_ii() -> pd.DataFrame:
     DataFrame
         36 rows; columns as of `table_vi`, without the model. Rows of AG print compression and communication
         together: their ``published_ms - formula_ms`` is the compression time the paper implies.
-
-    Examples
-    --------
-    >>> ring = table_ii().query("collective == 'dense ring'")
-    >>> bool(ring["error"].between(0.0007, 0.023).all())
-    True
     """
     return _beside_formula(read("table_ii.csv"))
 
@@ -83,11 +70,6 @@ def fig_5() -> pd.DataFrame:
     -------
     DataFrame
         32 rows; columns as of `table_vi`.
-
-    Examples
-    --------
-    >>> fig_5().groupby("collective")["error"].max().round(3).to_dict()
-    {'AG': 0.016, 'ART-ring': 0.024}
     """
     return _beside_formula(read("fig_5.csv"))
 
@@ -100,14 +82,6 @@ def fig_8() -> pd.DataFrame:
     DataFrame
         6 rows. ``config, model, collective, published_epochs`` (from the density curves) and ``replayed_steps``,
         ``replayed_epochs`` of `schedule_shares`.
-
-    Examples
-    --------
-    >>> fig_8().query("config == 'C1'")[["collective", "published_epochs", "replayed_epochs"]].round(3)
-      collective  published_epochs  replayed_epochs
-    0         AG            26.000           26.000
-    1   ART-ring            13.939           13.938
-    2   ART-tree            11.061           11.062
     """
     frame = read("fig_8.csv")
     shares = {config: schedule_shares(config) for config in frame["config"].unique()}
@@ -126,11 +100,6 @@ def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
     References
     ----------
     Sections 3-E and 3-E1, Figs. 6 and 8.
-
-    Examples
-    --------
-    >>> schedule_shares("C2")
-    {'ART-ring': 378, 'ART-tree': 402, 'AG': 9165}
     """
     states = [profile_state(config, epoch) for epoch in range(PROFILES[config].epochs)]
     latency = np.repeat([state.latency for state in states], STEPS)
@@ -149,13 +118,7 @@ def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
 
 
 def read(name: str) -> pd.DataFrame:
-    """Read a table of published values that comes with simnet.
-
-    Examples
-    --------
-    >>> list(read("fig_8.csv"))
-    ['config', 'model', 'collective', 'published_epochs']
-    """
+    """Read a table of published values that comes with simnet."""
     return pd.read_csv(io.StringIO(read_text(name)))
 
 

@@ -70,17 +70,11 @@ class Repetition(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A schedule to replay, and what stands in the table of results about it.
+    """A schedule to replay, and what stands in the table of results about it."""
 
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    facts : dict
-        Columns of its rows: ``collective``, ``nbytes`` and others.
-    """
-
+    # What is sent.
     schedule: Schedule
+    # Columns of its rows: ``collective``, ``nbytes`` and others.
     facts: dict[str, object]
 
 
@@ -89,12 +83,6 @@ def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
 
     Messages between two ranks keep the order of the schedule, so that both sides pair them alike. Rounds use the same
     buffers.
-
-    Examples
-    --------
-    >>> from simnet.collectives import allgather_ring
-    >>> steps_of_rank(allgather_ring(3, 10), rank=0)[0].sends
-    (Part(peer=1, first=0, last=10, number=0),)
     """
     steps: list[Step] = []
     number = 0
@@ -252,15 +240,7 @@ def _wait_until(moment: float) -> None:
 
 
 def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank: bool = False) -> pd.DataFrame:
-    """Return repetitions as rows of measurements.
-
-    Examples
-    --------
-    >>> done = [Repetition(np.array([0.25, 0.5]), np.array([10.0, 10.125]))]
-    >>> rows = table(Workload(Schedule(2), {"collective": "all_gather", "nbytes": 8}), done, "replay-gloo")
-    >>> rows[["seconds", "seconds_min", "start_skew", "elapsed"]].to_dict("records")
-    [{'seconds': 0.5, 'seconds_min': 0.25, 'start_skew': 0.125, 'elapsed': 0.625}]
-    """
+    """Return repetitions as rows of measurements."""
     rows: list[dict[str, object]] = []
     for index, one in enumerate(done):
         shared = workload.facts | {"ranks": workload.schedule.n_ranks, "tool": tool, "iteration": index}

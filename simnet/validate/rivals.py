@@ -73,14 +73,6 @@ def beside(
     -------
     list of dict of str to ndarray of float, shape (n,)
         Times [s]; NaN where a rival says nothing.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> kept = [Curve(Setting("all_reduce", ranks), sizes, ranks * 1e-9 * sizes) for ranks in (4, 16)]
-    >>> (said,) = beside("ranks", kept, [Curve(Setting("all_reduce", 8), sizes[:1], sizes[:1])])
-    >>> {name: float(seconds[0].round(8)) for name, seconds in said.items()}
-    {'log_log': 8.19e-06, 'nearest': 8.19e-06, 'nearest_by_bus_factor': 8.55e-06}
     """
     found = []
     processes: dict[Hashable, Rival] = {}

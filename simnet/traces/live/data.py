@@ -61,13 +61,7 @@ class Data(NamedTuple):
 
 @lru_cache(maxsize=1)
 def digits() -> Data:
-    """Return scikit-learn's handwritten digits: 1440 to train on, 357 held out, pixels between 0 and 1.
-
-    Raises
-    ------
-    SimnetError
-        If scikit-learn is not installed.
-    """
+    """Return scikit-learn's handwritten digits: 1440 to train on, 357 held out, pixels between 0 and 1."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -99,12 +93,6 @@ def classification(
         Standard deviation of a cloud in each coordinate; that of the centres is 1.
     seed : int
         Seed of the points.
-
-    Examples
-    --------
-    >>> data = classification(samples=100, features=8, classes=3)
-    >>> data.inputs.shape, data.held_inputs.shape, sorted(set(data.targets.tolist()))
-    ((100, 8), (20, 8), [0, 1, 2])
     """
     draws = stream(seed, "live", "classification")
     centres = draws.standard_normal((classes, _CLOUDS, features), dtype=np.float32)
@@ -122,12 +110,6 @@ def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
     """Return letters and digits as images of 16 x 16 pixels, each rotated, shifted, scaled and with noise.
 
     `drawings` images of each character in each of 14 typefaces; one more drawing of all is held out.
-
-    Examples
-    --------
-    >>> data = letters(drawings=2)
-    >>> data.inputs.shape, data.held_inputs.shape, data.classes
-    ((1736, 256), (868, 256), 62)
     """
     images, kinds = draw_glyphs()
     draws = stream(0, "live", "letters")
@@ -147,17 +129,6 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
         Number of different words.
     context : int
         Words of a stretch.
-
-    Raises
-    ------
-    SimnetError
-        If the sources of the standard library are missing or too short.
-
-    Examples
-    --------
-    >>> data = words(vocabulary=100, context=16)
-    >>> bool((data.inputs[:, 1:] == data.targets[:, :-1]).all()), data.symbols
-    (True, 100)
     """
     stretches, topics = read_prose(vocabulary, context)
     order = stream(0, "live", "words").permutation(len(stretches))
@@ -190,16 +161,6 @@ def deal_shards(
     -------
     list of ndarray of int
         The examples of each worker.
-
-    Raises
-    ------
-    SimnetError
-        If there are fewer examples than workers.
-
-    Examples
-    --------
-    >>> [len(shard) for shard in deal_shards(np.zeros(10, dtype=int), 3, 1)]
-    [4, 3, 3]
     """
     if len(targets) < workers:
         raise SimnetError(f"{workers} workers cannot share {len(targets)} examples; each needs one at least")

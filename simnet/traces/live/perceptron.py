@@ -30,12 +30,6 @@ class Perceptron(Model):
         Units of the hidden layers; none for multinomial logistic regression.
     classes : int
         Number of classes.
-
-    Examples
-    --------
-    >>> model = Perceptron(64, [32], 10)
-    >>> [(layer.name, layer.shape) for layer in model.layers]
-    [('fc1.weight', (32, 64)), ('fc1.bias', (32,)), ('fc2.weight', (10, 32)), ('fc2.bias', (10,))]
     """
 
     def __init__(self, features: int, hidden: Sequence[int], classes: int) -> None:

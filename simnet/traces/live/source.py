@@ -52,14 +52,7 @@ class LearningRate(NamedTuple):
     factor: Annotated[float, Gt(0), Le(1)] = 0.1
 
     def at(self, iteration: int, workers: int) -> float:
-        """Return the learning rate of an iteration.
-
-        Examples
-        --------
-        >>> rate = LearningRate(0.8, warm_up=4, drops=(6,))
-        >>> [round(rate.at(iteration, 4), 3) for iteration in range(8)]
-        [0.2, 0.35, 0.5, 0.65, 0.8, 0.8, 0.08, 0.08]
-        """
+        """Return the learning rate of an iteration."""
         rate = self.rate * self.factor ** sum(iteration >= drop for drop in self.drops)
         if iteration < self.warm_up:
             rate *= (1 + (workers - 1) * iteration / self.warm_up) / workers
@@ -124,11 +117,6 @@ class LiveSource:
             The workers; all when omitted.
         out : ndarray of float32, shape (P', n), optional
             Receives the gradients.
-
-        Raises
-        ------
-        DivergedError
-            If a loss or gradient is not finite.
         """
         crew = np.arange(self.workers) if crew is None else crew
         out = output_buffer(out, len(crew), self.parameters)
@@ -197,13 +185,7 @@ class LiveTraining:
         self.applied = 0
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
-        """Return the gradients at the present weights; see `LiveSource.gradients_at`.
-
-        Raises
-        ------
-        DivergedError
-            If a loss or gradient is not finite.
-        """
+        """Return the gradients at the present weights; see `LiveSource.gradients_at`."""
         try:
             return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
         except DivergedError:
@@ -237,13 +219,7 @@ class LiveTraining:
         return {"weights": self.weights.copy(), "velocity": self.velocity.copy(), "applied": np.array(self.applied)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned.
-
-        Raises
-        ------
-        ValueError
-            If it is not of this model; then nothing changes.
-        """
+        """Resume from what `save` returned."""
         weights, velocity = (np.array(state[name]) for name in ("weights", "velocity"))
         for name, one in (("weights", weights), ("velocity", velocity)):
             if one.shape != self.weights.shape or one.dtype != np.float32:
@@ -339,13 +315,6 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
         Sizes of models that come in several.
     device : str
         ``cpu`` or ``cuda``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model, or it does not take such data or device.
-    SimnetError
-        If PyTorch is needed and not installed.
     """
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {suggest_names(model, MODELS)}")
@@ -374,11 +343,6 @@ def training_size(
         Of the model.
     options : mapping
         Options of the data.
-
-    Examples
-    --------
-    >>> training_size("mlp", "digits", workers=8, batch=16, sizes=Sizes(), options={})[0]
-    4810
     """
     numbers, held, classes, side = 64, 1440.0, 10, 8
     context = options.get("context", 0)

@@ -65,13 +65,6 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
         Of a residual network or transformer.
     device : str
         ``cpu`` or ``cuda``.
-
-    Raises
-    ------
-    SimnetError
-        If PyTorch or the device is missing.
-    ValueError
-        If the model does not take such data.
     """
     images, foretells = len(data.shape) == 3, data.targets.ndim == 2
     if model in ("conv", "residual") and not images:
@@ -98,11 +91,6 @@ def parameter_count(model: str, data: tuple[int, int], classes: int, sizes: Size
     """Return the number of parameters of a model, without making it.
 
     `data` is the number of symbols of the context and the pixels of a side of an image.
-
-    Examples
-    --------
-    >>> parameter_count("conv", (0, 8), 10, Sizes()), parameter_count("transformer", (64, 0), 4096, Sizes())
-    (18586, 1325824)
     """
     context, side = data
     if model == "transformer":

@@ -32,11 +32,6 @@ def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray
         Number of different words: the most frequent ones, and all others as one, 0.
     context : int
         Words before the last one.
-
-    Raises
-    ------
-    SimnetError
-        If the sources of the standard library are missing or too short.
     """
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py"))
     texts = [path.read_text("utf-8", "replace") for path in files if not {"site-packages", "test"} & {*path.parts}]

@@ -28,23 +28,16 @@ HEADINGS = ("policy", "part", "measured", "predicted", "error", "interval", "ins
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measured iterations next to predicted ones.
+    """Measured iterations next to predicted ones."""
 
-    Parameters
-    ----------
-    prediction : JobPrediction
-        What was predicted.
-    parts : DataFrame
-        A row per policy and part: ``policy``, ``part``, medians over iterations ``measured``, ``predicted`` [s],
-        ``error`` relative to measured, ``low``, ``high`` [s], and ``inside``, the share of iterations inside their
-        interval.
-    policies : DataFrame
-        A row per policy: ``policy``, whether it is ``fixed``, the share of iterations whose exchange was that predicted
-        as ``same``, and how long all iterations took, ``measured`` and ``predicted`` [s], with ``error``.
-    """
-
+    # What was predicted.
     prediction: JobPrediction
+    # A row per policy and part: ``policy``, ``part``, medians over iterations ``measured``, ``predicted`` [s],
+    # ``error`` relative to measured, ``low``, ``high`` [s], and ``inside``, the share of iterations inside their
+    # interval.
     parts: pd.DataFrame
+    # A row per policy: ``policy``, whether it is ``fixed``, the share of iterations whose exchange was that predicted
+    # as ``same``, and how long all iterations took, ``measured`` and ``predicted`` [s], with ``error``.
     policies: pd.DataFrame
 
     @property
@@ -152,13 +145,7 @@ class Comparison:
 
 
 def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
-    """Return how many pairs of times differ by more than `MARGIN` as measured, and how many of these are in order.
-
-    Examples
-    --------
-    >>> pairs_in_order([1.0, 2.0, 2.01], [3.0, 2.0, 4.0])
-    (2, 1)
-    """
+    """Return how many pairs of times differ by more than `MARGIN` as measured, and how many of these are in order."""
     pairs = combinations(sorted(zip(measured, predicted, strict=True)), 2)
     judged = [ours < other for (fast, ours), (slow, other) in pairs if slow > (1 + MARGIN) * fast]
     return len(judged), sum(judged)

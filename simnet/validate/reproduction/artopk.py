@@ -70,13 +70,7 @@ def _network(workers: int, alpha_ms: float, gbps: float) -> Network:
 
 
 def simulated_ms(collective: str, workers: int, alpha_ms: float, gbps: float, nbytes: float) -> float:
-    """Return how long the messages of a collective take on an idle star [ms].
-
-    Examples
-    --------
-    >>> round(simulated_ms("ART-ring", 8, 1, 10, 4675804.8), 3)
-    34.768
-    """
+    """Return how long the messages of a collective take on an idle star [ms]."""
     schedule = SCHEDULES[collective](workers, nbytes)
     return float(1e3 * _network(workers, float(alpha_ms), float(gbps)).time(schedule).finish)
 

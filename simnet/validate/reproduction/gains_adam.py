@@ -123,13 +123,7 @@ def _of_squad() -> Interval:
 
 
 def _whole(gain: float, warm_up: float) -> float:
-    """Return the gain of a training with a dense warm-up.
-
-    Examples
-    --------
-    >>> _whole(16.0, 0.15)
-    4.923076923076923
-    """
+    """Return the gain of a training with a dense warm-up."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 

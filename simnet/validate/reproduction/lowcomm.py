@@ -51,26 +51,17 @@ _BEYOND_HOURS = (
 
 
 class Cell(NamedTuple):
-    """A published bandwidth, and what the papers say of the training.
+    """A published bandwidth, and what the papers say of the training."""
 
-    Parameters
-    ----------
-    what : str
-        Model, method and target.
-    training : Training
-        What is trained how.
-    target : float
-        The utilisation.
-    published : float
-        As printed [Gbit/s], to one decimal.
-    page : float
-        What a run of the page's model by others gave [Gbit/s].
-    """
-
+    # Model, method and target.
     what: str
+    # What is trained how.
     training: Training
+    # The utilisation.
     target: float
+    # As printed [Gbit/s], to one decimal.
     published: float
+    # What a run of the page's model by others gave [Gbit/s].
     page: float
 
 
@@ -88,13 +79,7 @@ def cells() -> Iterator[Cell]:
 
 
 def on_grid(printed: float) -> float:
-    """Return the bandwidth of the grid that is printed so, to one decimal [Gbit/s].
-
-    Examples
-    --------
-    >>> round(on_grid(86.8), 2)
-    86.85
-    """
+    """Return the bandwidth of the grid that is printed so, to one decimal [Gbit/s]."""
     grid = 8e-9 * np.array(GRID)
     return float(grid[np.abs(np.log(grid / printed)).argmin()])
 

@@ -39,13 +39,7 @@ _SETTLED = 48
 
 
 def claims(paper: str) -> dict[str, float]:
-    """Return what a paper claims, by what it is.
-
-    Examples
-    --------
-    >>> claims("Ok-Topk")["volume of the sparse all-reduce is below"]
-    6.0
-    """
+    """Return what a paper claims, by what it is."""
     frame = read("claims.csv")
     of_paper = frame[frame["paper"] == paper]
     return dict(zip(of_paper["claim"], of_paper["value"].astype(float), strict=True))

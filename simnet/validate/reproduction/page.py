@@ -22,13 +22,7 @@ _FULL = 12
 
 
 def error(row: Row) -> str:
-    """Return the error of a row as text.
-
-    Examples
-    --------
-    >>> error(Row("a", 54.0, 55.4, "ms", 0.122)), error(Row("a", 3.0, 2.0, "ms", 2.0, absolute=True))
-    ('-2.53 %', '+1 ms')
-    """
+    """Return the error of a row as text."""
     if math.isnan(row.error):
         return "-"
     if isinstance(row.ours, str):
@@ -39,13 +33,7 @@ def error(row: Row) -> str:
 
 
 def tolerance(row: Row) -> str:
-    """Return the tolerance of a row as text.
-
-    Examples
-    --------
-    >>> tolerance(Row("a", 54.0, 55.4, "ms", 0.122)), tolerance(Row("a", 3.0, 2.0, "k", 0.0, relation="<="))
-    ('12.2 %', 'at most')
-    """
+    """Return the tolerance of a row as text."""
     if row.tolerance is None:
         return "-"
     if row.relation != "=":
@@ -67,13 +55,7 @@ def worst(rows: Sequence[Row]) -> str:
 
 
 def contradiction(name: str, rows: Sequence[Row]) -> str:
-    """Say how many values of a reproduction contradict ours, and by how much; an empty string if none does.
-
-    Examples
-    --------
-    >>> contradiction("a", [Row(f"at {theirs}", theirs, 1.0, "s", None) for theirs in (2.0, 1.1, 0.5)])
-    'a (2 of 3 values, off by 50 to 100 %)'
-    """
+    """Say how many values of a reproduction contradict ours, and by how much; an empty string if none does."""
     found = [row for row in rows if row.contradicts]
     if not found:
         return ""

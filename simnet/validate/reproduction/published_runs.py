@@ -29,39 +29,21 @@ _FLOAT = 4
 
 
 def shares_of_computing(computing: float, exchange: Interval) -> Interval:
-    """Return the share of computing in a round [%], for exchanges of so many seconds.
-
-    Examples
-    --------
-    >>> shares_of_computing(90.0, Interval(10.0, 30.0))
-    Interval(low=75.0, high=90.0, middle=nan)
-    """
+    """Return the share of computing in a round [%], for exchanges of so many seconds."""
     return Interval(*(100 * computing / (computing + one) for one in (exchange.high, exchange.low)))
 
 
 class Links(NamedTuple):
-    """What an exchange takes by the rate of the links: a time that they do not change, and bytes over the rate.
+    """What an exchange takes by the rate of the links: a time that they do not change, and bytes over the rate."""
 
-    Parameters
-    ----------
-    fixed : float
-        That time [s].
-    gigabits : float
-        What the busiest link carries [Gbit].
-    """
-
+    # That time [s].
     fixed: float
+    # What the busiest link carries [Gbit].
     gigabits: float
 
     @classmethod
     def through(cls, slow: tuple[float, float], fast: tuple[float, float]) -> Links:
-        """Return what takes so long at two rates, each a rate [Gbit/s] and a time [s].
-
-        Examples
-        --------
-        >>> Links.through((1.0, 11.0), (10.0, 2.0))
-        Links(fixed=1.0, gigabits=10.0)
-        """
+        """Return what takes so long at two rates, each a rate [Gbit/s] and a time [s]."""
         (low, most), (high, least) = slow, fast
         gigabits = (most - least) / (1 / low - 1 / high)
         return cls(most - gigabits / low, gigabits)

@@ -40,18 +40,12 @@ _ROUNDING = 1e-9
 
 
 class Interval(NamedTuple):
-    """From where to where a value is.
+    """From where to where a value is."""
 
-    Parameters
-    ----------
-    low, high : float
-        Its ends.
-    middle : float
-        What it is under what is assumed in between; NaN if only the ends are known, as of published ranges.
-    """
-
+    # Its ends.
     low: float
     high: float
+    # What it is under what is assumed in between; NaN if only the ends are known, as of published ranges.
     middle: float = math.nan
 
     @classmethod
@@ -61,25 +55,13 @@ class Interval(NamedTuple):
         return cls(min(found), max(found), middle)
 
     def outside(self, published: Interval) -> float:
-        """Return the part by which a published range lies above the interval, or, negative, below it; 0 inside.
-
-        Examples
-        --------
-        >>> Interval(2.0, 4.0).outside(Interval(2.5, 3.0)), Interval(2.0, 4.0).outside(Interval(1.0, 1.0))
-        (0.0, -0.5)
-        """
+        """Return the part by which a published range lies above the interval, or, negative, below it; 0 inside."""
         if published.high > self.high:
             return published.high / self.high - 1
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Say whether the sign of a published gain is right: right, wrong, or open; none if none was published.
-
-        Examples
-        --------
-        >>> [Interval(*ends).sign(Interval(2.0, 2.0), 1.0) for ends in ((1.1, 3.0), (0.9, 1.2), (0.5, 0.9))]
-        ['right', 'open', 'wrong']
-        """
+        """Say whether the sign of a published gain is right: right, wrong, or open; none if none was published."""
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -89,46 +71,26 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A published value and simnet's own.
+    """A published value and simnet's own."""
 
-    Parameters
-    ----------
-    what : str
-        Which value of the figure or table.
-    published : float, str or Interval
-        As published; a name where a choice was published.
-    ours : float, str or Interval
-        What simnet finds; of an interval the published value, an interval too, is to be inside.
-    unit : str
-        Of both.
-    tolerance : float or None
-        Largest magnitude of the error, of which the reproduction gives the reason; None if there is none, and the row
-        is for orientation.
-    absolute : bool
-        Whether error and tolerance are amounts in `unit`, not parts.
-    relation : {"=", "<=", ">="}
-        What ours is to be with respect to the published value.
-    beyond : bool
-        Whether it is known to be outside its tolerance, which its reproduction says.
-    echo : bool
-        Whether the published value is that of a formula that ours evaluates.
-
-    Examples
-    --------
-    >>> Row("AG, 8 workers", 54.0, 50.0, "ms", 0.122).error
-    0.08000000000000007
-    >>> Row("volume", 6.0, 4.0, "k", 0.0, relation="<=").passes, Row("best", "AG", "ART-ring", "", 0.0).passes
-    (True, False)
-    """
-
+    # Which value of the figure or table.
     what: str
+    # As published; a name where a choice was published.
     published: float | str | Interval
+    # What simnet finds; of an interval the published value, an interval too, is to be inside.
     ours: float | str | Interval
+    # Of both.
     unit: str
+    # Largest magnitude of the error, of which the reproduction gives the reason; None if there is none, and the row is
+    # for orientation.
     tolerance: float | None
+    # Whether error and tolerance are amounts in `unit`, not parts.
     absolute: bool = False
+    # What ours is to be with respect to the published value.
     relation: Relation = "="
+    # Whether it is known to be outside its tolerance, which its reproduction says.
     beyond: bool = False
+    # Whether the published value is that of a formula that ours evaluates.
     echo: bool = False
 
     @property
@@ -143,13 +105,6 @@ class Row(NamedTuple):
         """Whether the published value and ours contradict each other.
 
         That is outside the tolerance; without one, outside a range of the one or the other, or by more than `FAR`.
-
-        Examples
-        --------
-        >>> [Row("density", theirs, 0.0151, "", None).contradicts for theirs in (0.0171, 0.0259)]
-        [False, True]
-        >>> Row("speed-up", Interval(3.3, 13.0), 1.8, "x", None).contradicts
-        True
         """
         if self.tolerance is not None:
             return not self.passes
@@ -188,13 +143,7 @@ class Row(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether the error is not within the tolerance where it is meant to be, or is within where it is known not to.
-
-        Examples
-        --------
-        >>> Row("hours", 109.0, 107.4, "h", 0.01).fails, Row("hours", 109.0, 107.4, "h", 0.01, beyond=True).fails
-        (True, False)
-        """
+        """Whether the error is outside the tolerance where it is meant to be within it, or the other way around."""
         return self.passes is not None and self.passes == self.beyond
 
     @property
@@ -207,38 +156,25 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure, table or claim of a paper, and how simnet comes to its values.
+    """A figure, table or claim of a paper, and how simnet comes to its values."""
 
-    Parameters
-    ----------
-    name : str
-        What `simnet reproduce` knows it by.
-    paper : str
-        Short name of the paper.
-    place : str
-        Figure, table or section.
-    title : str
-        What the values are.
-    values : mapping of str to int
-        Number of rows by kind.
-    note : str
-        How ours come about, why the tolerances are what they are, and what agreement does not prove.
-    rows : callable
-        Runs it.
-    slow : bool
-        Whether that takes more than a few seconds.
-    needs : callable
-        Returns why it cannot run here, or an empty string.
-    """
-
+    # What `simnet reproduce` knows it by.
     name: str
+    # Short name of the paper.
     paper: str
+    # Figure, table or section.
     place: str
+    # What the values are.
     title: str
+    # Number of rows by kind.
     values: dict[Kind, int]
+    # How ours come about, why the tolerances are what they are, and what agreement does not prove.
     note: str
+    # Runs it.
     rows: Callable[[], list[Row]]
+    # Whether that takes more than a few seconds.
     slow: bool = False
+    # Returns why it cannot run here, or an empty string.
     needs: Callable[[], str] = lambda: ""
 
 
@@ -272,13 +208,7 @@ class Missing(NamedTuple):
 
 
 def counts(rows: Iterable[Row]) -> dict[Kind, int]:
-    """Return the number of rows by kind.
-
-    Examples
-    --------
-    >>> counts([Row("a", 1.0, 1.1, "s", 0.1), Row("b", 2.0, 1.0, "s", None)])
-    {'test': 1, 'orientation': 1}
-    """
+    """Return the number of rows by kind."""
     found = Counter(row.kind for row in rows)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
@@ -294,15 +224,7 @@ def worst(rows: Iterable[Row]) -> Row | None:
 
 
 def value(given: float | str | Interval) -> str:
-    """Return a value as text, to five digits, of intervals to three.
-
-    Examples
-    --------
-    >>> value(1234567.0), value(0.0123456), value(3.0), value("AG")
-    ('1,234,567', '0.012346', '3', 'AG')
-    >>> value(Interval(2.0, 3.0)), value(Interval(2.0, 3.0, 2.25))
-    ('2 to 3', '2.25 (2 to 3)')
-    """
+    """Return a value as text, to five digits, of intervals to three."""
     if isinstance(given, str):
         return given
     if isinstance(given, Interval):

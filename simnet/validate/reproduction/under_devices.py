@@ -68,13 +68,7 @@ def columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()
 
 
 def rows(found: Sequence[Column]) -> list[tuple[str, ...]]:
-    """Return the cells of a table: headings, what was published, and a row for each device profile.
-
-    Examples
-    --------
-    >>> rows([Column("A over B", "1.2 to 3.7", {"ideal": 2.0})])
-    [('device', 'A over B'), ('published', '1.2 to 3.7'), ('ideal', '2.00')]
-    """
+    """Return the cells of a table: headings, what was published, and a row for each device profile."""
     return [
         ("device", *(one.what for one in found)),
         ("published", *(one.published for one in found)),

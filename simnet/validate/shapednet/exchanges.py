@@ -31,19 +31,7 @@ Sizes: TypeAlias = float | tuple[float, ...]
 def schedule_of(
     collective: str, algorithm: str, ranks: int, nbytes: Sizes, longest: float = math.inf
 ) -> Schedule | None:
-    """Return what a collective sends; None where that is not known.
-
-    Examples
-    --------
-    >>> schedule_of("ar_topk", "tree", 4, 1000)
-    Schedule(4 ranks, 6 rounds, 9 messages)
-    >>> schedule_of("all_reduce", "ring", 3, 300_000, 32768)
-    Schedule(3 ranks, 10 rounds, 30 messages)
-    >>> schedule_of("all_gatherv", "ring", 3, (10, 0, 30)).bytes_received()
-    array([30., 40., 10.])
-    >>> schedule_of("all_reduce", "magic", 3, 100) is None
-    True
-    """
+    """Return what a collective sends; None where that is not known."""
     if isinstance(nbytes, tuple):
         found = registry.known("all_gather", algorithm) if collective == "all_gatherv" else None
         known = found is not None and found.varying is not None and len(nbytes) == ranks
@@ -69,15 +57,7 @@ def schedule_of(
 
 
 def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
-    """Return an exchange to replay, as tables of measurements have it.
-
-    Examples
-    --------
-    >>> of_exchange("all_gather", "direct", 3, 1000).schedule
-    Schedule(3 ranks, 1 rounds, 6 messages)
-    >>> of_exchange("all_gatherv", "ring", 2, (10, 30)).facts["contribution_1"]
-    30
-    """
+    """Return an exchange to replay, as tables of measurements have it."""
     schedule = schedule_of(collective, algorithm, ranks, nbytes)
     if schedule is None:
         raise ValueError(f"it is not known what {collective} by {algorithm!r} sends between {ranks} ranks")

@@ -55,17 +55,11 @@ _ROUNDS = 10
 
 @dataclass(frozen=True)
 class Setting:
-    """What to measure on links of one setting, or of several one after the other.
+    """What to measure on links of one setting, or of several one after the other."""
 
-    Parameters
-    ----------
-    links : tuple of Change
-        Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
-    work : tuple of Workload
-        What is replayed.
-    """
-
+    # Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
     links: tuple[Change, ...]
+    # What is replayed.
     work: tuple[Workload, ...]
 
 
@@ -132,14 +126,7 @@ def experiment(
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the relative error of the prediction for each workload and setting, by the median over repetitions.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"setting": 0, "workload": 0, "seconds": [1.0, 1.5, 9.0], "predicted": 1.2})
-    >>> errors(rows)["error"].round(3).tolist()
-    [-0.2]
-    """
+    """Return the relative error of the prediction for each workload and setting, by the median over repetitions."""
     grouped = rows.groupby(["setting", "workload"], sort=True)[["seconds", "predicted"]].median()
     return grouped.assign(error=grouped["predicted"] / grouped["seconds"] - 1).reset_index()
 

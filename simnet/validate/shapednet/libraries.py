@@ -63,17 +63,11 @@ What differs by more was held up: a single setting tells, and other work on the 
 
 
 class Library(NamedTuple):
-    """What is known of how a library sends over TCP.
+    """What is known of how a library sends over TCP."""
 
-    Parameters
-    ----------
-    stacks : tuple of Stack
-        How it may send; which of them, the measurements say.
-    piece : float
-        Bytes of a piece in which its all-gather of varying sizes goes round a ring.
-    """
-
+    # How it may send; which of them, the measurements say.
     stacks: tuple[Stack, ...]
+    # Bytes of a piece in which its all-gather of varying sizes goes round a ring.
     piece: float = math.inf
 
 
@@ -145,13 +139,7 @@ _PER_RANK = ("all_gather", "all_gatherv", "gather", "alltoall")
 
 
 def library(tool: str) -> Library:
-    """Return what is known of a library; of one that is not in `LIBRARIES`, nothing.
-
-    Examples
-    --------
-    >>> [one.send_completion for one in library("mine").stacks]
-    ['taken', 'acknowledged', 'ready', 'request']
-    """
+    """Return what is known of a library; of one that is not in `LIBRARIES`, nothing."""
     return next((one for name, one in LIBRARIES.items() if tool.startswith(name)), PLAIN)
 
 

@@ -36,22 +36,11 @@ OfHosts: TypeAlias = float | tuple[float, ...]
 
 
 class Change(NamedTuple):
-    """From when on links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0.
+    """From when on links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0."""
 
-    Parameters
-    ----------
-    at : float
-        From when on [s].
-    latency, bandwidth : float or tuple of float
-        Those of all hosts, or of each host.
-
-    Examples
-    --------
-    >>> Change(0.0, (0.002, 0.06), 1e6).of_hosts(2)
-    [(0.002, 1000000.0), (0.06, 1000000.0)]
-    """
-
+    # From when on [s].
     at: float
+    # Those of all hosts, or of each host.
     latency: OfHosts
     bandwidth: OfHosts
 
@@ -113,14 +102,7 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
 
 
 def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
-    """Return what measurements say of each host or rank: one number where all are alike, else a number for each.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"ranks": [2, 3], "link_latency": 0.002, "link_latency_1": [0.002, 0.06]})
-    >>> of_each(rows, "link_latency")
-    [0.002, (0.002, 0.06, 0.002)]
-    """
+    """Return what measurements say of each host or rank: one number where all are alike, else a number for each."""
     ranks = rows["ranks"].to_numpy(dtype=int)
     own = {
         int(column.rpartition("_")[2]): column
