@@ -18,7 +18,7 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.cli import Verbs, app
 from simnet.commands.options import grouped
 from simnet.network import Network
-from simnet.report.shown import Shown
+from simnet.report.tables import ReprHtml
 from simnet.schedule import Round, Schedule
 from simnet.traces import recorded
 
@@ -74,7 +74,7 @@ class Tags(HTMLParser):
 
 def test_every_result_has_a_table_a_figure_a_short_repr_and_a_page(results):
     for name, result in results.items():
-        assert isinstance(result, Shown), name
+        assert isinstance(result, ReprHtml), name
         table = result.to_pandas()
         assert isinstance(table, pd.DataFrame), name
         assert len(table), name
@@ -265,7 +265,7 @@ def test_signatures_are_whole():
         function = getattr(simnet, name)
         hints = get_type_hints(function)
         assert set(hints) == {*inspect.signature(function).parameters, "return"}
-        assert issubclass(hints["return"], Shown)
+        assert issubclass(hints["return"], ReprHtml)
         assert ">>> from simnet import" in inspect.getdoc(function)
 
 

@@ -21,15 +21,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from simnet.base.arrays import PERCENTS
-from simnet.report import figures
+from simnet.report import figures, sentences
 from simnet.report.console import show
 from simnet.report.html import TERMS, report
-from simnet.report.kept import Recorded, message_sample
 from simnet.report.learning import IGNORED
-from simnet.report.page_data import POINTS, embedded, keys, page_data
+from simnet.report.page_data import POINTS, embedded, page_data
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
 from simnet.report.summary import MAX_SWITCHES, RunFacts, spread_summary, summarize
-from simnet.report.timeline import write_timeline
+from simnet.report.timeline import Recorded, message_sample, write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
 
@@ -437,7 +436,8 @@ def test_the_spread_of_no_iteration_is_drawn_without_curves():
 def test_cells_are_sorted_by_numbers_and_what_is_not_known_has_none():
     made = {"b": frame([1.0, 1.0]), "a": frame([2.0, 2.0])}
     summary = summary_of(**made)
-    by_heading = [dict(zip(HEADINGS, one, strict=True)) for one in keys(summary)]
+    keys = [[key for _, key in row] for row in sentences.cells(summary)]
+    by_heading = [dict(zip(HEADINGS, one, strict=True)) for one in keys]
     assert [one["policy"] for one in by_heading] == ["b", "a"]
     assert [one["simulated time"] for one in by_heading] == [2.0, 4.0]
     assert [one["regret"] for one in by_heading] == [None, None]

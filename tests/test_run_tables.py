@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simnet.job.row_file import KeptRows
 from simnet.job.worker_rows import SPLIT, WorkerRows
-from simnet.report import run_tables
+from simnet.report import results as run_tables
 from simnet.report.results import rounded
 
 PLACES = st.lists(st.integers(0, 40), min_size=2, max_size=2).map(sorted)
@@ -41,12 +41,12 @@ def iterations(count, seed, losses=True):
 def test_a_table_in_pieces_has_the_bytes_of_the_whole(tmp_path_factory, counts, group, piece, losses):
     folder = tmp_path_factory.mktemp("tables")
     of = zip(counts, losses, strict=False)
-    rows = {f"p{one}": run_tables.rows_of(iterations(count, one, has)) for one, (count, has) in enumerate(of)}
+    rows = {f"p{one}": run_tables.table_rows(iterations(count, one, has)) for one, (count, has) in enumerate(of)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_tables, "_GROUP", group)
         patch.setattr(run_tables, "_PIECE", piece)
         run_tables.write_table(folder, "table", rows, rounded)
-    whole = rounded(run_tables.joined(rows))
+    whole = rounded(run_tables.concatenated({name: one.between(0, one.total) for name, one in rows.items()}))
     assert (folder / "table.csv").read_text() == whole.to_csv(index=False, lineterminator="\n")
     wanted = io.BytesIO()
     plain = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(None)

@@ -15,13 +15,13 @@ from rich.table import Table
 from simnet.library import sweeping
 from simnet.library.asking import Fields, Share, overrides, quantity, telling, verb, words
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.report.shown import Shown
+from simnet.report.tables import ReprHtml
 from simnet.studies.choosing.answer import ChooseAnswer, answer
 from simnet.studies.choosing.request import ChooseRequest
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Choice(Shown):
+class Choice(ReprHtml):
     """A decision between exchanges.
 
     Parameters

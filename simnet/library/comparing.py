@@ -15,14 +15,14 @@ from simnet.library.running import results_of
 from simnet.report import paired
 from simnet.report.comparison import comparison_table, draw, headline
 from simnet.report.drawing import Plot
-from simnet.report.shown import Shown
+from simnet.report.tables import ReprHtml
 from simnet.scenario.runner import Task
 from simnet.studies import assumptions, comparison, options
 from simnet.studies.samples import sample_warnings
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Shown):
+class Comparison(ReprHtml):
     """Schemes side by side.
 
     Parameters

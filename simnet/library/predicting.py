@@ -18,14 +18,13 @@ from simnet.calibration import Prediction, cost_model_of
 from simnet.evidence.chances import corrected_prediction
 from simnet.library.asking import Fields, Share, overrides, quantity, telling, verb
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style, unit
-from simnet.report.shown import Shown
-from simnet.report.tables import empty_table
+from simnet.report.tables import ReprHtml, empty_table
 from simnet.scenario import load
 from simnet.studies import iteration, options
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CollectivePrediction(Shown):
+class CollectivePrediction(ReprHtml):
     """Predicted times of a collective, for one or several sizes.
 
     Parameters

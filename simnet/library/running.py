@@ -16,8 +16,8 @@ from simnet.library.asking import Fields, Share, overrides, verb
 from simnet.report import console, figures, sentences
 from simnet.report.drawing import Plot
 from simnet.report.results import joined, rounded
-from simnet.report.shown import Shown
 from simnet.report.summary import Summary, learning_columns, with_exploration
+from simnet.report.tables import ReprHtml
 from simnet.scenario import Run, Scenario
 from simnet.scenario.runner import Task, run_policies
 from simnet.scenario.source import Source
@@ -25,7 +25,7 @@ from simnet.studies import runs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RunResult(Shown):
+class RunResult(ReprHtml):
     """What came of the policies of a scenario.
 
     Parameters

@@ -16,7 +16,7 @@ from simnet.base.errors import InputError, SimnetError, suggest_names
 from simnet.base.processes import InlinePool, Pool
 from simnet.library.asking import Fields, Share, overrides, verb, written
 from simnet.report.drawing import Plot
-from simnet.report.shown import Shown
+from simnet.report.tables import ReprHtml
 from simnet.scenario.identity import place_of
 from simnet.studies.sweeping import drawing, folder, table, work
 from simnet.studies.sweeping.grid import Column
@@ -25,7 +25,7 @@ _MEASURES = {"iteration": drawing.ITERATION, "target": drawing.TARGET}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep(Shown):
+class Sweep(ReprHtml):
     """A scenario over a grid of values.
 
     Parameters

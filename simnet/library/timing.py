@@ -18,8 +18,7 @@ from simnet.interchange import read_schedule
 from simnet.library.asking import Fields, overrides, quantity, verb
 from simnet.network import Timing
 from simnet.report.drawing import PHASE_COLOURS, SECONDS, Plot, plot, style, unit
-from simnet.report.shown import Shown
-from simnet.report.tables import empty_table
+from simnet.report.tables import ReprHtml, empty_table
 from simnet.schedule import Schedule
 from simnet.studies import exporting, options, timing
 from simnet.studies.target import Target
@@ -27,7 +26,7 @@ from simnet.studies.timing import Figures
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TimedSchedule(Shown):
+class TimedSchedule(ReprHtml):
     """A schedule and its times on a network.
 
     Parameters

@@ -53,12 +53,13 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
 """How values of some units and formats are written."""
 
 
-def _read() -> dict[str, Column]:
-    text = files("simnet").joinpath("data/columns.csv").read_text(encoding="utf-8")
-    return {row.pop("name"): Column(**row) for row in csv.DictReader(io.StringIO(text))}
+def read_data(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table that comes with simnet."""
+    text = files("simnet").joinpath("data", name).read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
 
 
-COLUMNS = _read()
+COLUMNS = {row.pop("name"): Column(**row) for row in read_data("columns.csv")}
 """The columns by their names, in the order in which they are explained."""
 
 

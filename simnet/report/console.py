@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +29,7 @@ from simnet.report.sentences import (
     what_happened,
 )
 from simnet.report.summary import PHASES, Summary
-from simnet.report.tables import empty_table, print_fitting, show_listing
+from simnet.report.tables import print_fitting, show_listing, text_table
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last.
@@ -51,18 +51,25 @@ def show(summary: Summary, console: Console | None = None) -> None:
     if learnt := learning_rows(summary):
         _print_learning("what the training came to", learning.HEADINGS, learnt, console)
     print_fitting(summary_table(summary), _SPARE, console)
-    barrier = [run_setup.describe_barrier(summary["barrier"])] if "barrier" in summary else []
-    if "strategy" in summary:
-        barrier.append(run_setup.describe_strategy(**summary["strategy"]))
-    _print_lines("", [*rates(summary), *ran_on(summary), *barrier], console)
+    _print_lines("", [*rates(summary), *ran_on(summary), *_trained(summary)], console)
     show_calls([summary.get("calibration")], console)
-    shared_by = [f"Links are shared {run_setup.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
     held = cost_summary.describe_memory(memory_of(summary), summary.get("memory"))
-    _print_lines("", [*shared_by, *held, *what_happened(summary)], console)
-    if costs := cost_rows(summary):
-        show_listing("what inner steps took", cost_summary.cost_headings(summary.get("prices")), costs, console)
-    if shared := colocated_rows(summary):
-        show_listing("jobs that shared the network", run_events.SHARE_HEADINGS, shared, console)
+    _print_lines("", [*_shared(summary), *held, *what_happened(summary)], console)
+    for title, headings, cells in (
+        ("what inner steps took", cost_summary.cost_headings(summary.get("prices")), cost_rows(summary)),
+        ("jobs that shared the network", run_events.SHARE_HEADINGS, colocated_rows(summary)),
+    ):
+        if cells:
+            show_listing(title, headings, cells, console)
+
+
+def _trained(summary: Summary) -> list[str]:
+    barrier = [run_setup.describe_barrier(summary["barrier"])] if "barrier" in summary else []
+    return barrier + ([run_setup.describe_strategy(**summary["strategy"])] if "strategy" in summary else [])
+
+
+def _shared(summary: Summary) -> list[str]:
+    return [f"Links are shared {run_setup.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
 
 
 def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> None:
@@ -77,9 +84,7 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
 
 
 def _print_learning(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], console: Console) -> None:
-    table = empty_table(title, [name.replace(" ", "\n", 1) for name in headings], ["policy"])
-    for row in cells:
-        table.add_row(*map(Text, row))
+    table = text_table(title, [name.replace(" ", "\n", 1) for name in headings], cells, ["policy"])
     print_fitting(table, _SPARE_OF_LEARNING, console)
 
 
@@ -87,22 +92,20 @@ def _seeds_table(summary: seeds.SeedsSummary) -> Table:
     title = f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds"
     if "barrier" in summary["run"]:
         title += f"; {run_setup.barrier_title([summary['run']['barrier']])}"
-    table = empty_table(title, [name.replace(" ", "\n", 1) for name in seeds.HEADINGS], ["policy"])
-    for cells in seeds.rows(summary):
-        best = cells[2].startswith("best") or cells[2].endswith("tied")
-        table.add_row(*map(Text, cells), style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
-    return table
+    cells = seeds.rows(summary)
+    best = [one[0] for one in cells if one[2].startswith("best") or one[2].endswith("tied")]
+    styles = _styles((one[0] for one in cells), best, summary["bound"])
+    return text_table(title, [name.replace(" ", "\n", 1) for name in seeds.HEADINGS], cells, ["policy"], styles)
+
+
+def _styles(names: Iterable[str], best: Collection[str], bound: str | None) -> list[str]:
+    return ["bold" if name in best else "dim" if name == bound else "" for name in names]
 
 
 def rates(summary: Summary) -> list[str]:
     """Return the line that says how much workers go through in a second under each policy; none if not known."""
-    return cost_summary.throughput_sentences(
-        {
-            name: {"throughput": one["throughput"], "throughput_unit": one["throughput_unit"]}
-            for name, one in summary["policies"].items()
-            if name != summary["bound"] and "throughput" in one
-        }
-    )
+    known = {name: one for name, one in summary["policies"].items() if name != summary["bound"] and "throughput" in one}
+    return cost_summary.throughput_sentences(known)
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
@@ -132,12 +135,9 @@ def show_calls(calibrations: Iterable[Mapping[str, Any] | None], console: Consol
 
 def summary_table(summary: Summary) -> Table:
     """Return one row per policy, the fastest first."""
-    winner = summary["winner"]
+    winner, cells = summary["winner"], rows(summary)
     best = () if winner is None else (winner["policy"], *winner["tied_with"])
     headings = {name: "\n".join(name.rsplit(" ", 1)) for name in HEADINGS}
-    device = f"; device {summary['device']['name']}" if "device" in summary else ""
-    table = empty_table(summary["scenario"]["name"] + device, headings.values(), [headings[name] for name in _LEFT])
-    for cells in rows(summary):
-        style = "bold" if cells[0] in best else "dim" if cells[0] == summary["bound"] else ""
-        table.add_row(*map(Text, cells), style=style)
-    return table
+    title = summary["scenario"]["name"] + (f"; device {summary['device']['name']}" if "device" in summary else "")
+    styles = _styles((one[0] for one in cells), best, summary["bound"])
+    return text_table(title, headings.values(), cells, [headings[name] for name in _LEFT], styles)

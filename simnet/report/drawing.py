@@ -95,6 +95,14 @@ def style() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator[tuple[Figure, Any]]:
+    """Give a figure in the house style [inch], and its axes as of `Figure.subplots`."""
+    with style():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots(*shape, **options)
+
+
 def policy_colours(policies: Iterable[str], bound: str | None = None) -> dict[str, str]:
     """Return the colour of each policy, by its place in the run; they may be named repeatedly."""
     return {name: look["color"] for name, look in policy_looks(policies, bound).items()}

@@ -23,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.units import format_seconds
 from simnet.job import TRAIN
+from simnet.report.columns import read_data
 from simnet.report.drawing import (
     BITS,
     BOUND_COLOUR,
@@ -31,15 +32,18 @@ from simnet.report.drawing import (
     PHASE_COLOURS,
     SECONDS,
     Plot,
+    canvas,
     plot,
     policy_looks,
     scale,
     short,
-    style,
     unit,
 )
+from simnet.report.seeds import MORE, ranking
 from simnet.report.summary import PHASES, exchange_seconds, with_exploration
 
+# Title and explanation of each figure.
+_CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_data("figures.csv")}
 _WEATHER_COLOUR = "#5B6B7A"
 _BINS = 250
 # Policies this many times slower than the fastest may leave the picture, so that they do not flatten the others.
@@ -54,16 +58,12 @@ def render(
     learnt: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Plot]:
     """Draw all figures."""
-    plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
-    plots.append(plot("spread", *_SPREAD, spread(with_exploration(iterations), bound)))
-    if "accuracy" not in iterations:
-        return plots
-    ratios = efficiency(iterations, bound, learnt or {})
-    first = [
-        plot("learning", *_LEARNING, learning(iterations, bound)),
-        plot("efficiency", *_EFFICIENCY, ratios),
-    ]
-    return first + plots
+    found = {draw.__name__: draw(iterations, bound) for draw in (iteration_time, cumulative_time, breakdown, choices)}
+    found["spread"] = spread(with_exploration(iterations), bound)
+    if "accuracy" in iterations:
+        ratios = efficiency(iterations, bound, learnt or {})
+        found = {"learning": learning(iterations, bound), "efficiency": ratios, **found}
+    return [plot(name, *_CAPTIONS[name], figure) for name, figure in found.items()]
 
 
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
@@ -72,9 +72,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
     The axis is simulated time; or the iteration, where the network is the same for every policy at an iteration and so
     moves with the iterations.
     """
-    with style():
-        figure = Figure(figsize=(9.2, 6.0), layout="constrained")
-        top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
+    with canvas(9.2, 6.0, 3, 1, sharex=True, height_ratios=(3.4, 1, 1)) as (figure, (top, middle, bottom)):
         looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
         position, label = _axis(iterations)
         ends = {policy: _end(frame, position) for policy, frame in frames.items()}
@@ -90,8 +88,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         _note(top, [policy for policy, end in ends.items() if end > last], frames)
         _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels()
-        handles = _handles(looks, {policy: short(policy) for policy in looks})
-        _legend_above(figure, handles)
+        _legend_above(figure, _handles(looks))
     return figure
 
 
@@ -102,9 +99,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
     it.
     """
     iterations = with_exploration(iterations)
-    with style():
-        figure = Figure(figsize=(9.2, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
+    with canvas(9.2, 3.6, 1, 2) as (figure, (left, right)):
         looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
         # One that ended early is not the fastest.
@@ -132,9 +127,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
         if most > least:
             margin = 0.05 * (most - least) / lag_factor
             right.set_ylim(least / lag_factor - margin, most / lag_factor + margin)
-        for axes in (left, right):
-            axes.set_xlabel("iterations done")
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        _label_iterations(left, right)
         # From the slowest down, as the lines end.
         totals = {policy: f"{short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)}
         figure.legend(handles=_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
@@ -146,9 +139,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     totals = iterations.groupby("policy", sort=False)[[f"{phase}_s" for phase in PHASES]].sum()
     ends = totals.sum(axis=1)
     order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
-    with style():
-        figure = Figure(figsize=(9.2, 1.2 + 0.42 * len(order)), layout="constrained")
-        axes = figure.subplots()
+    with canvas(9.2, 1.2 + 0.42 * len(order)) as (figure, axes):
         name, factor = unit(float(ends.max()), HOURS)
         rows = np.arange(len(order))
         start = np.zeros(len(order))
@@ -184,9 +175,9 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
     labels = list(dict.fromkeys(iterations["choice"]))
     colours = choice_colours(frames, labels, policy_looks(iterations["policy"], bound))
-    with style():
-        figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
-        strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
+    ratios = (0.5 * len(changing), 0.8, 0.8)
+    with canvas(9.2, 3.0 + 0.5 * len(changing), 3, 1, sharex=True, height_ratios=ratios) as (figure, panels):
+        strips, middle, bottom = panels
         position, label = _axis(iterations)
         last = max(_end(frame, position) for frame in changing.values())
         shown = iterations[position(iterations) <= last]
@@ -209,12 +200,11 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw loss and accuracy on data held out, against simulated time and against iterations."""
     iterations = with_exploration(iterations)
-    with style():
-        figure = Figure(figsize=(9.2, 5.6), layout="constrained")
-        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
-        ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
-        name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
-        grid = figure.subplots(2, 2, sharex="col", sharey="row")
+    looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
+    ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
+    totals = [float(end[-1]) for end in ends.values()]
+    name, factor = unit(max(totals), HOURS)
+    with canvas(9.2, 5.6, 2, 2, sharex="col", sharey="row") as (figure, grid):
         for policy, frame in frames.items():
             rows = np.flatnonzero(frame["accuracy"].notna())
             for line, (column, share) in zip(grid, (("loss", 1.0), ("accuracy", 100.0)), strict=True):
@@ -227,11 +217,10 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         losses = iterations["loss"].to_numpy(dtype=np.float64)
         scale(grid[0][0].yaxis, losses[np.isfinite(losses)])
         grid[1][0].set_xlabel(f"simulated time [{name}]")
-        grid[1][1].set_xlabel("iterations done")
-        if max(float(end[-1]) for end in ends.values()) > _WIDE * min(float(end[-1]) for end in ends.values()):
+        if max(totals) > _WIDE * min(totals):
             grid[1][0].set_xscale("log")
-        grid[1][1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        _legend_above(figure, _handles(looks, {policy: short(policy) for policy in looks}))
+        _label_iterations(grid[1][1])
+        _legend_above(figure, _handles(looks))
     return figure
 
 
@@ -240,28 +229,24 @@ def efficiency(
 ) -> Figure:
     """Draw what was kept back over the iterations, and what updates are worth against what iterations cost."""
     trained = iterations[iterations["purpose"] == TRAIN]
-    with style():
-        figure = Figure(figsize=(9.2, 3.6), layout="constrained")
-        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(trained)
-        kept, ratios = figure.subplots(1, 2)
-        for policy, frame in frames.items():
+    looks = policy_looks(iterations["policy"], bound)
+    with canvas(9.2, 3.6, 1, 2) as (figure, (kept, ratios)):
+        for policy, frame in _by_policy(trained).items():
             _line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
         scale(kept.yaxis, trained["global_error"].to_numpy(dtype=np.float64))
-        kept.set(xlabel="iterations done", ylabel="norm of the residual")
-        kept.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        places = {
-            policy: 100 * np.array([one["parallel_efficiency"], one["statistical_efficiency"]], dtype=np.float64)
-            for policy, one in (learnt or {}).items()
-        }
-        points = np.array([place for place in places.values() if (place > 0).all()]).reshape(-1, 2)
-        for policy, (x, y) in places.items():
+        kept.set_ylabel("norm of the residual")
+        _label_iterations(kept)
+        points = []
+        for policy, one in (learnt or {}).items():
+            x, y = 100 * np.array([one["parallel_efficiency"], one["statistical_efficiency"]], dtype=np.float64)
             # Not where there is none, or none in a logarithm.
             if x > 0 and y > 0:
+                points.append((x, y))
                 ratios.plot([x], [y], "o", color=looks[policy]["color"], zorder=3)
-        if len(points):
-            _equal_products(ratios, points)
+        if points:
+            _equal_products(ratios, np.array(points))
         ratios.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
-        _legend_above(figure, _handles(looks, {policy: short(policy) for policy in looks}))
+        _legend_above(figure, _handles(looks))
     return figure
 
 
@@ -281,9 +266,7 @@ def _equal_products(axes: Axes, points: Floats) -> None:
 def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw the share of the iterations of each policy, and of their exchanges, that take no longer than a time."""
     frames, looks = _by_policy(iterations), policy_looks(iterations["policy"], bound)
-    with style():
-        figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-        axes = figure.subplots(1, 2, sharey=True)
+    with canvas(9.0, 3.6, 1, 2, sharey=True) as (figure, axes):
         for axis, what in zip(axes, ("iteration", "exchange"), strict=True):
             for percent in PERCENTS:
                 axis.axhline(percent, color="#C8CDD3", linewidth=0.7, zorder=1)
@@ -306,52 +289,10 @@ def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     return figure
 
 
-_SPREAD = (
-    "How iterations and exchanges spread",
-    "Share of the iterations that take no longer than a time, exploration included. Left: whole iterations. Right: "
-    "what they take beside computing. Grey lines are the 50th, 90th and 99th percentile; where a curve is flat at the "
-    "top, few iterations take long.",
-)
-
-_LEARNING = (
-    "Loss and accuracy",
-    "On data held out of the training, as measured every so many iterations. Left: against simulated time. Right: "
-    "against iterations, where only what the updates are worth counts.",
-)
-
-_EFFICIENCY = (
-    "What was kept back, and what updates are worth",
-    "Left: the norm of what error feedback keeps back, mean over workers. Right: the iterations to the target that the "
-    "first policy needed over those of a policy, and the share of the time in which gradients are computed to train "
-    "with. Along a grey line the time to the target is about the same; it halves from one to the next, upwards.",
-)
-
-_FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], ...] = (
-    (
-        iteration_time,
-        "Iteration time under the network's weather",
-        "How long each iteration took, above the worst bandwidth and latency between neighbouring workers. "
-        "Long runs are averaged over stretches of iterations; the shaded band spans the extremes.",
-    ),
-    (
-        cumulative_time,
-        "Cumulative time",
-        "Left: simulated time after each iteration, the total in the legend. Right: how far each policy was behind the "
-        "bound (or, without one, the fastest policy) by then; where a line climbs, the policy is losing time. One that "
-        "is more than twice as slow as the fastest leaves the picture.",
-    ),
-    (
-        breakdown,
-        "Where the time went",
-        "Per policy, the mean over workers: computing gradients, selecting and merging entries, having a message of "
-        "its own in flight, and waiting for others.",
-    ),
-    (
-        choices,
-        "What was chosen when",
-        "The exchange in use over the run, for the policies that changed it, above the network they met.",
-    ),
-)
+def _label_iterations(*axes: Axes) -> None:
+    for one in axes:
+        one.set_xlabel("iterations done")
+        one.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -475,7 +416,8 @@ def _network(
     axes[1].set_xlim(float(position(iterations).min()), last)
 
 
-def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> list[Line2D]:
+def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> list[Line2D]:
+    labels = labels or {policy: short(policy) for policy in looks}
     return [
         Line2D([], [], color=looks[policy]["color"], linestyle=looks[policy]["linestyle"], label=label)
         for policy, label in labels.items()
@@ -485,3 +427,29 @@ def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) 
 def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
     longest = max(len(str(handle.get_label())) for handle in handles)
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), max(1, 120 // (longest + 8))))
+
+
+def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plot]:
+    """Draw how much longer each policy took than the fastest with each seed, given `simnet.report.seeds.by_seed`."""
+    each, winner = summary["policies"], summary["winner"]
+    if winner is None or len(each) < 2:
+        return []
+    first, looks = winner["policy"], policy_looks(each, summary["bound"])
+    shown = [name for name in ranking(each) if each[name]["simulated_rank"] is not None and name != first]
+    times = table.pivot(index="seed", columns="policy", values="simulated_s")
+    percent = 100 / (each[first]["simulated_s"] or 1.0)
+    with canvas(9.2, 1.4 + 0.5 * max(len(shown), 1)) as (figure, axes):
+        axes.axvline(0, color="#333333", linewidth=0.9)
+        for row, name in enumerate(shown):
+            colour = looks[name]["color"]
+            differences = percent * (times[name] - times[first]).dropna().to_numpy()
+            axes.plot(differences, np.full(len(differences), row), "o", color=colour, markersize=3.5, alpha=0.45)
+            mean, low, high = (each[name][f"simulated_{end}_s"] for end in MORE)
+            if low is not None and high is not None:
+                axes.plot([percent * low, percent * high], [row - 0.22] * 2, color=colour, linewidth=2.2)
+            axes.plot([percent * mean], [row - 0.22], "D", color=colour, markersize=5)
+        axes.set_yticks(range(len(shown)), [short(name) for name in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"more than {short(first)} [% of its mean time]")
+    return [plot("paired", *_CAPTIONS["paired"], figure)]

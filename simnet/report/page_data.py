@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,12 +13,9 @@ from numpy.typing import NDArray
 
 from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
-from simnet.report.kept import Recorded, message_sample
 from simnet.report.sentences import ranking
-from simnet.report.summary import PHASES, Summary, ranked, with_exploration
-
-Key: TypeAlias = str | float | None
-"""By what a cell of a table is sorted; None comes last."""
+from simnet.report.summary import Summary, ranked, with_exploration
+from simnet.report.timeline import Recorded, message_sample
 
 POINTS = 2_000
 """Points of a line up to which every iteration is drawn."""
@@ -38,7 +36,7 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
         start of the run after it [s]. Where an iteration stands for `stretch` of them, its time is their mean and
         `low` and `high` are the extremes, its choice is the most used, and the rest is of the first. `reference` is the
         policy that others are behind of, and `learnt` what was measured of a model.
-        `message_sample` is as of `simnet.report.kept.message_sample`.
+        `message_sample` is as of `simnet.report.timeline.message_sample`.
     """
     trained = with_exploration(iterations)
     frames = {str(name): frame for name, frame in trained.groupby("policy", sort=False) if len(frame)}
@@ -64,7 +62,7 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
 
 
 def embedded(data: Any) -> str:
-    r"""Return data as JSON that may stand in a script element of HTML, with floats to seven digits.
+    r"""Return data as JSON that may stand in a script element of HTML, floats with seven digits, null if not finite.
 
     Examples
     --------
@@ -77,25 +75,6 @@ def embedded(data: Any) -> str:
     return text
 
 
-def keys(summary: Summary) -> list[tuple[Key, ...]]:
-    """Return by what the cells of `simnet.report.sentences.rows` are sorted."""
-    return [_keys(summary, name) for name in ranking(summary)]
-
-
-def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
-    one = summary["policies"][name]
-    spread, regret = one["spread"], one["regret"]
-    choice = max(one["choices"], key=one["choices"].__getitem__, default=None)
-    return (
-        *(name, one["simulated_s"], one["simulated_s"]),
-        one["judgement"]["chance_to_be_fastest"] if "judgement" in one else None,
-        one["total_bytes_sent_B"],
-        *(one["breakdown_s"][phase] for phase in PHASES),
-        *(None if spread is None else spread[what]["p99"] for what in ("iteration_s", "exchange_s")),
-        *(None if regret is None else regret["seconds"], choice, one["switch_count"]),
-    )
-
-
 def _columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[str, list[Any]]:
     first = np.arange(0, len(frame), stretch)
     start, seconds = (frame[name].to_numpy(dtype=np.float64) for name in ("start_s", "iteration_s"))
@@ -106,8 +85,8 @@ def _columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[
         "start": start[first].tolist(),
         "time": (np.add.reduceat(seconds, first) / lengths).tolist(),
         "choice": _most_used(code, first, len(choices)),
-        "bandwidth": _known(frame["bandwidth_Bps"].to_numpy(dtype=np.float64)[first]),
-        "latency": _known(frame["latency_s"].to_numpy(dtype=np.float64)[first]),
+        "bandwidth": frame["bandwidth_Bps"].to_numpy(dtype=np.float64)[first].tolist(),
+        "latency": frame["latency_s"].to_numpy(dtype=np.float64)[first].tolist(),
         "after": (start + seconds - start[0])[first + lengths - 1].tolist(),
     }
     if stretch > 1:
@@ -131,17 +110,13 @@ def _learnt(frame: pd.DataFrame) -> dict[str, list[Any]]:
     return {
         "done": (measured + 1).tolist(),
         "after": ends.tolist(),
-        **{name: _known(rows[name].to_numpy(dtype=np.float64)) for name in ("loss", "accuracy")},
+        **{name: rows[name].to_numpy(dtype=np.float64).tolist() for name in ("loss", "accuracy")},
     }
-
-
-def _known(values: NDArray[np.float64]) -> list[float | None]:
-    return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
 def _short(data: Any) -> Any:
     if isinstance(data, float):
-        return float(f"{data:.{_DIGITS}g}")
+        return float(f"{data:.{_DIGITS}g}") if math.isfinite(data) else None
     if isinstance(data, Mapping):
         return {name: _short(one) for name, one in data.items()}
     return [_short(one) for one in data] if isinstance(data, list | tuple) else data

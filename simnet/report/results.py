@@ -25,10 +25,11 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,20 +40,13 @@ import simnet
 from simnet.base.atomic_replace import FileSet
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
-from simnet.report import run_events, run_tables
-from simnet.report.kept import Recorded
-from simnet.report.summary import (
-    RunFacts,
-    Summary,
-    learning_columns,
-    significant,
-    summarize,
-    with_exploration,
-)
-from simnet.report.timeline import Bandwidths, LinkNames, write_timeline
+from simnet.report import run_events
+from simnet.report.summary import RunFacts, Summary, learning_columns, significant, summarize, with_exploration
+from simnet.report.timeline import Bandwidths, LinkNames, Recorded, write_timeline
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
+    from simnet.report.drawing import Plot
 
 
 PAGE = FileSet("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
@@ -75,6 +69,17 @@ RUN = FileSet("run", RESULTS, "summary.json")
 """The files of a run, with one seed or several."""
 
 
+# Rows of a group of Parquet, which is in memory as a whole, and those that are made at a time.
+_GROUP, _PIECE = 1 << 16, 1 << 14
+
+
+class Rows(NamedTuple):
+    """The rows of a policy, made on demand: their number, and those of a range."""
+
+    total: int
+    between: Callable[[int, int], pd.DataFrame]
+
+
 def write_run(
     folder: str | Path,
     results: Mapping[str, PolicyResult],
@@ -88,36 +93,31 @@ def write_run(
 ) -> Summary:
     """Write the files of a run into an empty folder; see `simnet.base.atomic_replace` for one that is not."""
     folder = prepare_folder(folder)
-    lock = scenario_lock.encode()
     summary = summary_of(results, facts, scenario_lock)
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
-    files, told = {LOCK: lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
+    files, text = {LOCK: scenario_lock.encode()}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
     if report:
         # Of what the files are going to hold, so that who draws it again from these gets the same.
         iterations = rounded(joined(results, lambda result: result.iterations))
-        files |= drawn(json.loads(told), iterations, scenario_lock, setting or {}, recorded)
+        files |= drawn(json.loads(text), iterations, scenario_lock, setting or {}, recorded)
     write_files(folder, files)
-    run_tables.write_table(folder, "iterations", run_tables.iterations_of(results), rounded)
-    run_tables.write_table(folder, "workers", run_tables.workers_of(results), lambda table: table, csv=False)
-    died = [row for name, result in results.items() for row in run_events.stop_table(name, result.interruptions)]
-    shared = [row for name, result in results.items() for row in run_events.share_table(name, result.job_shares)]
+    write_table(folder, "iterations", {name: table_rows(one.iterations) for name, one in results.items()}, rounded)
+    by_worker = {name: Rows(one.worker_rows.total, one.worker_rows.table) for name, one in results.items()}
+    write_table(folder, "workers", by_worker, csv=False)
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
-            _write_table(folder, name, frame, csv=False)
-    for name, rows, columns in (
-        ("deaths", died, run_events.STOP_COLUMNS),
-        ("company", shared, run_events.SHARE_COLUMNS),
-    ):
+            write_table(folder, name, {"": table_rows(frame)}, csv=False)
+    died = [row for name, result in results.items() for row in run_events.stop_table(name, result.interruptions)]
+    shared = [row for name, result in results.items() for row in run_events.share_table(name, result.job_shares)]
+    for name, rows in (("deaths", died), ("company", shared)):
         if rows:
-            table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
-            if "round" in table:
-                # The dead have none, which would make numbers with fractions of the others.
-                table["round"] = pd.array([row["round"] for row in rows], dtype="Int64")
-            _write_table(folder, name, table)
+            # The dead have no round, which would make numbers with fractions of the others.
+            table = pd.DataFrame(rows).apply(_significant).astype({"round": "Int64"} if rows is died else {})
+            write_table(folder, name, {"": table_rows(table)})
     with atomic_write(folder / "timeline.json") as stream:
         ran = {name: len(result.iterations) for name, result in results.items()}
-        write_timeline(stream, recorded.spans, recorded.messages, links=links, bandwidths=bandwidths, iterations=ran)
-    write_files(folder, {"summary.json": told.encode() + b"\n"})
+        write_timeline(stream, *recorded[:2], links=links, bandwidths=bandwidths, iterations=ran)
+    write_files(folder, {"summary.json": text.encode() + b"\n"})
     return summary
 
 
@@ -145,11 +145,15 @@ def prepare_folder(folder: str | Path) -> Path:
 
 
 def parquet(table: pd.DataFrame) -> bytes:
-    """Return a table as a file of Parquet, without the metadata of pandas, which names the versions of everything."""
-    plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+    """Return a table as a file of Parquet."""
     buffer = pa.BufferOutputStream()
-    pq.write_table(plain, buffer, compression="zstd")
+    pq.write_table(_arrow(table), buffer, compression="zstd")
     return bytes(buffer.getvalue())
+
+
+def _arrow(table: pd.DataFrame) -> pa.Table:
+    """Return a table without the metadata of pandas, which names the versions of everything."""
+    return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
 
 
 def versions() -> dict[str, str]:
@@ -157,16 +161,61 @@ def versions() -> dict[str, str]:
     return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
 
 
-def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:
-    if csv:
-        with atomic_write(folder / f"{name}.csv") as stream:
-            guard_table(table).to_csv(stream, index=False, lineterminator="\n", mode="wb")
-    write_files(folder, {f"{name}.parquet": parquet(table)})
+def table_rows(table: pd.DataFrame) -> Rows:
+    """Return the rows of a table."""
+    return Rows(len(table), lambda first, last: table.iloc[first:last])
+
+
+def write_table(
+    folder: Path,
+    name: str,
+    rows: Mapping[str, Rows],
+    finish: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table,
+    *,
+    csv: bool = True,
+) -> None:
+    """Write the rows of all policies as Parquet, and as CSV, piece by piece, with the bytes of the table of all."""
+    waiting: list[pa.Table] = []
+    with ExitStack() as files:
+        text = files.enter_context(atomic_write(folder / f"{name}.csv")) if csv else None
+        stream, writer = files.enter_context(atomic_write(folder / f"{name}.parquet")), None
+        for piece in map(finish, _pieces(rows)):
+            if text is not None:
+                header = writer is None
+                guard_table(piece).to_csv(text, index=False, lineterminator="\n", mode="wb", header=header)
+            waiting.append(_arrow(piece))
+            writer = writer or pq.ParquetWriter(stream, waiting[0].schema, compression="zstd")
+            while sum(map(len, waiting)) >= _GROUP:
+                table = pa.concat_tables(waiting)
+                writer.write_table(table.slice(0, _GROUP).combine_chunks())
+                waiting = [table.slice(_GROUP)]
+        assert writer is not None
+        if len(rest := pa.concat_tables(waiting)) or not any(one.total for one in rows.values()):
+            writer.write_table(rest.combine_chunks())
+        writer.close()
+
+
+def _pieces(rows: Mapping[str, Rows]) -> Iterator[pd.DataFrame]:
+    """Yield the rows of all policies, a few at a time, with the columns and types of the table of all of them."""
+    like = concatenated({name: one.between(0, min(one.total, 1)) for name, one in rows.items()})
+    for name, one in rows.items():
+        for first in range(0, one.total, _PIECE):
+            piece = concatenated({name: one.between(first, min(one.total, first + _PIECE))})
+            yield piece.reindex(columns=like.columns).astype(like.dtypes.to_dict())
+    if not any(one.total for one in rows.values()):
+        yield like
+
+
+def concatenated(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the frames of policies one below the other, with a column ``policy`` where they have names."""
+    named = [frame.assign(policy=name) if name else frame for name, frame in frames.items()]
+    # An empty frame has no types of its own and would spoil those of the others.
+    return pd.concat([one for one in named if len(one)] or named[:1], ignore_index=True)
 
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
-    """Return the frames of all policies one below the other, with a column ``policy``."""
-    return run_tables.joined({name: run_tables.rows_of(frame(one)) for name, one in results.items()})
+    """Return the frames of the results of all policies as one table."""
+    return concatenated({name: frame(one) for name, one in results.items()})
 
 
 def rounded(iterations: pd.DataFrame) -> pd.DataFrame:
@@ -184,19 +233,17 @@ def drawn(
     summary: Summary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
 ) -> dict[str, bytes]:
     """Return the figures and the page of a run, by the names of their files."""
-    policies = {
-        name: summary["policies"][name] for name in dict.fromkeys([*iterations["policy"], *summary["policies"]])
-    }
-    summary = {**summary, "policies": policies}
+    names = dict.fromkeys([*iterations["policy"], *summary["policies"]])
+    summary = {**summary, "policies": {name: summary["policies"][name] for name in names}}
     # Imported here because drawing is half a second to load.
     from simnet.report import figures, html
 
-    learnt = learning_columns(summary)
-    plots = []
-    if len(with_exploration(iterations)):
-        plots = figures.render(iterations, summary["bound"], learnt)
+    trained = len(with_exploration(iterations))
+    plots = figures.render(iterations, summary["bound"], learning_columns(summary)) if trained else []
     page = html.report(summary, plots, scenario_lock, iterations, setting, recorded)
-    files = {"report.html": page.encode()}
-    for plot in plots:
-        files |= {f"figures/{plot.name}.png": plot.png, f"figures/{plot.name}.svg": plot.svg}
-    return files
+    return {"report.html": page.encode(), **picture_files(plots)}
+
+
+def picture_files(plots: Iterable[Plot]) -> dict[str, bytes]:
+    """Return figures as PNG and SVG, by the names of their files."""
+    return {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}

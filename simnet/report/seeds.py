@@ -31,7 +31,7 @@ from simnet.base.spreadsheets import guard_table
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
-from simnet.report.results import LOCK, parquet
+from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.sentences import percent
 from simnet.report.summary import PHASES, Judgement, Summary, Winner, plain, significant
 
@@ -216,14 +216,11 @@ def write(
         files[f"{name}.parquet"] = parquet(rounded)
     if report:
         # Imported here, as drawing takes half a second to load.
-        from simnet.report.contests import figures
+        from simnet.report.figures import seed_comparison
         from simnet.report.html import seeds_report
 
-        plots = figures(summary, table)
-        for one in plots:
-            files |= {f"figures/{one.name}.png": one.png, f"figures/{one.name}.svg": one.svg}
-        tables = [(HEADINGS, rows(summary)), (LEARNING_HEADINGS, learning_rows(summary))]
-        files["report.html"] = seeds_report(summary, plots, sentence(summary), tables, lock).encode()
+        plots = seed_comparison(summary, table)
+        files |= picture_files(plots) | {"report.html": seeds_report(summary, plots, lock).encode()}
     files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
     write_files(folder, files)
     return summary
@@ -308,15 +305,14 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
     return more, f"{least} to {most}" if bounded else "-"
 
 
-def ranking(summary: SeedsSummary) -> list[str]:
+def ranking(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the policies, the fastest on average first; among equals by name, and those without a time last."""
-    each = summary["policies"]
     return sorted(each, key=lambda name: (each[name]["simulated_s"] is None, each[name]["simulated_s"] or 0.0, name))
 
 
 def rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
     """Return the cells of the table over seeds, the fastest policy first."""
-    return [_row(summary, name) for name in ranking(summary)]
+    return [_row(summary, name) for name in ranking(summary["policies"])]
 
 
 def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
@@ -333,7 +329,7 @@ def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
         return -reached, math.inf if time is None else time, trained.index(name)
 
     each = summary["policies"]
-    trained = [name for name in ranking(summary) if "reached_with" in each[name]]
+    trained = [name for name in ranking(summary["policies"]) if "reached_with" in each[name]]
     return [
         (
             name,

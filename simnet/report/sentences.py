@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.evidence.conditions import Evidence
@@ -14,6 +14,9 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.summary import PHASES, PolicySummary, Summary, learning_of, ranked
 from simnet.report.wording import listed
+
+Key: TypeAlias = str | float | None
+"""By what a cell of a table is sorted; None comes last."""
 
 HEADINGS = (
     *("policy", "simulated time", "vs best", "fastest with", "bytes sent"),
@@ -105,7 +108,12 @@ def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the summary table, the fastest policy first."""
-    return [_row(summary, name) for name in ranking(summary)]
+    return [tuple(text for text, _ in row) for row in cells(summary)]
+
+
+def cells(summary: Summary) -> list[list[tuple[str, Key]]]:
+    """Return the same, each with what it is sorted by."""
+    return [_cells(summary, name) for name in ranking(summary)]
 
 
 def ranking(summary: Summary) -> list[str]:
@@ -190,39 +198,43 @@ def _outcome(summary: Summary) -> str:
     return f"{result}; {story}."
 
 
-def _row(summary: Summary, name: str) -> tuple[str, ...]:
-    one, winner, regret = summary["policies"][name], summary["winner"], summary["policies"][name]["regret"]
-    if one["ended"]:
-        versus = "ended early"
-    elif not ranked(one):
-        versus = "not settled"
-    elif winner is None:
-        versus = "-"
-    elif name in (winner["policy"], *winner["tied_with"]):
-        versus = "tied" if winner["tied_with"] else "best"
-    else:
-        best = summary["policies"][winner["policy"]]["simulated_s"]
-        versus = percent(one["simulated_s"] / best - 1, "+") if best else "-"
+def _cells(summary: Summary, name: str) -> list[tuple[str, Key]]:
+    one = summary["policies"][name]
+    regret, spread = one["regret"], one["spread"]
+    lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
     if name == summary["bound"] and not one["ended"]:
         lost = "the bound"
-    else:
-        lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
-    choice, count = max(one["choices"].items(), key=lambda item: item[1], default=("-", one["iterations"]))
-    return (
-        name,
-        _within(one),
-        versus,
-        percent(one["judgement"]["chance_to_be_fastest"]) if "judgement" in one else "-",
-        format_bytes(one["total_bytes_sent_B"]),
-        *(_phase(one, phase) for phase in PHASES),
-        *(
-            "-" if one["spread"] is None else ", ".join(map(format_seconds, one["spread"][what].values()))
-            for what in ("iteration_s", "exchange_s")
-        ),
-        lost,
-        choice if count == one["iterations"] else f"{choice} ({100 * count / one['iterations']:.0f} %)",
-        str(one["switch_count"]),
-    )
+    chance = one["judgement"]["chance_to_be_fastest"] if "judgement" in one else None
+    choice, count = max(one["choices"].items(), key=lambda item: item[1], default=(None, one["iterations"]))
+    part = "" if count == one["iterations"] else f" ({100 * count / one['iterations']:.0f} %)"
+    return [
+        (name, name),
+        (_within(one), one["simulated_s"]),
+        (_versus(summary, name), one["simulated_s"]),
+        ("-" if chance is None else percent(chance), chance),
+        (format_bytes(one["total_bytes_sent_B"]), one["total_bytes_sent_B"]),
+        *((_phase(one, phase), one["breakdown_s"][phase]) for phase in PHASES),
+        *(_percentiles(None if spread is None else spread[what]) for what in ("iteration_s", "exchange_s")),
+        (lost, None if regret is None else regret["seconds"]),
+        (f"{choice or '-'}{part}", choice),
+        (str(one["switch_count"]), one["switch_count"]),
+    ]
+
+
+def _percentiles(times: Mapping[str, float] | None) -> tuple[str, Key]:
+    return ("-", None) if times is None else (", ".join(map(format_seconds, times.values())), times["p99"])
+
+
+def _versus(summary: Summary, name: str) -> str:
+    one, winner = summary["policies"][name], summary["winner"]
+    if not ranked(one):
+        return "ended early" if one["ended"] else "not settled"
+    if winner is None:
+        return "-"
+    if name in (winner["policy"], *winner["tied_with"]):
+        return "tied" if winner["tied_with"] else "best"
+    best = summary["policies"][winner["policy"]]["simulated_s"]
+    return percent(one["simulated_s"] / best - 1, "+") if best else "-"
 
 
 def _phase(one: PolicySummary, phase: str) -> str:

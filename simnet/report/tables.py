@@ -1,9 +1,12 @@
-"""Tables on the console: as wide as they need to be, or in blocks of lines where a terminal is too narrow."""
+"""Tables for people: on the console, where a narrow terminal has fewer columns or blocks of lines, and in notebooks."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from html import escape
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +18,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from simnet.report.drawing import Plot
 
 
 def records(table: pd.DataFrame) -> str:
@@ -45,6 +50,20 @@ def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ())
     return table
 
 
+def text_table(
+    title: str,
+    headings: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    left: Collection[str] = (),
+    styles: Iterable[str] | None = None,
+) -> Table:
+    """Return a table of texts, with the style of each row."""
+    table = empty_table(title, headings, left)
+    for cells, style in zip(rows, repeat("") if styles is None else styles, strict=False):
+        table.add_row(*map(Text, cells), style=style)
+    return table
+
+
 def fits(table: Table, console: Console) -> bool:
     """Return whether a table fits the console; any fits a file or pipe, unless COLUMNS sets a width."""
     bounded = console.is_terminal or "COLUMNS" in os.environ
@@ -63,12 +82,16 @@ def print_fitting(table: Table, spare: Iterable[Sequence[str]], console: Console
     """Print a table; where that is too narrow, without as many columns as it takes to fit, and say without which."""
     console, shown = console or Console(), table
     left_out: list[str] = []
-    there = {_on_one_line(column.header) for column in table.columns}
+    there = {_on_one_line(column.header): column for column in table.columns}
     for names in spare:
         if fits(shown, console):
             break
         left_out += [name for name in names if name in there]
-        shown = _without(table, left_out)
+        columns = [column for name, column in there.items() if name not in left_out]
+        left = [str(column.header) for column in columns if column.justify == "left"]
+        shown = empty_table(str(table.title), [str(column.header) for column in columns], left)
+        for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+            shown.add_row(*cells, style=row.style, end_section=row.end_section)
     print_wide(shown, console)
     if left_out:
         text = Text(f"Too narrow for: {', '.join(left_out)}; --json has them.")
@@ -79,15 +102,6 @@ def _on_one_line(heading: object) -> str:
     return str(heading).replace("-\n", "").replace("\n", " ")
 
 
-def _without(table: Table, names: Collection[str]) -> Table:
-    kept = [one for one in table.columns if _on_one_line(one.header) not in names]
-    left = [str(one.header) for one in kept if one.justify == "left"]
-    shown = empty_table(str(table.title), [str(one.header) for one in kept], left)
-    for row, cells in zip(table.rows, zip(*(one.cells for one in kept), strict=True), strict=True):
-        shown.add_row(*cells, style=row.style, end_section=row.end_section)
-    return shown
-
-
 def show_listing(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:
@@ -96,10 +110,8 @@ def show_listing(
     A file or pipe gets one line for each row, as long as it needs to be, unless the variable COLUMNS gives it a width.
     """
     console = console or Console()
-    table = empty_table(title, columns, columns)
+    table = text_table(title, columns, rows, columns)
     table.pad_edge = False
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
     if fits(table, console):
         print_wide(table, console)
         return
@@ -110,3 +122,57 @@ def show_listing(
             if text:
                 console.print(Padding(Text.assemble((f"{column}: ", "dim"), text), (0, 0, 0, 4)))
     console.print()
+
+
+class ReprHtml(ABC):
+    """A result that notebooks show as a table with what is to be said about it, and that gives tables and figures."""
+
+    @abstractmethod
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the numbers as a table; names of columns end in their units."""
+
+    @abstractmethod
+    def plot(self) -> Plot:
+        """Return the figure, which a notebook shows, and `Plot.save` writes as PNG or SVG."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """Return the table for people."""
+
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """Return the sentences that accompany the table."""
+
+    def _repr_html_(self) -> str:
+        return table_html(self.table(), self.sentences())
+
+
+def table_html(table: Table, sentences: Iterable[str]) -> str:
+    """Return a table of the console, and sentences, as HTML; what they say is text, no markup.
+
+    Examples
+    --------
+    >>> table = Table("name", title="a <b>")
+    >>> table.add_row("[red]")
+    >>> table_html(table, ["1 < 2"])
+    '<table><caption>a &lt;b&gt;</caption><tr><th>name</th></tr><tr><td>[red]</td></tr></table><p>1 &lt; 2</p>'
+    """
+    sides = ["" if column.justify == "left" else ' style="text-align: right"' for column in table.columns]
+    heads = "".join(f"<th{side}>{_text(one.header)}</th>" for side, one in zip(sides, table.columns, strict=True))
+    columns = [list(column.cells) for column in table.columns]
+    rows = "".join(
+        f"<tr>{''.join(_html_cell(str(row.style), side, one) for side, one in zip(sides, cells, strict=True))}</tr>"
+        for row, cells in zip(table.rows, zip(*columns, strict=True), strict=True)
+    )
+    said = "".join(f"<p>{escape(one)}</p>" for one in sentences if one)
+    caption = "" if table.title is None else f"<caption>{_text(table.title)}</caption>"
+    return f"<table>{caption}<tr>{heads}</tr>{rows}</table>{said}"
+
+
+def _html_cell(style: str, side: str, cell: object) -> str:
+    text = _text(cell)
+    return f"<td{side}>{f'<b>{text}</b>' if 'bold' in style else text}</td>"
+
+
+def _text(cell: object) -> str:
+    return escape(cell.plain if isinstance(cell, Text) else str(cell))

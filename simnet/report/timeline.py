@@ -1,10 +1,11 @@
-"""The first iterations as a timeline for Perfetto or chrome://tracing: a track per resource of a rank, and per link.
+"""The first iterations message by message: for the page, and as a timeline for Perfetto or chrome://tracing.
 
-Trace Event Format: a process per policy, and one for the network. What a resource of a rank does (its compute stream:
-compute, select, wait; its network: communicate, or what is overlapped by computing) are complete events on its track,
-where events must nest or be disjoint; what overlaps by more than rounding goes to a second track. What a link carries
-are pairs of asynchronous begin and end events, since transfers that share a link overlap in any way. Flow events are
-the arrows from who sends a message to who receives it; counters are messages under way on a link, and its bandwidth.
+The timeline is in Trace Event Format: a process per policy, and one for the network, with a track per resource of a
+rank, and per link. What a resource of a rank does (its compute stream: compute, select, wait; its network: communicate,
+or what is overlapped by computing) are complete events on its track, where events must nest or be disjoint; what
+overlaps by more than rounding goes to a second track. What a link carries are pairs of asynchronous begin and end
+events, since transfers that share a link overlap in any way. Flow events are the arrows from who sends a message to who
+receives it; counters are messages under way on a link, and its bandwidth.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+Event: TypeAlias = dict[str, Any]
 
 LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
 """Names of the links on the route from one rank to another."""
@@ -26,23 +29,22 @@ LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
 Bandwidths: TypeAlias = Callable[[str, float, float], tuple[NDArray[np.float64], NDArray[np.float64]]]
 """From when on [s] a link, by its name, has which bandwidth [byte/s], from one time [s] to before another."""
 
-_NS = 1_000_000_000
+EVENTS = 12_000
+"""Events of the page: a span is one, a message two; shared equally between the policies."""
+
 # Track numbers are unique in the file, since viewers may take two threads of one number for one thread.
 _TRACKS_PER_POLICY = 1_000_000
 # Part of the events that bandwidths may be.
 _BANDWIDTHS = 10
+_ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
-class Kept(NamedTuple):
-    """The spans and messages of a policy that are drawn."""
+class Recorded(NamedTuple):
+    """What was kept message by message: spans, messages and names of links as for `write_timeline`."""
 
     spans: pd.DataFrame
     messages: pd.DataFrame
-
-    @property
-    def iterations(self) -> list[int]:
-        """The iterations in the timeline."""
-        return sorted({*self.spans["iteration"].tolist(), *self.messages["iteration"].tolist()})
+    links: LinkNames | None = None
 
 
 class _Slice(NamedTuple):
@@ -53,6 +55,15 @@ class _Slice(NamedTuple):
     start: float
     finish: float
     tid: int
+
+
+class _Message(NamedTuple):
+    """A message: arguments of its events, its links, and from when to when it is under way [ns]."""
+
+    arguments: Event
+    links: Sequence[str]
+    start: float
+    finish: float
 
 
 def write_timeline(
@@ -90,32 +101,30 @@ def write_timeline(
         return (f"{src} to {dst}",) if links is None else links(int(src), int(dst))
 
     policies = list(dict.fromkeys([*spans["policy"], *messages["policy"]]))
-    names: list[dict[str, Any]] = []
-    events: list[dict[str, Any]] = []
-    numbers = itertools.count(1)
-    kept_of: dict[str, Kept] = {}
+    names: list[Event] = []
+    events: list[Event] = []
+    numbers = (f"{number:#x}" for number in itertools.count(1))
+    sent: list[_Message] = []
     for_bandwidths = 0 if bandwidths is None else max_events // _BANDWIDTHS
     said: dict[str, Any] = {"iterations": {}}
     for pid, policy in enumerate(policies, start=1):
-        own = Kept(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
+        own = Recorded(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
         pairs = zip(own.messages["src"], own.messages["dst"], strict=True)
         # Begin, end and two counts on each link, and both ends of an arrow.
         costs = np.array([4 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
-        kept = kept_of[policy] = within(own, costs, (max_events - for_bandwidths) // len(policies))
-        of = "" if iterations is None else f" of {iterations[policy]:,}"
-        said["iterations"][str(policy)] = here = _ranges(kept.iterations) + of
-        tracks = _Tracks(pid, f"{policy}: iterations {here}" if kept.iterations else str(policy))
-        slices = []
-        for event, slice_ in _rank_events(kept.spans, tracks):
-            events.append(event)
-            slices.append(slice_)
-        events += _link_events(kept.messages, tracks, route, numbers)
-        events += _arrows(kept.messages, slices, pid, numbers)
-        events += _under_way(kept.messages, tracks, route)
+        fitting = within(own, costs, (max_events - for_bandwidths) // len(policies))
+        shown = sorted({*fitting.spans["iteration"].tolist(), *fitting.messages["iteration"].tolist()})
+        said["iterations"][str(policy)] = here = _ranges(shown) + (f" of {iterations[policy]:,}" if iterations else "")
+        tracks = _Tracks(pid, f"{policy}: iterations {here}" if shown else str(policy))
+        rank_events, slices = _rank_events(fitting.spans, tracks)
+        moved = _messages(fitting.messages, route)
+        events += [*rank_events, *_link_events(moved, tracks, numbers), *_arrows(moved, slices, pid, numbers)]
+        events += _under_way(moved, tracks)
         names += tracks.names
+        sent += moved
     if bandwidths is not None:
         tracks = _Tracks(len(policies) + 1, "network")
-        found, every = _bandwidth_events(kept_of.values(), tracks, route, bandwidths, for_bandwidths)
+        found, every = _bandwidth_events(sent, tracks, bandwidths, for_bandwidths)
         if found:
             names += tracks.names
             said["bandwidths"] = "all changes" if every == 1 else f"of the changes of a link one in {every}"
@@ -137,13 +146,9 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0 to 2, 5, 7 to 8'
     """
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1] = [ranges[-1][0], number]
-        else:
-            ranges.append([number])
-    return ", ".join(" to ".join(f"{end:,}" for end in one) for one in ranges) or "none"
+    runs = itertools.groupby(enumerate(numbers), key=lambda one: one[1] - one[0])
+    ends = ([number for _, number in run] for _, run in runs)
+    return ", ".join(" to ".join(dict.fromkeys((f"{one[0]:,}", f"{one[-1]:,}"))) for one in ends) or "none"
 
 
 class _Tracks:
@@ -151,7 +156,7 @@ class _Tracks:
 
     def __init__(self, pid: int, policy: str) -> None:
         self.pid = pid
-        self.names: list[dict[str, Any]] = []
+        self.names: list[Event] = []
         self._numbers: dict[str, int] = {}
         self._describe(0, "process", policy, pid)
 
@@ -163,19 +168,34 @@ class _Tracks:
         return number
 
     def _describe(self, tid: int, what: str, name: str, position: int) -> None:
-        for key, value in (("name", name), ("sort_index", position)):
-            self.names.append(
-                {"ph": "M", "name": f"{what}_{key}", "pid": self.pid, "tid": tid, "ts": 0, "args": {key: value}}
-            )
+        common = {"ph": "M", "pid": self.pid, "tid": tid, "ts": 0}
+        named = (("name", name), ("sort_index", position))
+        self.names += [common | {"name": f"{what}_{key}", "args": {key: value}} for key, value in named]
 
 
-def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[tuple[dict[str, Any], _Slice]]:
-    ordered = spans.assign(start=_ns(spans["start_s"]), finish=_ns(spans["finish_s"])).sort_values(
-        ["worker", "resource", "start", "finish"], kind="stable"
-    )
+def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
+    """Yield start and finish of each row in whole nanoseconds; as floats, since 300 years have no int64."""
+    whole = (np.rint(frame[name].to_numpy(dtype=np.float64) * 1e9).tolist() for name in ("start_s", "finish_s"))
+    return zip(*whole, strict=True)
+
+
+def _messages(messages: pd.DataFrame, route: LinkNames) -> list[_Message]:
+    each = zip(*(messages[name].tolist() for name in _ARGUMENTS), strict=True)
+    arguments = [dict(zip(_ARGUMENTS, values, strict=True)) for values in each]
+    return [
+        _Message(one, route(one["src"], one["dst"]), *times)
+        for one, times in zip(arguments, _times(messages), strict=True)
+    ]
+
+
+def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> tuple[list[Event], list[_Slice]]:
+    """Return what resources of ranks do as events and as slices; what overlaps goes to a further track."""
+    events, slices = [], []
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
-    columns = (ordered[name].tolist() for name in ("worker", "resource", "start", "finish", "what", "iteration"))
-    for worker, resource, start, finish, what, iteration in zip(*columns, strict=True):
+    columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
+    rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
+            zip(zip(*columns, strict=True), _times(spans), strict=True))  # fmt: skip
+    for worker, resource, start, finish, what, iteration in sorted(rows, key=lambda row: row[:4]):
         lanes = ends[worker, resource]
         # Times equal but for the last bits may differ by a nanosecond once they are whole.
         lane = next((number for number, end in enumerate(lanes) if end <= start + 1), len(lanes))
@@ -183,41 +203,27 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[tuple[dict[st
             lanes.append(start)
         start = max(start, lanes[lane])
         lanes[lane] = max(finish, start)
-        if finish <= start:
-            continue
-        tid = tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")]
-        event = {
-            "ph": "X",
-            "cat": "rank",
-            "name": what,
-            "pid": tracks.pid,
-            "tid": tid,
-            "ts": start / 1000,
-            "dur": (finish - start) / 1000,
-            "args": {"iteration": iteration},
-        }
-        yield event, _Slice(worker, resource, start, finish, tid)
+        if finish > start:
+            tid = tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")]
+            event = {"ph": "X", "cat": "rank", "name": what, "pid": tracks.pid, "tid": tid, "ts": start / 1000}
+            events.append(event | {"dur": (finish - start) / 1000, "args": {"iteration": iteration}})
+            slices.append(_Slice(worker, resource, start, finish, tid))
+    return events, slices
 
 
-def _link_events(
-    messages: pd.DataFrame, tracks: _Tracks, route: LinkNames, numbers: Iterator[int]
-) -> Iterator[dict[str, Any]]:
-    fields = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
-    columns = (messages[name].tolist() for name in fields)
-    times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
-    for start, finish, *values in zip(*times, *columns, strict=True):
-        arguments = dict(zip(fields, values, strict=True))
-        for link in route(arguments["src"], arguments["dst"]):
+def _link_events(messages: Iterable[_Message], tracks: _Tracks, numbers: Iterator[str]) -> Iterator[Event]:
+    for one in messages:
+        for link in one.links:
             name = f"link {link}"
             # Viewers draw asynchronous events of one name on one track.
-            common = {"cat": "link", "name": name, "id": f"{next(numbers):#x}", "pid": tracks.pid, "tid": tracks[name]}
-            yield {"ph": "b", "ts": start / 1000, "args": arguments, **common}
-            yield {"ph": "e", "ts": max(start, finish) / 1000, **common}
+            common = {"cat": "link", "name": name, "id": next(numbers), "pid": tracks.pid, "tid": tracks[name]}
+            yield {"ph": "b", "ts": one.start / 1000, "args": one.arguments, **common}
+            yield {"ph": "e", "ts": max(one.start, one.finish) / 1000, **common}
 
 
 def _arrows(
-    messages: pd.DataFrame, slices: Sequence[_Slice], pid: int, numbers: Iterator[int]
-) -> Iterator[dict[str, Any]]:
+    messages: Iterable[_Message], slices: Iterable[_Slice], pid: int, numbers: Iterator[str]
+) -> Iterator[Event]:
     """Yield an arrow for each message, from the slice of its sender to the slice of its receiver.
 
     A rank that does nothing then, as far as that is drawn, has no place for an arrow, and that message has none.
@@ -228,34 +234,30 @@ def _arrows(
         rows[one.worker][one.tid].append((one.start, one.finish))
     tracks = {worker: [(tid, np.array(own).T) for tid, own in own.items()] for worker, own in rows.items()}
 
-    def place(worker: int, time: float, side: Literal["left", "right"]) -> tuple[int, float] | None:
+    def place(worker: int, time: float, *, ends: bool) -> tuple[int, float] | None:
         for tid, (starts, finishes) in tracks.get(worker, ()):
-            at = int(np.searchsorted(starts, time, side)) - 1
-            if at >= 0 and (time < finishes[at] or (side == "left" and time == finishes[at])):
+            at = int(np.searchsorted(starts, time, "left" if ends else "right")) - 1
+            if at >= 0 and (time < finishes[at] or (ends and time == finishes[at])):
                 # An arrow ends within a slice, not at its end.
-                return tid, max(float(starts[at]), time - 1) if side == "left" else time
+                return tid, max(float(starts[at]), time - 1) if ends else time
         return None
 
-    columns = (messages[name].tolist() for name in ("src", "dst"))
-    times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
-    for src, dst, start, finish in zip(*columns, *times, strict=True):
-        begin, end = place(src, start, "right"), place(dst, finish, "left")
-        if begin is None or end is None or begin[1] > end[1]:
-            continue
-        common = {"cat": "message", "name": "message", "id": f"{next(numbers):#x}", "pid": pid}
-        yield {"ph": "s", "tid": begin[0], "ts": begin[1] / 1000, **common}
-        yield {"ph": "f", "bp": "e", "tid": end[0], "ts": end[1] / 1000, **common}
+    for message in messages:
+        begin = place(message.arguments["src"], message.start, ends=False)
+        end = place(message.arguments["dst"], message.finish, ends=True)
+        if begin is not None and end is not None and begin[1] <= end[1]:
+            common = {"cat": "message", "name": "message", "id": next(numbers), "pid": pid}
+            yield {"ph": "s", "tid": begin[0], "ts": begin[1] / 1000, **common}
+            yield {"ph": "f", "bp": "e", "tid": end[0], "ts": end[1] / 1000, **common}
 
 
-def _under_way(messages: pd.DataFrame, tracks: _Tracks, route: LinkNames) -> Iterator[dict[str, Any]]:
+def _under_way(messages: Iterable[_Message], tracks: _Tracks) -> Iterator[Event]:
     """Yield how many messages are under way on each link, whenever that changes."""
     changes: dict[str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
-    columns = (messages[name].tolist() for name in ("src", "dst"))
-    times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
-    for src, dst, start, finish in zip(*columns, *times, strict=True):
-        for link in route(src, dst):
-            changes[link][start] += 1
-            changes[link][max(start, finish)] -= 1
+    for one in messages:
+        for link in one.links:
+            changes[link][one.start] += 1
+            changes[link][max(one.start, one.finish)] -= 1
     for link, own in changes.items():
         count, name = 0, f"link {link}: messages under way"
         for time in sorted(own):
@@ -264,52 +266,84 @@ def _under_way(messages: pd.DataFrame, tracks: _Tracks, route: LinkNames) -> Ite
 
 
 def _bandwidth_events(
-    kept: Iterable[Kept], tracks: _Tracks, route: LinkNames, bandwidths: Bandwidths, room: int
-) -> tuple[list[dict[str, Any]], int]:
+    messages: Sequence[_Message], tracks: _Tracks, bandwidths: Bandwidths, room: int
+) -> tuple[list[Event], int]:
     """Return the bandwidths of the links that messages take while these are under way, and which part of all changes.
 
     Of each link that is every change, or one in so many, if there are more than have room.
     """
-    frames = [one.messages for one in kept if len(one.messages)]
-    if not frames:
+    if not messages:
         return [], 1
-    pairs = dict.fromkeys(pair for one in frames for pair in zip(one["src"], one["dst"], strict=True))
-    links = list(dict.fromkeys(link for pair in pairs for link in route(*pair)))
-    start, end = (min(one["start_s"].min() for one in frames), max(one["finish_s"].max() for one in frames))
-    found = [bandwidths(link, float(start), float(end)) for link in links]
+    links = list(dict.fromkeys(link for one in messages for link in one.links))
+    start, end = min(one.start for one in messages) / 1e9, max(one.finish for one in messages) / 1e9
+    found = [bandwidths(link, start, end) for link in links]
     every = 1
     while sum(-(-times.size // every) for times, _ in found) > room:
         if every > max(times.size for times, _ in found):
             return [], 1
         every *= 2
-    events = [
+    return [
         {"ph": "C", "name": f"link {link}: bandwidth", "pid": tracks.pid, "ts": time, "args": {"Mbit/s": 8e-6 * value}}
         for link, (times, values) in zip(links, found, strict=True)
         for time, value in zip((1e6 * times[::every]).tolist(), values[::every].tolist(), strict=True)
-    ]
-    return events, every
+    ], every
 
 
-def within(own: Kept, costs: NDArray[np.int64], budget: int) -> Kept:
+def within(own: Recorded, costs: NDArray[np.int64], budget: int) -> Recorded:
     """Return the first iterations that fit into the budget of events, or the beginning of the first one."""
-    per_iteration = pd.concat(
-        [
-            pd.Series(1, index=own.spans["iteration"].to_numpy()),
-            pd.Series(costs, index=own.messages["iteration"].to_numpy()),
-        ]
-    )
-    total = per_iteration.groupby(level=0).sum().cumsum()
+    spans, messages = own.spans, own.messages.assign(cost=costs)
+    total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]
     if len(total) and not len(fitting):
-        first = own.messages["iteration"] == total.index[0]
-        spans = own.spans[own.spans["iteration"] == total.index[0]].sort_values("start_s", kind="stable")
-        messages = own.messages[first].assign(cost=costs[first]).sort_values("start_s", kind="stable")
+        spans, messages = (
+            frame[frame["iteration"] == total.index[0]].sort_values("start_s", kind="stable")
+            for frame in (spans, messages)
+        )
         spans = spans.head(budget // 2)
-        return Kept(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
-    return Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])
+        return Recorded(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
+    spans, messages = (frame[frame["iteration"].isin(fitting)] for frame in (spans, messages))
+    return Recorded(spans, messages)
 
 
-def _ns(seconds: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return times in whole nanoseconds; as floats, since 300 years have no int64."""
-    whole: NDArray[np.float64] = np.rint(seconds.to_numpy(dtype=np.float64) * _NS)
-    return whole
+def message_sample(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
+    """Return the first iterations of each policy that fit, or the beginning of the first one.
+
+    Examples
+    --------
+    >>> spans = pd.DataFrame([("AG", 0, 0, "compute", "select", 1.0, 1.5)],
+    ...     columns=["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"])
+    >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 1.5, 1.75)],
+    ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
+    >>> found = message_sample(Recorded(spans, messages, lambda src, dst: ("0->switch", "switch->1")))
+    >>> found["policies"]["AG"]["0"]["messages"], found["links"], found["routes"]
+    ([[0, 1, 1000000.0, 0.5, 0.75, 'allgather']], [['0', 'switch'], ['switch', '1']], {'0,1': [0, 1]})
+    """
+    names = list(dict.fromkeys([*recorded.spans["policy"], *recorded.messages["policy"]]))
+    policies: dict[str, Any] = {}
+    pairs: dict[tuple[int, int], None] = {}
+    for name in names:
+        own = Recorded(*(frame[frame["policy"] == name] for frame in recorded[:2]))
+        shown = within(own, np.full(len(own.messages), 2), events // len(names))
+        iterations = {}
+        for iteration in dict.fromkeys([*shown.spans["iteration"], *shown.messages["iteration"]]):
+            spans, messages = (frame[frame["iteration"] == iteration] for frame in shown[:2])
+            there = sum(int((frame["iteration"] == iteration).sum()) for frame in own[:2])
+            origin = min(float(frame["start_s"].min()) for frame in (spans, messages) if len(frame))
+            pairs |= dict.fromkeys(zip(messages["src"].astype(int), messages["dst"].astype(int), strict=True))
+            iterations[str(iteration)] = {
+                "spans": _since(spans, ("worker", "resource", "what", "start_s", "finish_s"), origin),
+                "messages": _since(messages, ("src", "dst", "nbytes_B", "start_s", "finish_s", "phase"), origin),
+                "whole": len(spans) + len(messages) == there,
+            }
+        policies[str(name)] = iterations
+    numbers: dict[str, int] = {}
+    routes = {}
+    if recorded.links is not None:
+        for src, dst in pairs:
+            routes[f"{src},{dst}"] = [numbers.setdefault(link, len(numbers)) for link in recorded.links(src, dst)]
+    return {"policies": policies, "routes": routes, "links": [list(link.partition("->")[::2]) for link in numbers]}
+
+
+def _since(frame: pd.DataFrame, columns: tuple[str, ...], origin: float) -> list[list[Any]]:
+    since = frame.assign(start_s=frame["start_s"] - origin, finish_s=frame["finish_s"] - origin)
+    return [list(row) for row in zip(*(since[name].tolist() for name in columns), strict=True)]

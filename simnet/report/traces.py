@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from simnet.report.drawing import COLOURS, Plot, plot, scale, style
+from simnet.report.drawing import COLOURS, Plot, canvas, plot, scale
 
 _REAL, _SYNTHETIC = "#333333", COLOURS[0]
 
@@ -19,9 +18,7 @@ def closeness_plot(figures: Mapping[str, Any]) -> Plot:
 
     The figures are what `simnet.traces.comparing.compare_with_synthetic` returns.
     """
-    with style():
-        figure = Figure(figsize=(9, 6.4), layout="constrained")
-        gain, build_up, overlap, drift = figure.subplots(2, 2).ravel()
+    with canvas(9, 6.4, 2, 2) as (figure, ((gain, build_up), (overlap, drift))):
         curve = figures["curve"]
         gain.plot(curve["density"], curve["real"], color=_REAL, label="recorded")
         gain.plot(curve["density"], curve["synthetic"], color=_SYNTHETIC, linestyle="--", label="synthetic")
@@ -45,9 +42,7 @@ def description_plot(figures: Mapping[str, Any]) -> Plot:
 
     The figures are what `simnet.traces.comparing.describe_trace` returns.
     """
-    with style():
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
-        scales, selected = figure.subplots(1, 2)
+    with canvas(9, 3.6, 1, 2) as (figure, (scales, selected)):
         layers = [one for one in figures["layers"] if one["rms"]]
         scales.scatter(range(len(layers)), [one["rms"] for one in layers], s=14, color=COLOURS[0])
         scales.set(title="root mean square of each layer", xlabel="layer", ylabel="gradient")

@@ -53,8 +53,7 @@ from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
 from simnet.report.drawing import unit as units_of
 from simnet.report.learning import IGNORED
 from simnet.report.paired import fastest
-from simnet.report.shown import Shown
-from simnet.report.tables import empty_table
+from simnet.report.tables import ReprHtml, empty_table
 from simnet.report.wording import standing, within_error
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
@@ -84,7 +83,7 @@ _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class JobPrediction(Shown):
+class JobPrediction(ReprHtml):
     """What the iterations of a job are predicted to take.
 
     Parameters

@@ -20,9 +20,9 @@ from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes, read_text
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
-from simnet.report.kept import Recorded
-from simnet.report.results import LOCK, PAGE, RUN, drawn, prepare_folder
+from simnet.report.results import LOCK, PAGE, RUN, drawn, picture_files, prepare_folder
 from simnet.report.summary import RunFacts, Summary, learning_columns, summarize, with_exploration
+from simnet.report.timeline import Recorded
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
 from simnet.scenario.source import Source
@@ -148,8 +148,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
 
     plots = figures.render(joined, None, learning_columns(summary))
     page = html.compared_report(summary, plots, list(found), _differences(found))
-    pictures = {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}
-    return summary, _written(out, {PAGE.last: page.encode()} | pictures)
+    return summary, _written(out, {PAGE.last: page.encode()} | picture_files(plots))
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
