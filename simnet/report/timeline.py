@@ -105,6 +105,7 @@ def write_timeline(
     events: list[Event] = []
     numbers = (f"{number:#x}" for number in itertools.count(1))
     sent: list[_Message] = []
+    moments: list[float] = []
     for_bandwidths = 0 if bandwidths is None else max_events // _BANDWIDTHS
     said: dict[str, Any] = {"iterations": {}}
     for pid, policy in enumerate(policies, start=1):
@@ -122,9 +123,10 @@ def write_timeline(
         events += _under_way(moved, tracks)
         names += tracks.names
         sent += moved
+        moments += [] if not moved else [fitting.messages["start_s"].min(), fitting.messages["finish_s"].max()]
     if bandwidths is not None:
         tracks = _Tracks(len(policies) + 1, "network")
-        found, every = _bandwidth_events(sent, tracks, bandwidths, for_bandwidths)
+        found, every = _bandwidth_events(sent, moments, tracks, bandwidths, for_bandwidths)
         if found:
             names += tracks.names
             said["bandwidths"] = "all changes" if every == 1 else f"of the changes of a link one in {every}"
@@ -266,7 +268,7 @@ def _under_way(messages: Iterable[_Message], tracks: _Tracks) -> Iterator[Event]
 
 
 def _bandwidth_events(
-    messages: Sequence[_Message], tracks: _Tracks, bandwidths: Bandwidths, room: int
+    messages: Sequence[_Message], moments: Sequence[float], tracks: _Tracks, bandwidths: Bandwidths, room: int
 ) -> tuple[list[Event], int]:
     """Return the bandwidths of the links that messages take while these are under way, and which part of all changes.
 
@@ -275,8 +277,7 @@ def _bandwidth_events(
     if not messages:
         return [], 1
     links = list(dict.fromkeys(link for one in messages for link in one.links))
-    start, end = min(one.start for one in messages) / 1e9, max(one.finish for one in messages) / 1e9
-    found = [bandwidths(link, start, end) for link in links]
+    found = [bandwidths(link, min(moments), max(moments)) for link in links]
     every = 1
     while sum(-(-times.size // every) for times, _ in found) > room:
         if every > max(times.size for times, _ in found):
