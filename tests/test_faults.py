@@ -356,7 +356,7 @@ def test_survivors_keep_their_residuals_and_nothing_of_theirs_is_lost(policy, mo
         step = yield from original(self, where, shortlist)
         if not isinstance(step.result, StalledError):
             crew = where.active.tolist()
-            entered = sum(source.gradients(where.iteration)[worker].astype(float) + residual[worker] for worker in crew)
+            entered = sum(source.gradients(where.number)[worker].astype(float) + residual[worker] for worker in crew)
             kept = self._in_force[0].residual
             left = len(crew) * step.exchanges[0].update.astype(float) + kept.sum(axis=0, dtype=float)
             np.testing.assert_allclose(left, entered, atol=1e-4)
@@ -453,7 +453,7 @@ def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     assert one["stops"][0]["iteration"] == one["iterations"]
     assert (out / "deaths.csv").read_text().count("died") == 3
     go_on = ("--set", "job.on_death={continue: {after: 30 s}}")
-    assert "went on as 3 workers" in did("run", file, "--out", out, *go_on).stdout
+    assert "went on as 3 workers" in did("run", file, "--out", out, "--force", *go_on).stdout
     did("run", file, "--out", out, "--set", "job.deaths=null")
     assert not (out / "deaths.csv").exists()
 

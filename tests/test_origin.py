@@ -10,7 +10,7 @@ from jobs import AG, DENSE, job_on, star
 from simnet import collectives, topologies
 from simnet.base.errors import SimnetError, StalledError
 from simnet.job import Compute
-from simnet.job.loop import run_iterations
+from simnet.job.loop import JobLoop
 from simnet.job.record import JobRecord
 from simnet.job.running import _time_alone
 from simnet.network import Network, OnOffFlow
@@ -86,7 +86,7 @@ def test_iterations_of_a_job_take_as_long_late_as_early(exchange):
 
     def went(start):
         record = JobRecord("p")
-        list(_time_alone(run_iterations(job, Fixed(exchange), record, start=start, timeline=3)))
+        list(_time_alone(JobLoop(job, Fixed(exchange), record, start=start, timeline=3).run()))
         return record.result()
 
     soon, late = went(0.0), went(1e9)

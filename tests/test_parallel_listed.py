@@ -16,9 +16,9 @@ from simnet.base.errors import InputError
 from simnet.costs.layers import Layer
 from simnet.costs.models import ModelProfile, load_model
 from simnet.network import Network
-from simnet.parallel import ComputePart, ListedUnit, ModelSteps, PlannedStep, plan_step, profile_of_units
+from simnet.parallel import ComputePart, ListedUnit, PlannedStep, model_steps, plan_step, profile_of_units
 from simnet.parallel.listed import PassShares
-from simnet.parallel.timing import PlacedStep
+from simnet.parallel.placing import PlacedStep
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
 from simnet.topologies import star
@@ -30,7 +30,7 @@ TAKES = {"embedding.0": 1.0, "block.0": 2.0, "block.1": 2.0, "block.2": 2.0, "he
 
 def computed(step: PlannedStep, phase: str) -> list[tuple[str, float]]:
     """What each part of a pass takes the first worker, of 12 s of which a third is forward."""
-    seconds = step.seconds(12.0, 2 / 3)
+    seconds = step.seconds(12.0)
     return [
         (node.does.unit, float(seconds[number, 0]))
         for number, node in enumerate(step.graph.nodes)
@@ -63,7 +63,8 @@ def test_units_that_take_as_long_as_they_are_large_take_what_a_known_model_takes
     known = ModelProfile("known", layers, load_model("gpt2").times, "made up")
     units = [ListedUnit(f"h{number}", layer.size, 7.0 * layer.size) for number, layer in enumerate(layers)]
     asked: dict[str, object] = {"microbatches": 2}
-    found, expected = (plan_step(one, way, 3, asked).seconds(1.0, 0.6) for one in (profile_of_units(units), known))
+    profiles = profile_of_units(units), known
+    found, expected = (plan_step(one, way, 3, asked, backward=0.6).seconds(1.0) for one in profiles)
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -141,9 +142,9 @@ def test_a_job_of_units_takes_what_their_steps_take(tmp_path: Path, measure: str
     job = {} if seconds else {"compute": {"mean": "12 ms"}}
     run = load(scenario(tmp_path, {"as": "fsdp2", "units": told}, **job)).build()
     (result,) = results_of(run).values()
-    steps = ModelSteps(profile_of_units(UNITS), "fsdp2", 4, {})
-    placed = PlacedStep(steps.graph(1), Network(star(4, latency=20e-6, bandwidth=1e10)))
-    expected = placed.time(steps.seconds(1, np.full(4, 12e-3))).duration
+    step = model_steps(profile_of_units(UNITS), "fsdp2", 4, {})(1)
+    placed = PlacedStep(step.graph, Network(star(4, latency=20e-6, bandwidth=1e10)))
+    expected = placed.time(step.seconds(np.full(4, 12e-3))).duration
     assert result.iterations["iteration_s"].to_numpy() == pytest.approx(expected, rel=1e-9)
     assert result.iterations["compute_s"].to_numpy() == pytest.approx(12e-3, rel=1e-9)
     assert run.job.source.true_parameters == 9_000

@@ -18,12 +18,12 @@ from simnet.parallel import (
     SHARDINGS,
     CollectiveCall,
     ComputePart,
-    ModelSteps,
     StepGraph,
     StepTiming,
     ddp,
     expert_parallel,
     fsdp2,
+    model_steps,
     pass_order,
     pipeline,
     plan_step,
@@ -166,8 +166,8 @@ def test_experts_take_the_place_of_perceptrons() -> None:
     # Every block where none is named; and drawn sizes are others in every iteration.
     every = graph("ddp", 4, experts=8, expert_parallel=2, **AROUND)
     assert sum(call.operation == "alltoall" for call in every.calls) == 4 * BLOCKS
-    steps = ModelSteps(PROFILE, "ddp", 4, {**asked, "drop_tokens": False})
-    sizes = [[one.in_elements for one in steps.graph(at).calls if one.operation == "alltoall"] for at in (7, 8, 7)]
+    step = model_steps(PROFILE, "ddp", 4, {**asked, "drop_tokens": False})
+    sizes = [[one.in_elements for one in step(at).graph.calls if one.operation == "alltoall"] for at in (7, 8, 7)]
     assert sizes[0] == sizes[2] != sizes[1]
 
 
@@ -175,7 +175,7 @@ def test_what_workers_compute_is_their_share_of_the_model() -> None:
     step = plan_step(PROFILE, "ddp", 8, {"tensor_parallel": 2, "pipeline": 2, "microbatches": 2, **AROUND})
     first = sum(layer.size for layer in LAYERS[:7]) / PROFILE.parameters
     assert step.shares == pytest.approx(np.repeat([first / 2, (1 - first) / 2], 4))
-    computed = step.seconds(3.0, 2 / 3) * step.graph.does()
+    computed = step.seconds(3.0) * step.graph.does()
     assert computed.sum(axis=0) == pytest.approx(2 * 3.0 * step.shares)
 
 

@@ -237,7 +237,6 @@ def test_without_overlap_a_step_takes_the_sum_of_closed_forms(which: str) -> Non
     ({"zero_hpz_partition_size": 0}, "zero_hpz_partition_size must be a whole number >= 1, got 0"),
     ({"zero_hpz_partition_size": 3}, "zero_hpz_partition_size must divide the 8 workers, got 3"),
     ({"ranks_per_node": 3}, "ranks_per_node must divide the 8 workers, got 3"),
-    ({"zero_quantized_weights": 1}, "zero_quantized_weights must be true or false, got 1"),
 ])  # fmt: skip
 def test_what_zero_plus_plus_refuses(plus: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

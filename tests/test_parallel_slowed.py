@@ -17,13 +17,13 @@ from simnet.parallel import (
     StepTiming,
     ddp,
     fsdp2,
+    repeat_step,
+    seconds_of,
     time_step,
-    time_steps,
     wrap_units,
     zero,
 )
 from simnet.parallel.graph import GraphBuilder, HeldMemory
-from simnet.parallel.placing import StepPlacement
 from simnet.topologies import multi_gpu_nodes, star
 
 LAYERS = [
@@ -133,7 +133,7 @@ def test_calls_that_cannot_meet_slow_computing_as_the_event_loop_says(
 ) -> None:
     step, graph = WAYS[way], star(4, latency=5e-6, bandwidth=1e9)
     found = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
-    monkeypatch.setattr(StepPlacement, "_never_meet", lambda self: False)
+    monkeypatch.setattr(PlacedStep, "_never_meet", lambda self: False)
     expected = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
     assert found.begun == pytest.approx(expected.begun, rel=1e-9)
     assert found.ended == pytest.approx(expected.ended, rel=1e-9)
@@ -161,7 +161,8 @@ def test_without_computing_a_step_takes_what_its_collectives_take() -> None:
 def test_steps_one_after_another_are_slowed_alike() -> None:
     graph = star(4, latency=5e-6, bandwidth=1e9)
     one = time_step(WAYS["fsdp2"], Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5)
-    found = time_steps(WAYS["fsdp2"], Network(graph), 3, forward=1e-3, backward=2e-3, slowdown=1.5)
+    placed = PlacedStep(WAYS["fsdp2"], Network(graph), slowdown=1.5)
+    found = repeat_step(placed, seconds_of(WAYS["fsdp2"], 1e-3, 2e-3), 3)
     assert found.durations == pytest.approx(3 * [one.duration], rel=1e-12)
 
 

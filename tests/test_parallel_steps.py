@@ -12,8 +12,8 @@ from simnet.costs.layers import Layer
 from simnet.network import Network
 from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps
-from simnet.parallel import StepGraph, ddp, fsdp2, time_step, time_steps, wrap_units, zero
-from simnet.parallel.placing import StepPlacement
+from simnet.parallel import StepGraph, StepSeries, ddp, fsdp2, repeat_step, seconds_of, time_step, wrap_units, zero
+from simnet.parallel.placing import PlacedStep
 from simnet.topologies import multi_gpu_nodes, star
 
 LAYERS = [
@@ -59,19 +59,17 @@ def test_calls_that_cannot_meet_take_as_long_by_the_event_loop(
     network, slow = on_rails(3, 2), np.array([1.0, 1.1, 1.0, 1.3, 1.0, 1.0])
     passes = {name: value * slow for name, value in PASSES.items()}
     separate = any(node.queue == "reduce_scatter" for node in step.nodes)
-    assert StepPlacement(step, network, np.arange(6), _one_message(network)).apart is not separate
+    assert PlacedStep(step, network).apart is not separate
     found = time_step(step, network, start=1e-3, **passes)
-    monkeypatch.setattr(StepPlacement, "_never_meet", lambda self: False)
+    monkeypatch.setattr(PlacedStep, "_never_meet", lambda self: False)
     expected = time_step(step, network, start=1e-3, **passes)
     assert found.begun == pytest.approx(expected.begun, rel=1e-9)
     assert found.ended == pytest.approx(expected.ended, rel=1e-9)
     assert np.ptp(found.ended[-1]) > 0 or separate
 
 
-def _one_message(network: Network) -> Any:
-    from simnet.collectives import registry
-
-    return lambda call: registry.find(call.operation, "ring").schedule(call.ranks, call.in_bytes)
+def series_of(step: StepGraph, network: Network, count: int, start: float = 0.0) -> StepSeries:
+    return repeat_step(PlacedStep(step, network), seconds_of(step, **PASSES), count, start)
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp2", "zero2"])
@@ -82,7 +80,7 @@ def test_each_step_is_as_if_it_alone_began_then(way: str) -> None:
         "zero2": zero(LAYERS, 4, stage=2),
     }[way]
     network = changing(4)
-    series = time_steps(step, network, 7, start=0.5, **PASSES)
+    series = series_of(step, network, 7, 0.5)
     assert series.began[0] == 0.5
     assert series.began[1:] == pytest.approx(series.began[:-1] + series.durations[:-1], rel=1e-12)
     for number, began in enumerate(series.began.tolist()):
@@ -96,21 +94,21 @@ def test_each_step_is_as_if_it_alone_began_then(way: str) -> None:
 def test_one_step_stands_for_all_where_nothing_changes_or_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, step = star(4, latency=5e-6, bandwidth=1e9), fsdp2(wrap_units(LAYERS), 4)
     count: list[float] = []
-    times = StepPlacement.times
+    times = PlacedStep._in_order
 
-    def counted(self: StepPlacement, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Any:
+    def counted(self: PlacedStep, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Any:
         count.append(start)
         return times(self, seconds, start, name)
 
-    monkeypatch.setattr(StepPlacement, "times", counted)
-    still = time_steps(step, Network(graph), 5, **PASSES)
+    monkeypatch.setattr(PlacedStep, "_in_order", counted)
+    still = series_of(step, Network(graph), 5)
     assert len(count) == 1
     assert still.durations == pytest.approx([still.first.duration] * 5)
     assert still.began == pytest.approx(still.first.duration * np.arange(5))
-    drawn = time_steps(step, Network(graph, jitter=lognormal(1e-5, 0.5)), 5, **PASSES)
+    drawn = series_of(step, Network(graph, jitter=lognormal(1e-5, 0.5)), 5)
     assert len(set(drawn.durations.tolist())) == 5
 
 
 def test_a_series_needs_a_step() -> None:
     with pytest.raises(ValueError, match="steps must be"):
-        time_steps(fsdp2(wrap_units(LAYERS), 4), changing(4), 0, **PASSES)
+        series_of(fsdp2(wrap_units(LAYERS), 4), changing(4), 0)

@@ -24,11 +24,12 @@ from simnet.parallel import (
     read_traced_step,
     tensor_parallel,
     time_step,
-    time_traced,
     wrap_units,
     zero,
 )
-from simnet.parallel.timing import PlacedStep
+from simnet.parallel.placing import PlacedStep
+from simnet.parallel.timing import StepTiming
+from simnet.parallel.traced import TracedStep
 from simnet.topologies import star
 
 LAYERS = [
@@ -90,6 +91,10 @@ STEPS = {
 }
 
 
+def timed(step: TracedStep, network: Network) -> StepTiming:
+    return PlacedStep(step.graph, network).time(step.seconds())
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_the_library_takes_as_long_from_its_traces(tmp_path: Path, name: str) -> None:
     step = STEPS[name]
@@ -100,7 +105,7 @@ def test_a_step_of_the_library_takes_as_long_from_its_traces(tmp_path: Path, nam
     seconds = np.where(computes[:, np.newaxis] & step.does(), micros[:, np.newaxis] * 1e-6, 0.0)
     expected = PlacedStep(step, network).time(seconds)
     found = read_traced_step(as_traces(tmp_path, step, micros.tolist()))
-    timing = time_traced(found, network)
+    timing = timed(found, network)
     assert timing.ended.max(axis=0) == pytest.approx(expected.ended.max(axis=0), rel=1e-9)
     assert timing.computing == pytest.approx(expected.computing, rel=1e-9)
     assert sorted(call.in_bytes for call in found.graph.calls) == sorted(
@@ -126,7 +131,7 @@ def test_messages_and_collectives_wait_as_the_trace_says(tmp_path: Path) -> None
     )
     step = read_traced_step(prefix)
     alpha, rate = 1e-5, 1e8
-    timing = time_traced(step, Network(star(2, latency=alpha, bandwidth=rate)))
+    timing = timed(step, Network(star(2, latency=alpha, bandwidth=rate)))
     message, ring = alpha + 500 / rate, 2 * (alpha + 500 / rate)
     assert timing.duration == pytest.approx(100e-6 + message + 200e-6 + ring, rel=1e-9)
     assert timing.computing == pytest.approx([150e-6, 200e-6])
@@ -141,7 +146,7 @@ def test_calls_of_a_group_keep_the_order_of_the_trace(tmp_path: Path) -> None:
         node(2, COMP, micros=100),
     ]
     alpha, rate = 1e-5, 1e8
-    timing = time_traced(read_traced_step(write(tmp_path, late, late)), Network(star(2, latency=alpha, bandwidth=rate)))
+    timing = timed(read_traced_step(write(tmp_path, late, late)), Network(star(2, latency=alpha, bandwidth=rate)))
     first, second = (2 * (alpha + size / 2 / rate) for size in (1000, 4000))
     # The second could begin at once, if it did not wait for the first.
     assert timing.duration == pytest.approx(100e-6 + first + second, rel=1e-9)
@@ -151,7 +156,7 @@ def test_a_group_of_one_rank_sends_nothing(tmp_path: Path) -> None:
     prefix = write(tmp_path, [node(0, COLLECTIVE, comm_type=0, comm_size=8, micros=7, group="own")], [])
     found = read_traced_step(prefix)
     assert not found.graph.calls
-    assert not found.seconds.any()
+    assert not found.seconds().any()
 
 
 SUM: dict[str, Any] = {"comm_type": 0, "comm_size": 8}

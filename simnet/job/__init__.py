@@ -8,6 +8,7 @@ then the job ends, or the others resume without it.
 
 from simnet.job.checkpoint import EVERY, Checkpoint
 from simnet.job.exchange import check_feedback
+from simnet.job.iteration import EXPLORE, TRAIN
 from simnet.job.job import (
     DDP_OVERLAP,
     Bucket,
@@ -21,7 +22,7 @@ from simnet.job.job import (
     job_overlap,
 )
 from simnet.job.loop import Progress
-from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
+from simnet.job.record import MAIN, BlockedWorker, Interruption, JobShare, PolicyResult
 from simnet.job.running import ColocatedJob, run_in_step, run_policy
 from simnet.job.sharding import workers_in_shards
 

@@ -137,7 +137,7 @@ class Checkpoint:
         """Raise InputError if the state that is read in the block lacks something or does not fit."""
         try:
             yield
-        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
             raise InputError("is no checkpoint of this job; --force begins anew", file=str(self.path)) from error
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.errors import InputError
 from simnet.job.row_file import RowFile
 
 
 class ColumnRows:
-    """Rows with equal keys: integers, floats or texts, one type a column.
+    """Rows with equal keys: integers, floats or texts, one type a column, as the first row has them.
 
     With a `path`, long tables have a file, as in `RowFile`.
 
@@ -30,23 +29,20 @@ class ColumnRows:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._kinds: dict[str, str] = {}
-        self._restored = False
-        # Each text of a column, and its number.
-        self._texts: dict[str, dict[str, int]] = {}
-        self._rows = RowFile(1)
-        self._packed = struct.Struct("")
+        self._begin({}, {})
 
-    def _begun(self, kinds: dict[str, str], texts: dict[str, dict[str, int]], rows: RowFile) -> None:
-        self._kinds, self._texts, self._rows = kinds, texts, rows
+    def _begin(self, kinds: dict[str, str], texts: dict[str, dict[str, int]]) -> None:
+        # Each text of a column, and its number.
+        self._kinds, self._texts = kinds, texts
+        self._rows = RowFile(max(len(kinds), 1), self._path)
         self._packed = struct.Struct("=" + "".join(kinds.values()))
 
     def __len__(self) -> int:
-        return len(self._rows) if self._kinds else 0
+        return len(self._rows)
 
     def __getitem__(self, name: str) -> Ranks | Floats:
         """Return a copy of a column of numbers, int64 or float64."""
-        return self._all([name])[name]
+        return self._numbers([name])[name]
 
     def texts(self, name: str) -> list[str]:
         """Return a column of texts."""
@@ -54,55 +50,32 @@ class ColumnRows:
         return [known[number] for number in self[name]]
 
     def append(self, row: Mapping[str, int | float | str]) -> None:
-        """Add a row; the first row decides keys and types.
-
-        Raises KeyError or TypeError if a key or type differs; InputError if the first row was restored.
-        """
+        """Add a row; raise KeyError or struct.error if a key or type is not that of the first."""
         if not self._kinds:
             kinds = {name: "d" if isinstance(one, float) else "q" for name, one in row.items()}
-            texts: dict[str, dict[str, int]] = {name: {} for name, one in row.items() if isinstance(one, str)}
-            self._begun(kinds, texts, RowFile(len(kinds), self._path))
-        try:
-            numbers = self._numbers(row)
-        except (KeyError, TypeError) as error:
-            if not self._restored:
-                raise
-            file = None if self._path is None else str(self._path)
-            raise InputError(f"has rows of another job, {error}; --force begins anew", file=file) from error
+            self._begin(kinds, {name: {} for name, one in row.items() if isinstance(one, str)})
+        numbers = [row[name] for name in self._kinds]
+        for place, name in enumerate(self._kinds):
+            if (known := self._texts.get(name)) is not None:
+                numbers[place] = known.setdefault(str(row[name]), len(known))
         self._rows.append(self._packed.pack(*numbers))
-
-    def _numbers(self, row: Mapping[str, int | float | str]) -> list[float]:
-        """Return a row as numbers, in the order of the columns."""
-        if row.keys() != self._kinds.keys():
-            raise KeyError(*(row.keys() ^ self._kinds.keys()))
-        numbers: list[float] = []
-        for name, kind in self._kinds.items():
-            value, known = row[name], self._texts.get(name)
-            if isinstance(value, str) != (known is not None):
-                raise TypeError(f"{name} was {'a number' if known is None else 'a text'} before, got {value!r}")
-            if known is not None:
-                value = known.setdefault(str(value), len(known))
-            elif kind == "q" and not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name} was a whole number before, got {value!r}")
-            numbers.append(value)  # type: ignore[arg-type]
-        return numbers
 
     def all(self) -> dict[str, Ranks | Floats | list[str]]:
         """Return all columns, in the order of the keys of the first row."""
-        numbers = self._all(list(self._kinds))
+        numbers = self._numbers(list(self._kinds))
         known = {name: list(texts) for name, texts in self._texts.items()}
         return {
             name: [known[name][number] for number in column.tolist()] if name in known else column
             for name, column in numbers.items()
         }
 
-    def _all(self, names: Sequence[str]) -> dict[str, Ranks | Floats]:
+    def _numbers(self, names: Sequence[str]) -> dict[str, Ranks | Floats]:
         """Return columns as numbers."""
         places = list(self._kinds)
         found: dict[str, Ranks | Floats] = {}
         for name in names:
             found[name] = np.empty(len(self)) if self._kinds[name] == "d" else np.empty(len(self), dtype=np.int64)
-        for first, rows in self._rows.kept().pieces() if self._kinds else ():
+        for first, rows in self._rows.kept().pieces():
             for name, column in found.items():
                 column[first : first + len(rows)] = rows[:, places.index(name)].view(column.dtype)
         return found
@@ -114,22 +87,9 @@ class ColumnRows:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any], path: Path | None = None) -> ColumnRows:
-        """Return the rows that `save` returned.
-
-        Raises LookupError, TypeError or ValueError if it did not return them.
-        """
+        """Return the rows that `save` returned."""
         found = cls(path)
-        if not saved["kinds"]:
-            return found
         texts = {name: {text: number for number, text in enumerate(known)} for name, known in saved["texts"].items()}
-        rows = RowFile.restored(saved["rows"], path)
-        if rows.kept().width != len(saved["kinds"]) or not set(saved["kinds"].values()) <= {"q", "d"}:
-            raise ValueError("rows and columns differ")
-        if any(saved["kinds"].get(name) != "q" for name in texts):
-            raise ValueError("texts are of no column, or of one of fractions")
-        found._begun(dict(saved["kinds"]), texts, rows)
-        found._restored = True
-        for name, known in texts.items():
-            if len(known) != len(saved["texts"][name]) or not set(found[name].tolist()) <= set(known.values()):
-                raise ValueError(f"texts of {name} stand twice, or are missing")
+        found._begin(dict(saved["kinds"]), texts)
+        found._rows = RowFile.restored(saved["rows"], path)
         return found

@@ -135,9 +135,8 @@ def parameters_sent(
 
     The network is that of the iteration; `stream` names the random stream of the jitter.
     """
-    hosts = range(job.source.workers) if job.placement is None else job.placement
     order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
-    placement, named = [hosts[source], hosts[target]], (*stream, target)
+    placement, named = job.hosts[[source, target]], (*stream, target)
     timing = job.network(iteration).time(order, placement=placement, stream=named, origin=now)
     return float(timing.left[1])
 

@@ -14,21 +14,18 @@ from simnet.base.errors import StalledError
 from simnet.base.rows import zeros_like
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
+from simnet.job.iteration import Iteration
 from simnet.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.job.spans import Span
-from simnet.job.streams import BucketExchange, KernelTimes, kernel_times, queue_buckets, slows_backward
+from simnet.job.streams import BucketExchange, queue_buckets, slows_backward
 from simnet.network import Network, Timing
 from simnet.network.compute_stream import Computing
-from simnet.policies import Candidate, Decision
+from simnet.policies import Candidate
 from simnet.schedule import Schedule
-from simnet.strategies.averaging import NOBODY
 from simnet.traces.source import Training, Values, begin_training
 
 if TYPE_CHECKING:
     from simnet.sparsifier_models import Exchange, Sparsifier
-
-# Schedules whose work is kept: those of some candidates, each with a worker that takes its turn.
-_MOST_RECURRING = 256
 
 TimingResult: TypeAlias = Timing | StalledError
 """The times of an exchange, or the error that it can never end."""
@@ -58,32 +55,6 @@ class TimingRequest(NamedTuple):
 
 TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 """A running job: it yields a request for the time of each exchange, and is sent the result."""
-
-
-class IterationContext(NamedTuple):
-    """The iteration in which an exchange takes place.
-
-    `iteration` selects the network, `begun` is its start [s]; `batch` is the iteration of the gradients, a later one in
-    exploration. The workers `active`, shape (P',), take part, on the hosts `placement`. Each has its whole gradient
-    after `complete` seconds, of which it computed for `behind` seconds. `messages` keeps the times of messages;
-    `stream` names the random stream of the jitter. The workers `late` compute but miss the exchange; the others wait
-    for them until `waits` seconds after the first. `failures` are the workers that stop without notice, and when [s],
-    in place of the job's.
-    """
-
-    iteration: int
-    begun: float
-    batch: int
-    density: float
-    active: NDArray[np.intp]
-    placement: list[int]
-    complete: Floats
-    behind: Floats
-    messages: bool
-    stream: tuple[str | int, ...]
-    late: NDArray[np.intp] = NOBODY
-    waits: float = 0.0
-    failures: Mapping[int, float] | None = None
 
 
 class TimedExchange(NamedTuple):
@@ -145,8 +116,6 @@ class SparsifierSet:
         self._beside: dict[str, list[dict[str, Any]]] = {}
         # What attempts of exploration continue from, beside the training.
         self._explored: list[Sparsifier] | None = None
-        # Kernels and work of schedules that recur, by their identity; with the schedule, so that it stays theirs.
-        self._recurring: dict[int, tuple[Schedule, tuple[DeviceOp, ...], KernelTimes]] = {}
         # What stays dense has nothing to feed back.
         first = next((number for number, one in enumerate(self._buckets) if not one.dense), 0)
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
@@ -172,7 +141,7 @@ class SparsifierSet:
                 for label, models in self._models.items()
             }
 
-    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Exchange the gradients with each candidate of the shortlist, and keep the fastest.
 
         An exchange that a failure interrupts loses against a complete one. Raises StalledError if one can never end for
@@ -195,7 +164,7 @@ class SparsifierSet:
             if last:
                 del gradients
             step = yield from self._timed(candidate, exchanges, where)
-            if best is None or finishes_first(step, best):
+            if best is None or finish_order(step) < finish_order(best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
         self._in_force = self._models[best.candidate.label]
@@ -203,9 +172,10 @@ class SparsifierSet:
             self._residuals = None
         return best
 
-    def explore(self, where: IterationContext, decision: Decision) -> ExchangeProcess:
+    def explore(self, where: Iteration) -> ExchangeProcess:
         """Exchange gradients as an attempt of exploration, which leaves the training unchanged."""
-        (candidate,), in_force = decision.shortlist, self._in_force
+        decision, in_force = where.decision, self._in_force
+        (candidate,) = decision.shortlist
         self._note_beside()
         if in_force is not None and self._job.failures:
             self._residuals = [model.residual for model in in_force]
@@ -227,16 +197,14 @@ class SparsifierSet:
         """Return the sparsifiers of a candidate, one per bucket."""
         return self._models[candidate.label]
 
-    def exchanged(
-        self, candidate: Candidate, gradients: NDArray[np.float32], where: IterationContext
-    ) -> list[Exchange]:
+    def exchanged(self, candidate: Candidate, gradients: NDArray[np.float32], where: Iteration) -> list[Exchange]:
         """Exchange gradients.
 
         Float32 of shape (P', n), with a candidate, and return the exchange of each bucket untimed.
         """
         return self._exchanged(self._models[candidate.label], gradients, where)
 
-    def _gradients(self, where: IterationContext, shortlist: Sequence[Candidate]) -> Values | Adds:
+    def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
         """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
         (models, *others) = (self._models[one.label] for one in shortlist)
         if not others and len(models) == 1 and models[0].keeps and not models[0].reads_gradients:
@@ -280,7 +248,7 @@ class SparsifierSet:
         self,
         models: Sequence[Sparsifier],
         gradients: Values | Adds,
-        where: IterationContext,
+        where: Iteration,
         *,
         overwrite: bool = False,
     ) -> list[Exchange]:
@@ -289,28 +257,11 @@ class SparsifierSet:
             model.density, model.iteration = where.density, where.batch
             given = gradients if len(models) == 1 or callable(gradients) else gradients[:, bucket.entries]
             exchange = model.exchange(given, overwrite=overwrite)
-            self._complete(model, exchange)
+            exchange.kernels += hook_kernels(self._job.device, model, exchange)
             exchanges.append(exchange)
         return exchanges
 
-    def _complete(self, model: Sparsifier, exchange: Exchange) -> None:
-        """Add to an exchange what a hook does beside the kernels of the scheme."""
-        kept = self._recurring.get(id(exchange.schedule))
-        if kept is not None:
-            exchange.kernels = kept[1]
-            return
-        exchange.kernels += hook_kernels(self._job.device, model, exchange)
-        if exchange.recurs:
-            if len(self._recurring) == _MOST_RECURRING:
-                del self._recurring[next(iter(self._recurring))]
-            work = kernel_times(exchange.schedule, exchange.kernels, self._job.device)
-            self._recurring[id(exchange.schedule)] = exchange.schedule, exchange.kernels, work
-
-    def _work(self, exchange: Exchange) -> KernelTimes | None:
-        kept = self._recurring.get(id(exchange.schedule))
-        return None if kept is None else kept[2]
-
-    def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: IterationContext) -> ExchangeProcess:
+    def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Iteration) -> ExchangeProcess:
         job = self._job
         backward = self._overlap.backward if self._overlap is not None else 0.0
         sent = [
@@ -322,7 +273,6 @@ class SparsifierSet:
                 if bucket.ready == 1.0
                 else where.complete - (1.0 - bucket.ready) * backward * where.behind,
                 dense=int(np.min(exchange.selected)) >= bucket.entries.stop - bucket.entries.start,
-                work=self._work(exchange),
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)
         ]
@@ -330,26 +280,25 @@ class SparsifierSet:
 
 
 def time_exchanges(
-    job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: IterationContext
+    job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: Iteration
 ) -> ExchangeProcess:
     """Request the time of exchanges, and return it with the delays of the workers' kernels.
 
     `sent` is in the order in which buckets become ready; the last is ready when all is computed. Raises StalledError if
     an exchange can never end for another reason than a failure.
     """
-    network = job.network(where.iteration)
+    network = job.network(where.number)
     parts, computing = queue_buckets(sent, job.device, network.stack)
     numbers = where.active.tolist()
-    failures = job.failures if where.failures is None else where.failures
     result = yield TimingRequest(
         network,
         parts,
         start=where.complete - where.behind,
         placement=where.placement,
-        messages=where.messages,
+        messages=where.keeps_messages,
         stream=where.stream,
-        failures={rank: failures[worker] for rank, worker in enumerate(numbers) if worker in failures},
-        origin=where.begun,
+        failures={rank: where.failures[worker] for rank, worker in enumerate(numbers) if worker in where.failures},
+        origin=where.now,
         computing=computing,
     )
     if isinstance(result, StalledError):
@@ -359,8 +308,8 @@ def time_exchanges(
     else:
         assert result.computed is not None
         slowed = result.computed.slices - where.behind if slows_backward(computing) else np.zeros(len(numbers))
-        select = result.computed.done - (where.complete + slowed) + (result.origin - where.begun)
-    return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
+        select = result.computed.done - (where.complete + slowed) + (result.origin - where.now)
+    return TimedExchange(candidate, exchanges, select, slowed, result, where.now)
 
 
 def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
@@ -376,10 +325,9 @@ def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -
     return tuple(one for one in named if one.method in device.methods)
 
 
-def finishes_first(step: TimedExchange, other: TimedExchange) -> bool:
-    """Return whether an exchange is done before another; one that comes to its end is before one that does not."""
-    first, second = ((isinstance(one.result, StalledError), one.lasts) for one in (step, other))
-    return first < second
+def finish_order(step: TimedExchange) -> tuple[bool, float]:
+    """Return what exchanges are sorted by: one that comes to its end is before one that does not."""
+    return isinstance(step.result, StalledError), step.lasts
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:

@@ -267,12 +267,19 @@ class Job:
             raise ValueError(f"workers that fail must be within 0..{workers - 1}, got {sorted(self.failures)}")
         if not all(0 <= time < math.inf for time in (*self.failures.values(), self.patience or 0.0)):
             raise ValueError("times of failures and patience must be >= 0 and finite")
-        hosts = list(range(workers)) if self.placement is None else list(self.placement)
-        for _, network in self.stages:
-            if len(hosts) != workers or not all(0 <= host < network.routes.n_hosts for host in hosts):
-                raise ValueError(
-                    f"{workers} workers need as many hosts within 0..{network.routes.n_hosts - 1}, got {hosts}"
-                )
+        hosts, last = self.hosts.tolist(), min(network.routes.n_hosts for _, network in self.stages) - 1
+        if len(hosts) != workers or not all(0 <= host <= last for host in hosts):
+            raise ValueError(f"{workers} workers need as many hosts within 0..{last}, got {hosts}")
+
+    @cached_property
+    def hosts(self) -> NDArray[np.intp]:
+        """The host of each worker; shape (P,)."""
+        return np.arange(self.source.workers) if self.placement is None else np.asarray(self.placement)
+
+    @property
+    def largest_density(self) -> float:
+        """The largest target density."""
+        return max(max(ramp.start, ramp.end) for ramp in self.density)
 
     @property
     def elastic(self) -> bool:

@@ -19,17 +19,17 @@ from simnet.costs.devices import DeviceOp
 from simnet.job.checkpoint import State
 from simnet.job.exchange import (
     ExchangeProcess,
-    IterationContext,
     TimedExchange,
     check_feedback,
-    finishes_first,
+    finish_order,
     hook_kernels,
     time_exchanges,
 )
+from simnet.job.iteration import Iteration
 from simnet.job.job import Job
 from simnet.job.streams import BucketExchange
 from simnet.network import Timing
-from simnet.policies import Candidate, Decision, density_at
+from simnet.policies import Candidate, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
@@ -123,7 +123,7 @@ class StrategySet:
             _ScoredTraining(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
         )
 
-    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Make the inner steps of an iteration and time the exchanges that end in it; keep the fastest candidate.
 
         Each candidate starts from the same state. Raises StalledError if an exchange can never end, and ValueError if
@@ -133,7 +133,7 @@ class StrategySet:
             self._strategy.restore(self._trained)
             self._trained = None
         before = None
-        if len(shortlist) > 1 or (self._job.failures if where.failures is None else where.failures):
+        if len(shortlist) > 1 or where.failures:
             before = self._round = self._strategy.save()
         best: TimedExchange | None = None
         after: list[dict[str, Any]] = []
@@ -144,7 +144,7 @@ class StrategySet:
             step = yield from self._stepped(where, candidate)
             if len(shortlist) > 1:
                 after.append(dict(self._strategy.save()))
-            if best is None or finishes_first(step, best):
+            if best is None or finish_order(step) < finish_order(best):
                 best, fastest = step, place
         assert best is not None, "a policy returned an empty shortlist"
         if after:
@@ -157,7 +157,7 @@ class StrategySet:
             self._strategy.restore(state)
         return best
 
-    def _stepped(self, where: IterationContext, candidate: Candidate) -> ExchangeProcess:
+    def _stepped(self, where: Iteration, candidate: Candidate) -> ExchangeProcess:
         """Make the inner steps of an iteration with one exchange."""
         self._strategy.switch(self._numbers[candidate.label])
         steps, workers = self._strategy.steps, len(where.placement)
@@ -204,7 +204,7 @@ class StrategySet:
         made.kernels += hook_kernels(self._job.device, sync.scheme, made)
         return made.kernels
 
-    def _inner(self, where: IterationContext | None, number: int, *, last: bool) -> Sequence[Sync]:
+    def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
         """Make an inner step, and return the exchanges that begin after it; by all if it is not said where."""
         strategy = self._strategy
         for model in strategy.schemes:
@@ -217,7 +217,7 @@ class StrategySet:
         crew = np.sort(np.concatenate([where.active, where.late]))
         return strategy.step(at[crew], crew, where.late).syncs
 
-    def _left(self, where: IterationContext) -> Floats:
+    def _left(self, where: Iteration) -> Floats:
         """Return what each worker has to compute after so many inner steps [s]; shape (steps + 1, P)."""
         each = self._job.inner_computes(where.batch, where.active)
         done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
@@ -225,16 +225,16 @@ class StrategySet:
         left[-1] = 0.0
         return left
 
-    def explore(self, where: IterationContext, decision: Decision) -> ExchangeProcess:
+    def explore(self, where: Iteration) -> ExchangeProcess:
         """Make the inner steps of an iteration as an attempt of exploration, which leaves the training unchanged."""
         if self._trained is None:
             self._trained = self._strategy.save()
-        elif decision.attempt == 0:
+        elif where.decision.attempt == 0:
             self._strategy.restore(self._trained)
-        if self._job.failures if where.failures is None else where.failures:
+        if where.failures:
             self._round = self._trained
-        (candidate,) = decision.shortlist
-        if decision.attempt == 0 and decision.fresh:
+        (candidate,) = where.decision.shortlist
+        if where.decision.attempt == 0 and where.decision.fresh:
             for model in self._strategy.schemes:
                 model.residual = np.zeros_like(model.residual)
         return (yield from self._stepped(where, candidate))
@@ -297,7 +297,7 @@ class _ScoredTraining(WithoutLearning):
         return self._source.score(self._strategy.global_parameters)
 
 
-def _ready_times(where: IterationContext, left: Floats) -> Floats:
+def _ready_times(where: Iteration, left: Floats) -> Floats:
     """Return when each worker enters an exchange after which it has so much to compute: nobody knows who is late."""
     computed: Floats = where.complete - left
     return np.maximum(computed, computed.min() + where.waits) if where.late.size else computed

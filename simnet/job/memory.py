@@ -82,12 +82,11 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
         step = StepSet(job, [candidate]).first().memory()
         held = step.parameters, step.gradients, step.optimizer
         return WorkerMemory(*held, in_flight=step.peak - sum(held))
-    density = max(max(ramp.start, ramp.end) for ramp in job.density)
     workers, taken = job.source.workers, []
     gradients: NDArray[np.float32] | None = None
     for bucket in job_buckets(job, exchanges or [candidate]):
         model = create_sparsifier(candidate, bucket, job)
-        model.density = density
+        model.density = job.largest_density
         if _has_fixed_size(model):
             rows = _any_rows(workers, model.parameters)
         else:
@@ -171,10 +170,9 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
         parts[_memory_part(name)] += nbytes
     # What is added up over inner steps takes the place of a gradient.
     parts["in_flight"] -= held.get("sum", 0.0)
-    density = max(max(ramp.start, ramp.end) for ramp in job.density)
     gradients = source.gradients_at(strategy.local, 0) if isinstance(source, Evaluable) else source.gradients(0)
     for model in strategy.schemes:
-        model.density = density
+        model.density = job.largest_density
     masks, received = _step_memory(strategy, gradients) if strategy.steps == 1 else (0.0, 0.0)
     # How much is sent hardly depends on which entries they are.
     taken = [scheme_memory(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -12,37 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State, rows_beside
 from simnet.job.columns import ColumnRows
+from simnet.job.iteration import TRAIN, Iteration
 from simnet.job.row_file import RowFile
-from simnet.job.spans import BucketKernels, Span, worker_spans
+from simnet.job.spans import worker_spans
 from simnet.job.worker_rows import SPLIT, WorkerRows, WorkerSets
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.costs.devices import DeviceOp, DeviceProfile
+    from simnet.job.exchange import TimedExchange
+    from simnet.job.job import Job
     from simnet.sparsifier_models import Exchange
     from simnet.traces.source import Score
 
 
 _WHOLE = struct.Struct("=q")
 
-# Exchanges whose kernels' intervals are kept.
-_MOST_RECURRING = 256
-
 MAIN = "job"
 """Name of a scenario's own job beside those that share its network."""
 
 DRAWN = 200_000
 """Messages of an iteration up to which they, and what workers did, are kept one by one: a viewer shows no more."""
-
-TRAIN, EXPLORE = "train", "explore"
-"""Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
 
 
 class BlockedWorker(NamedTuple):
@@ -130,63 +125,13 @@ class PolicyResult:
         return self.worker_rows.table()
 
 
-class IterationTimes(NamedTuple):
-    """Times of an iteration: start and duration (means over workers) [s], and when the first worker began [s].
-
-    `density` is the target; `latency` [s] and `bandwidth` [byte/s] are the worst between neighbours at its start;
-    `purpose` is `TRAIN` or `EXPLORE`.
-    """
-
-    iteration: int
-    start: float
-    seconds: float
-    began: float
-    density: float
-    latency: float
-    bandwidth: float
-    purpose: str = TRAIN
-
-
-class IterationState(NamedTuple):
-    """Times of the active workers of an iteration so far [s], each of shape (P',).
-
-    Each worker `begins` after the first one, spends `probing` on the links and `compute` on its passes. `selections`
-    has start and duration of each selection: one, and another after every interruption. `probes` are the messages that
-    measured the links, while all senders are present.
-    """
-
-    active: NDArray[np.intp]
-    begins: Floats
-    probing: Floats
-    compute: Floats
-    selections: list[tuple[Floats, Floats]]
-    probes: Timing | None = None
-
-    @property
-    def select(self) -> Floats:
-        """Seconds that each worker selected."""
-        return sum((seconds for _, seconds in self.selections[1:]), self.selections[0][1])
-
-    @property
-    def lost(self) -> Floats:
-        """Seconds that each worker waited, in vain, before it selected again."""
-        between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
-        return sum(between, np.zeros(self.active.size))
-
-    def without(self, gone: NDArray[np.bool_]) -> IterationState:
-        """Return the same for the workers that are not gone."""
-        selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
-        begins, probing, compute = self.begins[~gone], self.probing[~gone], self.compute[~gone]
-        return IterationState(self.active[~gone], begins, probing, compute, selections)
-
-
 class JobRecord:
     """The rows of a policy's result while the job runs; many rows have files next to a checkpoint."""
 
     def __init__(self, policy: str, job: str = MAIN, beside: Path | None = None) -> None:
         self.policy = policy
         self.job = job
-        self._beside = beside
+        self.beside = beside
         self.interruptions: list[Interruption] = []
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
@@ -197,13 +142,11 @@ class JobRecord:
         self._sets = WorkerSets()
         self._active = RowFile(1, self._file("active"))
         self._split = RowFile(len(SPLIT), self._file("workers"))
-        # Intervals of the kernels of exchanges that recur, by their identities.
-        self._intervals: dict[tuple[int, ...], tuple[list[tuple[DeviceOp, ...]], tuple[float, float]]] = {}
         self._messages: list[tuple[int, Messages]] = []
         self._spans: list[tuple[int, int, str, str, float, float]] = []
 
     def _file(self, what: str) -> Path | None:
-        return None if self._beside is None else rows_beside(self._beside, what)
+        return None if self.beside is None else rows_beside(self.beside, what)
 
     @property
     def whose(self) -> str:
@@ -216,49 +159,39 @@ class JobRecord:
         return self._iterations["iteration_s"].tolist() if self._iterations else []
 
     def add(
-        self,
-        at: IterationTimes,
-        choice: str,
-        exchanges: Sequence[Exchange],
-        timing: Timing,
-        state: IterationState,
-        update: float,
-        *,
-        device: DeviceProfile,
-        barrier: bool,
-        keep: bool,
-        score: Score | None = None,
-        spans: Sequence[Span] = (),
+        self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
     ) -> None:
-        """Book an iteration: each worker's time from start to end counts as compute, select, communicate or wait.
+        """Book an iteration from `start` on: each worker's time counts as compute, select, communicate or wait.
 
-        The bytes of a repeated exchange are those of its last attempt. The device gives the interval of the selection
-        time. `keep` keeps messages and spans, up to `DRAWN`; `spans` are what workers did where messages do not show
-        it.
+        The bytes of a repeated exchange are those of its last attempt. Messages and spans are kept up to `DRAWN`.
         """
-        # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
-        select = state.select + timing.rank_compute
-        rank_compute = state.compute + update
-        communicate = timing.rank_communicate + state.probing
-        until = timing.left.max() if barrier else timing.left
-        rank_wait = timing.rank_wait + (until - timing.left) + state.lost
-        sent, received = (_sum_statistic(exchanges, name) for name in ("bytes_sent", "bytes_received"))
-        split = np.empty((state.active.size, len(SPLIT)))
-        for place, column in enumerate(
-            (rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute)
-        ):
+        timing, exchanges, active = step.result, step.exchanges, iteration.active
+        assert isinstance(timing, Timing)
+        until = timing.left.max() if job.barrier else timing.left
+        columns = (
+            iteration.compute + job.update,
+            # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
+            iteration.select + timing.rank_compute,
+            timing.rank_communicate + iteration.probing,
+            timing.rank_wait + (until - timing.left) + iteration.lost,
+            _sum_statistic(exchanges, "bytes_sent"),
+            _sum_statistic(exchanges, "bytes_received"),
+            timing.rank_compute,
+        )
+        split = np.empty((active.size, len(SPLIT)))
+        for place, column in enumerate(columns):
             split[:, place] = column
-        self._active.append(_WHOLE.pack(self._sets.number(state.active)))
+        self._active.append(_WHOLE.pack(self._sets.number(active)))
         self._split.append(split.tobytes())
-        self.done += at.purpose == TRAIN
+        self.done += iteration.trains
         means = split.mean(axis=0).tolist()
-        low, high = self._within(exchanges, device, state.active.size)
+        low, high = job.device.within([one for each in exchanges for one in each.kernels], active.size)
         self._iterations.append(
             {
                 "policy": self.policy,
-                "iteration": at.iteration,
-                "start_s": at.start,
-                "iteration_s": at.seconds,
+                "iteration": iteration.number,
+                "start_s": start,
+                "iteration_s": seconds,
                 "compute_s": means[0],
                 "select_s": means[1],
                 "select_low_s": low * means[1],
@@ -266,62 +199,23 @@ class JobRecord:
                 "communicate_s": means[2],
                 "wait_s": means[3],
                 "bytes_sent_B": float(split[:, 4].sum()),
-                "purpose": at.purpose,
-                "choice": choice,
+                "purpose": iteration.purpose,
+                "choice": step.candidate.label,
                 # A policy may say 1, or what numpy has.
-                "density": float(at.density),
+                "density": float(iteration.density),
                 **exchange_statistics(exchanges),
-                "latency_s": at.latency,
-                "bandwidth_Bps": at.bandwidth,
+                "latency_s": iteration.latency,
+                "bandwidth_Bps": iteration.bandwidth,
                 **({} if score is None else score._asdict()),
             }
         )
-        if len(spans) <= DRAWN:
-            self._spans += [(at.iteration, *span) for span in spans]
-        if keep and timing.messages is not None and timing.messages.src.size <= DRAWN:
-            self._keep_messages(at, exchanges, timing, state, update, device, barrier)
-
-    def _keep_messages(
-        self,
-        at: IterationTimes,
-        exchanges: Sequence[Exchange],
-        timing: Timing,
-        state: IterationState,
-        update: float,
-        device: DeviceProfile,
-        barrier: bool,
-    ) -> None:
-        """Keep the messages of an iteration, and the spans of its workers."""
-        assert timing.messages is not None
-        named = replace(timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst])
-        self._messages.append((at.iteration, named))
-        kernels = [BucketKernels.of(exchange.kernels, device, state.active.size) for exchange in exchanges]
-        assert timing.software is not None
-        software = timing.software.of_ranks(timing.messages)
-        if state.probes is not None and state.probes.software is not None:
-            assert state.probes.messages is not None
-            since = state.probes.origin - timing.origin
-            software = software.and_of(state.probes.software.of_ranks(state.probes.messages).later(since))
-        for rank, worker in enumerate(state.active.tolist()):
-            own = worker_spans(
-                at, rank, worker, named, timing, state, update, kernels=kernels, software=software, barrier=barrier
-            )
-            self._spans += [(at.iteration, worker, *span) for span in own]
-
-    def _within(self, exchanges: Sequence[Exchange], device: DeviceProfile, workers: int) -> tuple[float, float]:
-        """Return `DeviceProfile.within` of all kernels of exchanges, which recur with their schedules."""
-        each = [exchange.kernels for exchange in exchanges]
-        key = *map(id, each), workers
-        known = self._intervals.get(key)
-        if known is None:
-            within = device.within([one for kernels in each for one in kernels], workers)
-            if not all(exchange.recurs for exchange in exchanges):
-                return within
-            if len(self._intervals) == _MOST_RECURRING:
-                self._intervals.clear()
-            # With the kernels, so that their identities stay theirs.
-            known = self._intervals[key] = each, within
-        return known[1]
+        if len(step.spans) <= DRAWN:
+            self._spans += [(iteration.number, *span) for span in step.spans]
+        if iteration.keeps_messages and timing.messages is not None and timing.messages.src.size <= DRAWN:
+            named = replace(timing.messages, src=active[timing.messages.src], dst=active[timing.messages.dst])
+            self._messages.append((iteration.number, named))
+            spans = worker_spans(job, iteration, seconds, exchanges, timing)
+            self._spans += [(iteration.number, *span) for span in spans]
 
     def save(self) -> State:
         """Return all rows so far."""
@@ -337,23 +231,14 @@ class JobRecord:
 
     def restore(self, state: State) -> None:
         """Resume from what `save` returned."""
-        messages = [
-            (one["iteration"], Messages(**{name: one[name] for name in one if name != "iteration"}))
-            for one in state["messages"]
-        ]
-        interruptions = [Interruption.restored(one) for one in state["interruptions"]]
-        spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
-        rows = ColumnRows.restored(state["iterations"], self._file("iterations"))
-        split = RowFile.restored(state["split"], self._file("workers"))
-        sets, active = WorkerSets(state["active_sets"]), RowFile.restored(state["active"], self._file("active"))
-        sizes = np.array([one.size for one in sets.all], dtype=np.int64)
-        workers = sum(int(sizes[numbers.view(np.int64)].sum()) for _, numbers in active.kept().pieces())
-        widths = [one.kept().width for one in (active, split)]
-        if len(active) != len(rows) or len(split) != workers or widths != [1, len(SPLIT)]:
-            raise ValueError("rows of iterations and workers differ")
-        self._sets, self._active, self._split = sets, active, split
-        self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
-        self.done = rows.texts("purpose").count(TRAIN) if rows else 0
+        self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
+        self.interruptions = [Interruption.restored(one) for one in state["interruptions"]]
+        self._spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
+        self._iterations = ColumnRows.restored(state["iterations"], self._file("iterations"))
+        self._split = RowFile.restored(state["split"], self._file("workers"))
+        self._active = RowFile.restored(state["active"], self._file("active"))
+        self._sets = WorkerSets(state["active_sets"])
+        self.done = self._iterations.texts("purpose").count(TRAIN) if self._iterations else 0
 
     def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
         """Return the rows as data frames, with the interruptions and shares of all jobs."""
@@ -392,24 +277,14 @@ class JobRecord:
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
     """Return the compression gain of an iteration over all its buckets, and that of each worker; 1 if all is zero."""
-    sent, given = (_sum_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
+    sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
-def _sum_statistic(exchanges: Sequence[Exchange], name: str) -> Floats:
-    """Return a statistic of each worker, over all buckets."""
-    total = np.asarray(exchanges[0].stats[name])
-    for exchange in exchanges[1:]:
-        total = total + exchange.stats[name]
-    return total
-
-
-def _sum_squares(exchanges: Sequence[Exchange], name: str) -> Floats:
-    total = np.square(exchanges[0].stats[name])
-    for exchange in exchanges[1:]:
-        total = total + np.square(exchange.stats[name])
-    return total
+def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
+    """Return a statistic of each worker, or its power, over all buckets."""
+    return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 
 def _density_ratio(exchanges: Sequence[Exchange]) -> float:
@@ -433,7 +308,7 @@ def exchange_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
         "build_up": float(union / target) if union else 1.0,
         "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
         "gain": compression_gains(exchanges)[0],
-        "global_error": float(np.sqrt(_sum_squares(exchanges, "residual_norm")).mean()),
+        "global_error": float(np.sqrt(_sum_statistic(exchanges, "residual_norm", 2)).mean()),
     }
 
 

@@ -14,7 +14,7 @@ from simnet.base.plugins import name_authors
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.job.job import Job
-from simnet.job.loop import Progress, restore_loop, run_iterations
+from simnet.job.loop import JobLoop, Progress
 from simnet.job.record import Interruption, JobRecord, JobShare, PolicyResult
 from simnet.job.sampling import IterationSampling
 from simnet.network import Network, Timing
@@ -137,29 +137,18 @@ def _run_steps(
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
         if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
             raise ValueError("jobs that share a network need a barrier before each iteration")
-        requests = run_iterations(job, policy, record, timeline=timeline, progress=progress, sparsifiers=sparsifiers)
+        requests = JobLoop(job, policy, record, timeline=timeline, sparsifiers=sparsifiers).run(progress)
         interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
     else:
-        begun = None
+        loop = JobLoop(job, policy, record, True, timeline=timeline, sparsifiers=sparsifiers)
         if checkpoint is not None and kept is not None:
             with checkpoint.understood():
-                begun = restore_loop(job, policy, record, kept, checkpoint.path)
+                loop.restore(kept)
+            if progress is not None:
+                progress(loop.number)
         # Its arrays are not needed any more.
         kept = None
-        requests = run_iterations(
-            job,
-            policy,
-            record,
-            True,
-            timeline=timeline,
-            progress=progress,
-            checkpoint=checkpoint,
-            begun=begun,
-            sampling=sampling,
-            sparsifiers=sparsifiers,
-        )
-        del begun
-        for _ in _time_alone(requests):
+        for _ in _time_alone(loop.run(progress, checkpoint, sampling)):
             yield record.done
         interruptions = record.interruptions
     if checkpoint is not None:
@@ -182,15 +171,16 @@ def _restore_result(record: JobRecord, kept: State) -> PolicyResult:
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
     """Time every exchange of a job on a clock of its own; yield after each."""
-    request = _next_request(requests, None)
-    while request is not None:
-        result: TimingResult
-        try:
-            result = _time_exchange(request)
-        except StalledError as stalled:
-            result = stalled
-        request = _next_request(requests, result)
-        yield
+    result: TimingResult | None = None
+    with suppress(StopIteration):
+        while True:
+            # A generator takes None at first.
+            request = requests.send(result)  # type: ignore[arg-type]
+            try:
+                result = _time_exchange(request)
+            except StalledError as stalled:
+                result = stalled
+            yield
 
 
 def _on_shared_clock(
@@ -205,8 +195,8 @@ def _on_shared_clock(
     jobs = [(job, record)]
     for label, one in colocated.items():
         own = JobRecord(record.policy, label)
-        itself = run_iterations(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
-        env.process(_job_process(shared, itself, own))
+        loop = JobLoop(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
+        env.process(_job_process(shared, loop.run(), own))
         jobs.append((one.job, own))
     env.run(until=end)
     interruptions = sorted(
@@ -218,25 +208,17 @@ def _on_shared_clock(
 
 def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:
     """Run a job as a SimPy process."""
-    request = _next_request(requests, None)
-    while request is not None:
-        result: TimingResult
-        try:
-            result = yield shared.run(request.parts, request.start, **request.options())
-        except StalledError as stalled:
-            result = stalled
-        else:
-            alone = _time_exchange(request._replace(failures={}, messages=False))
-            record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
-        request = _next_request(requests, result)
-
-
-def _next_request(requests: TimingRequests, result: TimingResult | None) -> TimingRequest | None:
-    """Send a job the result of its exchange, and return its next request; None if it is done."""
-    try:
-        return next(requests) if result is None else requests.send(result)
-    except StopIteration:
-        return None
+    result: TimingResult | None = None
+    with suppress(StopIteration):
+        while True:
+            request = requests.send(result)  # type: ignore[arg-type]
+            try:
+                result = yield shared.run(request.parts, request.start, **request.options())
+            except StalledError as stalled:
+                result = stalled
+            else:
+                alone = _time_exchange(request._replace(failures={}, messages=False))
+                record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
 
 
 def _time_exchange(request: TimingRequest) -> Timing:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.job.exchange import ExchangeProcess, IterationContext, SparsifierSet, TimedExchange, finishes_first
+from simnet.job.exchange import ExchangeProcess, SparsifierSet, TimedExchange, finish_order
+from simnet.job.iteration import Iteration
 from simnet.job.job import Job
 from simnet.job.progress_model import ProgressModel
 from simnet.job.record import exchange_statistics
@@ -184,12 +185,12 @@ class RecordedExchanges(SparsifierSet):
         columns["bytes_sent_B"] = np.array([sum(float(np.sum(one.stats["bytes_sent"])) for one in row) for row in rows])
         return detect_steady_part(columns, count, period, asked).unsettled
 
-    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
         best: TimedExchange | None = None
         for candidate in shortlist:
             step = yield from self._maker(candidate)._timed(candidate, self._exchanges(candidate, where), where)
-            if best is None or finishes_first(step, best):
+            if best is None or finish_order(step) < finish_order(best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
         return best
@@ -202,34 +203,34 @@ class RecordedExchanges(SparsifierSet):
             self._makers[candidate.label] = SparsifierSet(self._job, [candidate])
         return self._makers[candidate.label]
 
-    def _exchanges(self, candidate: Candidate, where: IterationContext) -> list[Exchange]:
+    def _exchanges(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
         if not self.follows_gradients(candidate):
             return self._of_any(candidate, where)
-        first, last = _constant_density_range(self._job, where.iteration)
+        first, last = _constant_density_range(self._job, where.number)
         rows = self._rows.setdefault((candidate.label, first), [])
-        window, wanted = min(self.window, last - first), where.iteration - first
+        window, wanted = min(self.window, last - first), where.number - first
         if wanted >= window:
             half = window // 2
             wanted = half + (wanted - half) % (window - half)
         maker = self._maker(candidate)
         while len(rows) <= wanted:
             number = first + len(rows)
-            at = where._replace(iteration=number, batch=number)
+            at = replace(where, number=number)
             exchanges = maker.exchanged(candidate, maker.training.gradients(number, where.active), at)
             maker.apply(exchanges)
             rows.append(_without_updates(exchanges))
         return rows[wanted]
 
-    def _of_any(self, candidate: Candidate, where: IterationContext) -> list[Exchange]:
+    def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
         """Return what is sent of any gradients: whose turn it is matters where one worker selects for all."""
-        for turn in (-1, where.iteration % where.active.size):
+        for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
         if self._any is None:
             self._any = begin_training(self._job.source).gradients(0, where.active).copy()
         found = _without_updates(self._maker(candidate).exchanged(candidate, self._any, where))
         turns = any("broadcaster" in one.stats for one in found)
-        self._once[candidate.label, where.density, where.iteration % where.active.size if turns else -1] = found
+        self._once[candidate.label, where.density, where.number % where.active.size if turns else -1] = found
         return found
 
 

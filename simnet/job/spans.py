@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.network import Messages, Timing
-from simnet.network.timing import Work
+from simnet.network import Timing
 
 if TYPE_CHECKING:
     from simnet.costs.devices import DeviceOp, DeviceProfile
-    from simnet.job.record import IterationState, IterationTimes
+    from simnet.job.iteration import Iteration
+    from simnet.job.job import Job
+    from simnet.sparsifier_models import Exchange
 
 COMPUTE, SIDE, COPIES, HOST, NETWORK = "compute", "side stream", "copy engine", "host thread", "network"
 """Resources of a worker: its compute stream, that of kernels beside it, what copies between device and host, the
@@ -22,6 +23,8 @@ thread of the host that does the software of messages, and its network card."""
 
 Span: TypeAlias = tuple[int, str, str, float, float]
 """A worker, a resource of it, what that did, and from when to when [s]."""
+
+_Piece: TypeAlias = tuple[str, str, float, float]
 
 # Methods of a device that copy between it and its host, and what rounding makes of a time, relative.
 _COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
@@ -47,78 +50,84 @@ class BucketKernels(NamedTuple):
 
 
 def worker_spans(
-    at: IterationTimes,
-    rank: int,
-    worker: int,
-    messages: Messages,
-    timing: Timing,
-    state: IterationState,
-    update: float,
-    *,
-    kernels: Sequence[BucketKernels],
-    software: Work,
-    barrier: bool,
-) -> Iterator[tuple[str, str, float, float]]:
-    """Yield resource, activity, start and end [s] of what a worker does in its iteration.
+    job: Job, iteration: Iteration, seconds: float, exchanges: Sequence[Exchange], timing: Timing
+) -> Iterator[Span]:
+    """Yield what each worker does in an iteration of so many seconds.
 
     From the selection of its buckets on, a worker does one thing after another, and the spans are those of its split.
     Earlier exchanges, and those during other work, are `overlapped`: from when the worker is ready for a bucket until
     its last message, without its work between messages. Copies between device and host are on the row of the copy
     engine as well as in the selection. Those of a selection that a failure made vain are not shown.
     """
-    assert timing.work is not None
-    assert timing.computed is not None
-    computed, later = timing.computed, timing.origin - at.began
-    own = timing.work.rank == rank
-    work = list(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
-    own = (messages.src == worker) | (messages.dst == worker)
-    under_way = list(zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True))
+    messages, probes = timing.messages, iteration.probes
+    assert messages is not None
+    assert timing.software is not None
+    kernels = [BucketKernels.of(one.kernels, job.device, iteration.active.size) for one in exchanges]
+    software = timing.software.of_ranks(messages)
+    if probes is not None and probes.software is not None:
+        assert probes.messages is not None
+        software = software.and_of(probes.software.of_ranks(probes.messages).later(probes.origin - timing.origin))
+    later = timing.origin - iteration.now
+    for rank, worker in enumerate(iteration.active.tolist()):
+        ends = seconds if job.barrier else float(timing.left[rank]) + later + job.update
+        pieces, reached = _earlier_pieces(rank, iteration)
+        own, after = _exchange_pieces(rank, timing, len(iteration.selections) == 1)
+        if len(iteration.selections) > 1:
+            pieces.append((COMPUTE, "wait", reached, float(iteration.selections[-1][0][rank])))
+        own += [(COPIES, *one) for part, of in enumerate(kernels) for one in _copy_spans(rank, part, of, timing)]
+        busy = _times(software.begun, software.ended, software.rank == rank)
+        own += [(HOST, "software", *one) for one in merge_intervals(sorted(busy))]
+        pieces += [(where, what, begin + later, end + later) for where, what, begin, end in own]
+        pieces.append((COMPUTE, "wait", after + later, ends - job.update))
+        pieces.append((COMPUTE, "compute", ends - job.update, ends))
+        for where, what, begin, end in pieces:
+            first, last = iteration.now + begin, iteration.now + end
+            # A step of a double there may be rounding.
+            if last - first > math.ulp(last):
+                yield worker, where, what, first, last
+
+
+def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]]:
+    """Return the selected intervals."""
+    return list(zip(begun[which].tolist(), ended[which].tolist(), strict=True))
+
+
+def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
+    """Return what a worker did in its last exchange, on the clock of the timing, and until when."""
+    messages, work_of, computed = timing.messages, timing.work, timing.computed
+    assert messages is not None
+    assert work_of is not None
+    assert computed is not None
+    work = _times(work_of.begun, work_of.ended, work_of.rank == rank)
+    under_way = _times(messages.sent, messages.arrived, (messages.src == rank) | (messages.dst == rank))
     done, left = float(computed.done[rank]), float(timing.left[rank])
-    ends = at.seconds if barrier else left + later + update
-    # An interrupted exchange, or a wait for late workers, comes before the exchange of the timing.
-    before = len(state.selections) > 1
-    pieces, reached = _earlier_pieces(rank, state)
+    selects = SIDE if computed.aside else COMPUTE
     # What is computed beside messages, and then these.
-    streams = [] if before else [(COMPUTE, "compute", "slice")]
-    streams.append((SIDE if computed.aside else COMPUTE, "select", "select"))
-    for resource, what, kind in streams:
-        times = zip(computed.begun[kind][:, rank].tolist(), computed.ended[kind][:, rank].tolist(), strict=True)
-        pieces += [(resource, what, begin + later, end + later) for begin, end in times if end > begin]
-    if before:
-        pieces.append((COMPUTE, "wait", reached, float(state.selections[-1][0][rank])))
-    resource = SIDE if computed.aside else COMPUTE
-    pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]
-    exchanging = _exchange_spans(rank, worker, messages, timing)
+    pieces: list[_Piece] = []
+    for resource, what, kind in ([(COMPUTE, "compute", "slice")] if uninterrupted else []) + [
+        (selects, "select", "select")
+    ]:
+        times = _times(computed.begun[kind], computed.ended[kind], (slice(None), rank))
+        pieces += [(resource, what, begin, end) for begin, end in times if end > begin]
+    pieces += [(selects, "select", begin, min(end, done)) for begin, end in work if begin < done]
+    exchanging = _exchange_spans(rank, timing)
     hidden = [one for each in exchanging for one in intersect_intervals(each, [(-math.inf, done), *sorted(work)])]
-    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in merge_intervals(hidden)]
-    reached = done + later
+    pieces += [(NETWORK, "overlapped", *one) for one in merge_intervals(hidden)]
+    reached = done
     doing = [(begin, end, COMPUTE, "select") for begin, end in work]
     doing += [(*one, NETWORK, "communicate") for message in under_way for one in subtract_intervals(message, work)]
     for begin, end, where, what in sorted(doing):
-        begin, end = begin + later, min(end, left) + later
-        if end <= reached:
-            continue
-        pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
-        pieces.append((where, what, max(reached, begin), end))
-        reached = end
-    for part, one in enumerate(kernels):
-        copies = _copy_spans(rank, part, one, timing)
-        pieces += [(COPIES, what, begin + later, end + later) for what, begin, end in copies]
-    own = software.rank == rank
-    busy = merge_intervals(sorted(zip(software.begun[own].tolist(), software.ended[own].tolist(), strict=True)))
-    pieces += [(HOST, "software", begin + later, end + later) for begin, end in busy]
-    pieces.append((COMPUTE, "wait", reached, ends - update))
-    pieces.append((COMPUTE, "compute", ends - update, ends))
-    for where, what, begin, end in pieces:
-        first, last = at.began + begin, at.began + end
-        # A step of a double there may be rounding.
-        if last - first > math.ulp(last):
-            yield where, what, first, last
+        end = min(end, left)
+        if end > reached:
+            pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
+            pieces.append((where, what, max(reached, begin), end))
+            reached = end
+    return pieces, reached
 
 
-def _earlier_pieces(rank: int, state: IterationState) -> tuple[list[tuple[str, str, float, float]], float]:
+def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
     """Return what a worker did before its last selection, and until when [s]."""
-    pieces: list[tuple[str, str, float, float]] = []
+    pieces: list[_Piece] = []
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])
     pieces.append((NETWORK, "communicate", first, reached))
@@ -139,9 +148,9 @@ def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) ->
     assert timing.work is not None
     assert timing.computed is not None
     begun, ended = timing.computed.begun, timing.computed.ended
-    slices = list(zip(begun["slice"][:, rank].tolist(), ended["slice"][:, rank].tolist(), strict=True))
+    slices = _times(begun["slice"], ended["slice"], (slice(None), rank))
     own = (timing.work.rank == rank) & (timing.work.part == part)
-    behind = sorted(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
+    behind = sorted(_times(timing.work.begun, timing.work.ended, own))
     selecting = [(float(begun["select"][part, rank]), float(ended["select"][part, rank]))]
     for ran, stretches in ((kernels.selecting, selecting), (kernels.behind, behind)):
         pieces = []
@@ -164,15 +173,17 @@ def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) ->
             reached += lasts
 
 
-def _exchange_spans(rank: int, worker: int, messages: Messages, timing: Timing) -> Iterator[tuple[float, float]]:
+def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
     """Yield when a worker was busy with each bucket: from when it was ready until its last message."""
+    messages = timing.messages
+    assert messages is not None
     assert timing.work is not None
     assert timing.computed is not None
     begun, ended = timing.computed.begun, timing.computed.ended
-    mine, own = timing.work.rank == rank, (messages.src == worker) | (messages.dst == worker)
+    own = (messages.src == rank) | (messages.dst == rank)
     # What unpacks a bucket holds up no message.
     aside = set(begun["unpack"][:, rank].tolist()) if "unpack" in begun else set()
-    work = zip(timing.work.begun[mine].tolist(), timing.work.ended[mine].tolist(), strict=True)
+    work = _times(timing.work.begun, timing.work.ended, timing.work.rank == rank)
     held = [one for one in work if one[0] not in aside]
     through = -math.inf
     for part in range(len(ended["slice"])):

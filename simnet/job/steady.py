@@ -24,7 +24,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.units import format_seconds
-from simnet.job.record import EXPLORE
+from simnet.job.iteration import EXPLORE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
-from simnet.job.exchange import ExchangeProcess, IterationContext, TimedExchange
+from simnet.job.exchange import ExchangeProcess, TimedExchange
+from simnet.job.iteration import Iteration
 from simnet.job.job import Job
 from simnet.job.spans import COMPUTE, NETWORK, Span, intersect_intervals, merge_intervals, subtract_intervals
-from simnet.network import Network, Timing
+from simnet.network import Timing
 from simnet.network.timing import Split
-from simnet.parallel import CollectiveCall, PlacedStep, RecurringStep, StepGraph, StepTiming
-from simnet.policies import Candidate, Decision
+from simnet.parallel import CollectiveCall, PlacedStep, StepTiming
+from simnet.policies import Candidate
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
@@ -45,15 +46,6 @@ class NoGradients:
         raise ValueError("a job of sharded steps makes no gradients")
 
 
-class _PlacedGraph(NamedTuple):
-    """A step on a network, and what workers send and receive in it."""
-
-    graph: StepGraph
-    network: Network
-    step: RecurringStep
-    exchange: Exchange
-
-
 class StepSet:
     """The steps of a job with a single candidate; raise ValueError for several, or for an unknown algorithm."""
 
@@ -63,28 +55,28 @@ class StepSet:
         assert job.steps is not None
         (self._candidate,) = candidates
         self._job, self._steps = job, job.steps[self._candidate.label]
-        self._placed: list[_PlacedGraph] = []
+        self._placed: list[tuple[PlacedStep, Exchange]] = []
         self.training = WithoutLearning()
 
-    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the step of an iteration; raise StalledError if a collective can never end."""
         computes = self._job.computes(where.batch, where.active)
-        placed, step = self._timed(where.iteration, where.begun, computes)
+        exchange, step = self._timed(where.number, where.now, computes)
         left, computing, communicating = step.ended.max(axis=0, initial=0.0), step.computing, step.communicating
         waiting = np.maximum(left - computing - communicating, 0.0)
         result = Timing(
-            where.begun, np.zeros(left.size), left, lambda: Split(communicating, np.zeros(left.size), waiting)
+            where.now, np.zeros(left.size), left, lambda: Split(communicating, np.zeros(left.size), waiting)
         )
-        spans = list(_step_spans(step, where.begun)) if where.messages else []
+        spans = list(_step_spans(step, where.now)) if where.keeps_messages else []
         # What is under way beside computing is no request to the network of its own.
         yield from ()
         return TimedExchange(
             self._candidate,
-            [placed.exchange],
+            [exchange],
             np.zeros(left.size),
             computing - computes,
             result,
-            where.begun,
+            where.now,
             spans,
         )
 
@@ -94,16 +86,17 @@ class StepSet:
         number = max(job.iterations - 1, 0)
         return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]
 
-    def _timed(self, iteration: int, begun: float, computes: Floats) -> tuple[_PlacedGraph, StepTiming]:
-        graph, network = self._steps.graph(iteration), self._job.network(iteration)
-        placed = next((one for one in self._placed if one.graph is graph and one.network is network), None)
-        if placed is None:
-            step = PlacedStep(graph, network, self._steps.algorithms, self._job.placement, self._steps.slowdown)
-            placed = _PlacedGraph(graph, network, RecurringStep(step), _collective_exchange(*step.nbytes()))
-            self._placed = [*self._placed[1 - _MOST_PLACED :], placed]
-        return placed, placed.step.time(self._steps.seconds(iteration, computes), begun, iteration)
+    def _timed(self, iteration: int, begun: float, computes: Floats) -> tuple[Exchange, StepTiming]:
+        step, network = self._steps.step(iteration), self._job.network(iteration)
+        known = (one for one in self._placed if one[0].graph is step.graph and one[0].network is network)
+        if (found := next(known, None)) is None:
+            placed = PlacedStep(step.graph, network, self._steps.algorithms, self._job.placement, self._steps.slowdown)
+            found = placed, _collective_exchange(*placed.nbytes())
+            self._placed = [*self._placed[1 - _MOST_PLACED :], found]
+        placed, exchange = found
+        return exchange, placed.time(step.seconds(computes), begun, iteration)
 
-    def explore(self, where: IterationContext, decision: Decision) -> NoReturn:
+    def explore(self, where: Iteration) -> NoReturn:
         """Refuse: there is one way to go."""
         raise ValueError("in a job of sharded steps no policy explores")
 

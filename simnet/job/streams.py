@@ -23,27 +23,13 @@ from simnet.schedule import Schedule
 class BucketExchange(NamedTuple):
     """The messages and kernels of a bucket, and when each worker would have its gradient if nothing else ran [s].
 
-    `ready` has shape (P,). `dense` says that all of the gradient is sent; `work` is what the kernels take, if known.
+    `ready` has shape (P,). `dense` says that all of the gradient is sent.
     """
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
     ready: Floats
     dense: bool
-    work: KernelTimes | None = None
-
-
-class KernelTimes(NamedTuple):
-    """Seconds that each worker selects before an exchange, shape (P,), and the schedule with the work in its rounds."""
-
-    selecting: Floats
-    schedule: Schedule
-
-
-def kernel_times(schedule: Schedule, kernels: Sequence[DeviceOp], device: DeviceProfile) -> KernelTimes:
-    """Return what the kernels before, between and after the messages of a schedule take on a device."""
-    selecting, between = device.work(kernels, schedule.n_ranks)
-    return KernelTimes(selecting, schedule.with_work(between))
 
 
 def queue_buckets(
@@ -52,9 +38,9 @@ def queue_buckets(
     """Return the parts of an exchange and what workers compute, as `Network.time` takes both."""
     parts, select = [], []
     for one in buckets:
-        work = one.work or kernel_times(one.schedule, one.kernels, device)
-        parts.append((work.schedule, one.ready))
-        select.append(work.selecting)
+        selecting, between = device.work(one.kernels, one.schedule.n_ranks)
+        parts.append((one.schedule.with_work(between), one.ready))
+        select.append(selecting)
     side, collectives = device.side_stream, device.beside_collectives
     shares = collectives is not None and stack == STACKS["nccl"]
     factors = [collectives.compute if collectives is not None and shares and one.dense else 1.0 for one in buckets]

@@ -60,7 +60,7 @@ def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> Ring
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
     """Return `node_sizes` of the workers of a job, for the message of a rank in a round of a dense ring."""
-    return node_sizes(job.network(0), _worker_hosts(job), _chunk_bytes(job))
+    return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
 
 
 def job_ring_order(job: Job, group: int = 1) -> tuple[RingOrder, float]:
@@ -68,13 +68,9 @@ def job_ring_order(job: Job, group: int = 1) -> tuple[RingOrder, float]:
 
     The first worker of each group of `group` workers stands for it.
     """
-    heads = tuple(_worker_hosts(job)[::group])
+    heads = tuple(job.hosts[::group].tolist())
     seconds = _pair_seconds(job.network(0), heads, _chunk_bytes(job))
     return _ring_order(job.network(0), heads, _chunk_bytes(job)), float(np.max(np.roll(seconds, -1, axis=1).diagonal()))
-
-
-def _worker_hosts(job: Job) -> list[int]:
-    return list(range(job.source.workers)) if job.placement is None else list(job.placement)
 
 
 def _chunk_bytes(job: Job) -> float:

@@ -3,7 +3,7 @@
 `ddp`, `fsdp2` (with HSDP) and `zero` return what every worker does in a step, in the order in which it is issued: from
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
 `time_step` places it on a network, and returns when everything began and ended, and what memory that takes;
-`time_steps` times it again and again while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these
+`repeat_step` times it again and again while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these
 steps in larger ones, and `plan_step` returns one of all that by names; `read_traced_step` reads execution traces.
 
 Examples
@@ -21,13 +21,13 @@ from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, ComputePart, StepGraph
 from simnet.parallel.listed import UNIT_NAME, ListedUnit, profile_of_units, unit_name
 from simnet.parallel.pipeline import TiedWeights, pass_order, pipeline
+from simnet.parallel.placing import PlacedStep, StepSeries, repeat_step, time_step
 from simnet.parallel.plan import SHARDINGS, ModelParallelism, PlannedStep, plan_step, sharding_options
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
-from simnet.parallel.series import RecurringStep, StepSeries, time_steps
 from simnet.parallel.tensor import split_tensors, tensor_parallel
-from simnet.parallel.timing import PlacedStep, StepMemory, StepTiming, describe_slowdown, seconds_of, time_step
-from simnet.parallel.traced import TracedStep, read_traced_step, time_traced
-from simnet.parallel.training import ModelSteps, TraceSteps, TrainingSteps
+from simnet.parallel.timing import StepMemory, StepTiming, describe_slowdown, seconds_of
+from simnet.parallel.traced import TracedStep, read_traced_step
+from simnet.parallel.training import TrainingSteps, model_steps
 from simnet.parallel.units import Unit, Units, wrap_modules, wrap_units
 from simnet.parallel.zero import zero
 from simnet.parallel.zero3 import Stage3Limits
@@ -39,10 +39,8 @@ __all__ = [
     "ComputePart",
     "ListedUnit",
     "ModelParallelism",
-    "ModelSteps",
     "PlacedStep",
     "PlannedStep",
-    "RecurringStep",
     "SDP4Bit",
     "Stage3Limits",
     "StepGraph",
@@ -50,7 +48,6 @@ __all__ = [
     "StepSeries",
     "StepTiming",
     "TiedWeights",
-    "TraceSteps",
     "TracedStep",
     "TrainingSteps",
     "Unit",
@@ -61,18 +58,18 @@ __all__ = [
     "expert_capacity",
     "expert_parallel",
     "fsdp2",
+    "model_steps",
     "pass_order",
     "pipeline",
     "plan_step",
     "profile_of_units",
     "read_traced_step",
+    "repeat_step",
     "seconds_of",
     "sharding_options",
     "split_tensors",
     "tensor_parallel",
     "time_step",
-    "time_steps",
-    "time_traced",
     "unit_name",
     "wrap_modules",
     "wrap_units",

@@ -20,7 +20,7 @@ from simnet.parallel.graph import CollectiveCall
 if TYPE_CHECKING:
     import simpy
 
-    from simnet.parallel.placing import StepPlacement
+    from simnet.parallel.placing import PlacedStep
 
 Workers = NDArray[np.intp]
 
@@ -80,7 +80,7 @@ class EventRun:
     `name` prefixes the names of random streams.
     """
 
-    def __init__(self, step: StepPlacement, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
+    def __init__(self, step: PlacedStep, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
         self._step, self._seconds, self._start, self._name = step, seconds, start, name
         # It takes time to load, and many commands time no step.
         from simpy import Environment
@@ -144,7 +144,7 @@ class EventRun:
         """Return the event of a call's end; where calls cannot meet each is timed alone."""
         step, schedule = self._step, self._step.schedules[number]
         begin = self._start + self.begun[number, members[0]]
-        placement = step.hosts[roll_to_root(members, call.root)]
+        placement = step.hosts[members]
         stream = (*self._name, number, int(members[0]))
         if not step.apart:
             return self._network.run(schedule, begin, placement=placement, stream=stream)
@@ -172,7 +172,7 @@ class EventRun:
                     self._come(later, ripe)
 
 
-def node_waits(step: StepPlacement) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
+def node_waits(step: PlacedStep) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
     """Return for each node the nodes that wait for it and at which workers, and how many each waits for, (nodes, P)."""
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
     missing = np.zeros(step.does.shape, dtype=np.int64)
@@ -185,8 +185,3 @@ def node_waits(step: StepPlacement) -> tuple[list[list[tuple[int, NDArray[np.boo
             missing[number] += who
         queued[does] = number
     return behind, missing
-
-
-def roll_to_root(members: Workers, root: int) -> Workers:
-    """Return the workers of a group from its root on."""
-    return np.roll(members, -root) if root else members

@@ -88,7 +88,6 @@ def expert_parallel(
     counts = {"ranks": ranks, "experts": experts, "expert_size": expert_size, "tokens": tokens, "width": width}
     _check_experts(step, model, blocks, choices, {**counts, "min_capacity": min_capacity})
     microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
-    iteration = next((call.iteration for call in step.calls), 0)
     entries = experts // ranks * expert_size
     queue = "expert_data" if overlap else COMPUTE
     forward: list[StoppingCall] = []
@@ -100,7 +99,7 @@ def expert_parallel(
         for microbatch in microbatches:
             room = expert_capacity(tokens, experts, capacity_factor, choices, min_capacity)
             if not drop_tokens:
-                draws = stream(seed, "experts", iteration, part.block, microbatch)
+                draws = stream(seed, "experts", step.iteration, part.block, microbatch)
                 room = largest_load(draws, step.workers, tokens * choices, experts)
                 if step.workers > 1:
                     forward.append(

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from simnet.base.checks import check_choice, check_int
 from simnet.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
-from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, layout_of, memory_of_loco, reduce_tensors
+from simnet.parallel.quantised import NODE, ZeroPlusPlus, layout_of, memory_of_loco
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
 
 When: TypeAlias = Literal["each", "last"]
@@ -234,15 +234,9 @@ class _Program:
             return
         since = self.second.pop(unit.name, None)
         one, group = unit.shard(self.ranks), "shard" if since is None else NODE
-        # A second shard is as many first ones as there are nodes.
-        one *= 1 if since is None else self.nodes.nodes
-        if self.plus.zero_quantized_weights:
-            call = gather_codes(self.step, unit.name, one, phase, group, self.gate)
-        else:
-            sizes = (one, one * self.step.ranks(group))
-            call = self.step.call("all_gather", unit.name, sizes, self.dtypes[0], phase, group=group, after=self.gate)
+        call = self.plus.gather(self.step, unit.name, one, self.dtypes[0], phase, group, self.gate)
         self.unsharded[unit.name] = call
-        self.step.hold("parameters", one * DTYPE_BYTES[self.dtypes[0]], since, call)
+        self.step.hold("parameters", one * self.nodes.nodes * DTYPE_BYTES[self.dtypes[0]], since, call)
 
     def _use(self, unit: Unit, phase: Phase) -> None:
         """Let what is computed next wait until a unit is gathered and copied to its place."""
@@ -282,20 +276,7 @@ class _Program:
         while len(self.inputs) >= self.most_inputs:
             step.wait(self.inputs.pop(0))
         one = unit.shard(self.ranks)
-        sizes = (one * self.ranks, one)
-        if self.plus.zero_quantized_gradients and self.nodes.nodes > 1:
-            scattered = reduce_tensors(step, self.nodes, unit.layers, self.dtypes[1], step.computed(), unit.name)
-        else:
-            scattered = step.call(
-                "reduce_scatter",
-                unit.name,
-                sizes,
-                self.dtypes[1],
-                "backward",
-                group="shard",
-                queue=self.reducing,
-                after=step.computed(),
-            )
+        scattered = self.plus.scatter(step, unit.name, unit.layers, self.dtypes[1], "shard", self.reducing)
         self.inputs.append(scattered)
         done = scattered
         if all_reduces:

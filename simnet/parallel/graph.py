@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -121,6 +122,11 @@ class StepGraph:
     def calls(self) -> list[CollectiveCall]:
         """The collectives, in order."""
         return [node.does for node in self.nodes if isinstance(node.does, CollectiveCall)]
+
+    @cached_property
+    def iteration(self) -> int:
+        """The iteration that it is of, 0 without collectives."""
+        return next((call.iteration for call in self.calls), 0)
 
     def groups(self, name: GroupName) -> list[list[int]]:
         """Return the workers of each group of a name.

@@ -96,10 +96,8 @@ def insert_calls(
     became: list[tuple[int, int]] = []
     done: dict[object, int] = defaultdict(int)
 
-    iteration = next((call.iteration for call in step.calls), 0)
-
     def call(one: StoppingCall, part: ComputePart, node: StepNode, behind: tuple[int, ...] = ()) -> None:
-        does = CollectiveCall(*one[1:8], part.phase, iteration, part.microbatch)
+        does = CollectiveCall(*one[1:8], part.phase, step.iteration, part.microbatch)
         nodes.append(StepNode(does, one.queue, () if one.queue == COMPUTE else behind, node.workers))
 
     for node in step.nodes:

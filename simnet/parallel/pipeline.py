@@ -121,11 +121,9 @@ def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
     found: dict[_Pass, list[int]] = defaultdict(list)
     for number, node in enumerate(stage.nodes):
         does = node.does
-        one = (
-            None
-            if does.microbatch is None or does.phase not in ("forward", "backward")
-            else (does.phase, does.microbatch)
-        )
+        one: _Pass = None
+        if does.microbatch is not None and does.phase in ("forward", "backward"):
+            one = does.phase, does.microbatch
         found[one].append(number)
     return found
 
@@ -196,17 +194,9 @@ class _StageMerger:
 
     def _exchange_tied(self) -> None:
         assert self.tied is not None
+        elements, iteration = (self.tied.elements,) * 2, max(stage.iteration for stage in self.stages)
         call = CollectiveCall(
-            "all_reduce",
-            self.tied.unit,
-            TIED,
-            2,
-            self.tied.elements,
-            self.tied.elements,
-            self.tied.dtype,
-            "backward",
-            next((call.iteration for stage in self.stages for call in stage.calls), 0),
-            None,
+            "all_reduce", self.tied.unit, TIED, 2, *elements, self.tied.dtype, "backward", iteration, None
         )
         workers = tuple(self.each * place + worker for place in self.sharing for worker in range(self.each))
         self.exchange = len(self.nodes)
@@ -219,19 +209,9 @@ class _StageMerger:
         if not 0 <= to < len(self.stages):
             return
         group = f"stage {place} to {to}"
-        iteration = next((call.iteration for call in self.stages[place].calls), 0)
-        unit, sizes = ("activations" if phase == "forward" else "gradients"), (self.entries, self.entries)
-        call = CollectiveCall(
-            "broadcast",
-            unit,
-            group,
-            2,
-            *sizes,
-            self.dtype,
-            phase,
-            iteration,
-            microbatch,
-        )
+        unit, entries = ("activations" if phase == "forward" else "gradients"), (self.entries, self.entries)
+        iteration = self.stages[place].iteration
+        call = CollectiveCall("broadcast", unit, group, 2, *entries, self.dtype, phase, iteration, microbatch)
         workers = tuple(stage * self.each + worker for stage in sorted((place, to)) for worker in range(self.each))
         self.nodes.append(StepNode(call, group, (behind,), workers))
         self.arrives[to, one] = len(self.nodes) - 1

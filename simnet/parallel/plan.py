@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -139,21 +139,19 @@ _OWN = ("stage", "passes")
 class PlannedStep:
     """A step, and the share of the whole model that each worker computes, shape (P,).
 
-    `work` are the shares of parts of a pass, if they do not follow from entries.
+    `backward` is the share of the backward pass; `work` are the shares of parts of a pass, if they do not follow from
+    entries.
     """
 
     graph: StepGraph
     shares: Floats
+    backward: float
     work: PassShares | None = None
 
-    def seconds(self, whole: ArrayLike, backward: float) -> Floats:
-        """Return the seconds of each node of computing, shape (nodes, P).
-
-        `whole` are the seconds of both passes of a microbatch through the whole model, `backward` the share of the
-        backward pass.
-        """
+    def seconds(self, whole: ArrayLike) -> Floats:
+        """Return the seconds of each node, shape (nodes, P), given both passes of a microbatch."""
         own = np.asarray(whole) * self.shares
-        return seconds_of(self.graph, (1 - backward) * own, backward * own, self.work)
+        return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
 
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
@@ -178,12 +176,19 @@ def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, obje
 
 
 def plan_step(
-    profile: ModelProfile, sharding: str, workers: int, given: Mapping[str, object], seed: int = 0
+    profile: ModelProfile,
+    sharding: str,
+    workers: int,
+    given: Mapping[str, object],
+    seed: int = 0,
+    backward: float | None = None,
 ) -> PlannedStep:
     """Return the step of a model by the name and options of a sharding, see `sharding_options`.
 
-    The iteration is one from which on all are alike, unless it is an option; `seed` is that of what is drawn. Raises
-    ValueError for an unknown way or option, or a value that is not allowed.
+    The iteration is one from which on all are alike, unless it is an option.
+    `seed` is that of what is drawn; `backward`
+    the share of the backward pass, by default that of the model. Raises ValueError for an unknown way or option, or a
+    value that is not allowed.
 
     Examples
     --------
@@ -205,13 +210,48 @@ def plan_step(
     around = groups.pop("around", ModelParallelism())
     if sharding == "hsdp" and chosen.get("replicas", 1) == 1:
         raise ValueError("hsdp needs replicas, >= 2: between how many groups of workers the model is replicated")
-    check_int(workers, "workers", 1)
-    each, left = divmod(workers, around.tensor_parallel * around.pipeline)
-    if left:
-        raise ValueError(
-            f"tensor_parallel x pipeline, {around.tensor_parallel} x {around.pipeline}, must divide the {workers} "
-            "workers"
-        )
+    split = around.tensor_parallel * around.pipeline
+    if check_int(workers, "workers", 1) % split:
+        sizes = f"{around.tensor_parallel} x {around.pipeline}"
+        raise ValueError(f"tensor_parallel x pipeline, {sizes}, must divide the {workers} workers")
+    _check_names(profile, around, chosen)
+    planner = _StagePlanner(profile, sharding, workers // split, around, {**chosen, **groups}, seed)
+    parts = _stage_layers(profile, around.pipeline)
+    both = [layer for layer in parts[0] if layer.name in profile.tied]
+    if around.pipeline == 1 or sharding not in _WITH_TIED:
+        both = []
+    # Of what is shared it is the output that computes.
+    entries = [sum(layer.size for layer in part if place or layer not in both) for place, part in enumerate(parts)]
+    entries[-1] += sum(layer.size for layer in both)
+    each = np.array(entries) / profile.parameters / around.tensor_parallel
+    shares = np.repeat(each, workers // around.pipeline)
+    parts[-1] = [*parts[-1], *both]
+    stages = [planner.step(part, place) for place, part in enumerate(parts)]
+    share = profile.backward_fraction if backward is None else backward
+    if len(stages) == 1:
+        size, work = {layer.name: layer.size for layer in profile.layers}, profile.work
+        if sharding == "ddp" and not (work or _is_divided(around)):
+            work = (1.0,) * len(size)
+        order = reversed(chosen.get("ready") or [*reversed(size)])
+        passes = PassShares([size[one] for one in order], work) if work else None
+        return PlannedStep(stages[0], shares, share, passes)
+    assert around.tokens is not None
+    # Between stages goes what a worker has of a sequence.
+    tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
+    tied = planner.tied(both) if both else None
+    joint = pipeline(
+        stages, tokens=tokens, width=planner.width, dtype=around.activations, order=around.order, tied=tied
+    )
+    return PlannedStep(joint, shares, share)
+
+
+def _is_divided(around: ModelParallelism) -> bool:
+    """Return whether workers compute parts of the model."""
+    return around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None
+
+
+def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mapping[str, Any]) -> None:
+    """Raise ValueError for a block that there is not, or what does not go with a model of units."""
     wrapped = wrap_units(profile.layers)
     blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
@@ -219,42 +259,10 @@ def plan_step(
     if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
         for name in freed:
             check_choice(name, "reshard_after_forward", [*(["root"] if wrapped.root.layers else []), *blocks])
-    divided = around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None
-    if profile.work and divided:
+    if profile.work and _is_divided(around):
         raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
     if profile.work and "ready" in chosen:
         raise ValueError("ready is not for a model of units, whose gradients become ready from the last to the first")
-    parts = _stage_layers(profile, around.pipeline)
-    both = [layer for layer in parts[0] if layer.name in profile.tied]
-    if around.pipeline == 1 or sharding not in _WITH_TIED:
-        both = []
-    stages, shares = [], []
-    for place, part in enumerate(parts):
-        layers = [*part, *both] if place == len(parts) - 1 else part
-        stages.append(_plan_stage(profile, sharding, layers, place, each, around, {**chosen, **groups}, seed))
-        # Of what is shared it is the output that computes.
-        entries = sum(layer.size for layer in layers if place or layer not in both)
-        shares += [entries / profile.parameters / around.tensor_parallel] * (each * around.tensor_parallel)
-    if len(stages) == 1:
-        size, work = {layer.name: layer.size for layer in profile.layers}, profile.work
-        if sharding == "ddp" and not (work or divided):
-            work = (1.0,) * len(size)
-        order = reversed(chosen.get("ready") or [*reversed(size)])
-        return PlannedStep(
-            stages[0], np.array(shares), PassShares([size[one] for one in order], work) if work else None
-        )
-    assert around.tokens is not None
-    # Between stages goes what a worker has of a sequence.
-    tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
-    joint = pipeline(
-        stages,
-        tokens=tokens,
-        width=_token_width(profile, around),
-        dtype=around.activations,
-        order=around.order,
-        tied=_tied_weights(both, around, chosen, first=sharding == "zero1"),
-    )
-    return PlannedStep(joint, np.array(shares))
 
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
@@ -293,96 +301,90 @@ def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
     return found
 
 
-def _tied_weights(
-    both: Sequence[Layer], around: ModelParallelism, chosen: Mapping[str, Any], *, first: bool
-) -> TiedWeights | None:
-    """Return what the first and the last stage share, as a worker has it; none if they share nothing."""
-    if not both:
-        return None
-    degree = around.tensor_parallel
-    elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
-    return TiedWeights(", ".join(layer.name for layer in both), elements, str(chosen.get("dtype", "float32")), first)
+class _StagePlanner(NamedTuple):
+    """What the stages of a model have in common; `workers` are those of a stage without tensor parallelism."""
 
+    profile: ModelProfile
+    sharding: str
+    workers: int
+    around: ModelParallelism
+    chosen: Mapping[str, Any]
+    seed: int
 
-def _plan_stage(
-    profile: ModelProfile,
-    sharding: str,
-    layers: Sequence[Layer],
-    place: int,
-    workers: int,
-    around: ModelParallelism,
-    chosen: Mapping[str, Any],
-    seed: int,
-) -> StepGraph:
-    """Return the step of a stage, with what is around it there."""
-    layers, experts = _without_experts(layers, around)
-    layers = split_tensors(_pad_rows(layers, around.tensor_parallel), around.tensor_parallel)
-    behind = profile.tied if around.pipeline == 1 else ()
-    model = wrap_units(layers, behind=behind)
-    step = _shard_stage(sharding, model, layers, place, workers, around, dict(chosen))
-    if experts:
-        sizes = {size // around.tensor_parallel for size in experts.values()}
-        if len(sizes) > 1:
-            raise ValueError(f"expert_tensors must come to as many entries in each block, got {sorted(sizes)}")
-        assert around.experts is not None
-        step = expert_parallel(
+    @property
+    def width(self) -> int:
+        """Entries of a token."""
+        first = self.profile.layers[0].shape
+        if self.around.width is None and len(first) != 2:
+            raise ValueError(f"width is missing: {self.profile.name} does not begin with the matrix of an embedding")
+        return first[1] if self.around.width is None else self.around.width
+
+    def tied(self, both: Sequence[Layer]) -> TiedWeights:
+        """Return the weights that the first and the last stage share, as a worker has them."""
+        degree = self.around.tensor_parallel
+        elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
+        names, dtype = ", ".join(layer.name for layer in both), str(self.chosen.get("dtype", "float32"))
+        return TiedWeights(names, elements, dtype, first=self.sharding == "zero1")
+
+    def step(self, layers: Sequence[Layer], place: int) -> StepGraph:
+        """Return the step of a stage, with what is around it there."""
+        around, chosen, degree = self.around, self.chosen, self.around.tensor_parallel
+        layers, experts = _without_experts(layers, around)
+        layers = split_tensors(_pad_rows(layers, degree), degree)
+        model = wrap_units(layers, behind=self.profile.tied if around.pipeline == 1 else ())
+        step = self._sharded(model, layers, place)
+        if experts:
+            sizes = {size // degree for size in experts.values()}
+            if len(sizes) > 1:
+                raise ValueError(f"expert_tensors must come to as many entries in each block, got {sorted(sizes)}")
+            assert around.experts is not None
+            alike = ("choices", "capacity_factor", "min_capacity", "drop_tokens", "attention")
+            step = expert_parallel(
+                step,
+                model,
+                around.expert_parallel,
+                blocks=list(experts),
+                experts=around.experts,
+                expert_size=sizes.pop(),
+                tokens=around.tokens or 1,
+                width=self.width,
+                dtype=around.activations,
+                reduce_dtype=str(chosen.get("reduce_dtype") or chosen.get("dtype") or "float32"),
+                seed=self.seed,
+                **{name: getattr(around, name) for name in alike},
+            )
+        if degree == 1:
+            return step
+        return tensor_parallel(
             step,
             model,
-            around.expert_parallel,
-            blocks=list(experts),
-            experts=around.experts,
-            expert_size=sizes.pop(),
+            degree,
             tokens=around.tokens or 1,
-            width=_token_width(profile, around),
-            choices=around.choices,
-            capacity_factor=around.capacity_factor,
-            min_capacity=around.min_capacity,
-            drop_tokens=around.drop_tokens,
+            width=self.width,
             dtype=around.activations,
-            reduce_dtype=str(chosen.get("reduce_dtype") or chosen.get("dtype") or "float32"),
+            sequence_parallel=around.sequence_parallel,
             attention=around.attention,
-            seed=seed,
         )
-    if around.tensor_parallel == 1:
-        return step
-    return tensor_parallel(
-        step,
-        model,
-        around.tensor_parallel,
-        tokens=around.tokens or 1,
-        width=_token_width(profile, around),
-        dtype=around.activations,
-        sequence_parallel=around.sequence_parallel,
-        attention=around.attention,
-    )
 
-
-def _shard_stage(
-    sharding: str,
-    model: Units,
-    layers: Sequence[Layer],
-    place: int,
-    workers: int,
-    around: ModelParallelism,
-    chosen: dict[str, Any],
-) -> StepGraph:
-    """Return the step of a stage without what is around it."""
-    build = SHARDINGS[sharding]
-    if build is zero:
-        if around.pipeline > 1 and sharding != "zero1":
-            raise ValueError(f"{sharding} is not for pipelines, as DeepSpeed's refuse it; zero1 is")
-        return zero(layers, workers, stage=int(sharding[-1]), **chosen)
-    if build is ddp:
-        if chosen.get("ready") and around.pipeline > 1:
-            raise ValueError("ready is not for pipelines, of which each stage has an order of its own")
-        return ddp(layers, workers, **chosen)
-    if around.pipeline > 1:
-        chosen = {**_IN_PIPELINES, **chosen}
-        if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
-            chosen["reshard_after_forward"] = [one for one in freed if one in {"root", *(b.name for b in model.blocks)}]
-        microbatches = check_int(chosen.get("microbatches", 1), "microbatches", 1)
-        chosen["passes"] = pass_order(place, around.pipeline, microbatches, around.order)
-    return build(model, workers, **chosen)
+    def _sharded(self, model: Units, layers: Sequence[Layer], place: int) -> StepGraph:
+        """Return the step of a stage without what is around it."""
+        build, chosen, stages = SHARDINGS[self.sharding], dict(self.chosen), self.around.pipeline
+        if build is zero:
+            if stages > 1 and self.sharding != "zero1":
+                raise ValueError(f"{self.sharding} is not for pipelines, as DeepSpeed's refuse it; zero1 is")
+            return zero(layers, self.workers, stage=int(self.sharding[-1]), **chosen)
+        if build is ddp:
+            if chosen.get("ready") and stages > 1:
+                raise ValueError("ready is not for pipelines, of which each stage has an order of its own")
+            return ddp(layers, self.workers, **chosen)
+        if stages > 1:
+            chosen = {**_IN_PIPELINES, **chosen}
+            if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
+                own = {"root", *(block.name for block in model.blocks)}
+                chosen["reshard_after_forward"] = [one for one in freed if one in own]
+            microbatches = check_int(chosen.get("microbatches", 1), "microbatches", 1)
+            chosen["passes"] = pass_order(place, stages, microbatches, self.around.order)
+        return build(model, self.workers, **chosen)
 
 
 def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple[Sequence[Layer], dict[str, int]]:
@@ -413,11 +415,3 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
         else Layer(layer.name, (-(-layer.shape[0] // degree) * degree, *layer.shape[1:]))
         for layer in layers
     ]
-
-
-def _token_width(profile: ModelProfile, around: ModelParallelism) -> int:
-    """Return the entries of a token."""
-    first = profile.layers[0].shape
-    if around.width is None and len(first) != 2:
-        raise ValueError(f"width is missing: {profile.name} does not begin with the matrix of an embedding")
-    return first[1] if around.width is None else around.width

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 from simnet.base.checks import check_int
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Groups, Phase
+from simnet.parallel.units import Unit
 from simnet.sparsifier_models.group_codes import SCALE_BYTES, weight_groups
 from simnet.sparsifier_models.qgz import BITS, groups_of
 from simnet.sparsifier_models.sdp4bit import FIRST_BITS, HADAMARD, SECOND_BITS, WEIGHT_BITS
 from simnet.sparsifier_models.two_hop import Hop, Nodes
+
+Waits: TypeAlias = Iterable[int | None]
+"""Numbers of nodes that a call waits for; None counts for none."""
 
 NODE, ACROSS = "node", "across"
 """The groups of the ranks of a node, and of the ranks with the same place on all nodes."""
@@ -34,12 +39,6 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
     """
     named = {NODE: nodes.within(), ACROSS: nodes.across()}
     return {name: tuple(tuple(members) for members in groups.tolist()) for name, groups in named.items()}
-
-
-def _check_flags(options: ZeroPlusPlus | SDP4Bit, *names: str) -> None:
-    for name in names:
-        if not isinstance(getattr(options, name), bool):
-            raise ValueError(f"{name} must be true or false, got {getattr(options, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,6 @@ class ZeroPlusPlus:
     loco: bool = False
 
     def __post_init__(self) -> None:
-        _check_flags(self, "zero_quantized_weights", "zero_quantized_gradients", "loco")
         check_int(self.zero_hpz_partition_size, "zero_hpz_partition_size", 1)
         if self.ranks_per_node is not None:
             check_int(self.ranks_per_node, "ranks_per_node", 1)
@@ -94,6 +92,42 @@ class ZeroPlusPlus:
         if self.ranks_per_node is not None:
             return Nodes.of(workers, self.ranks_per_node)
         return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
+
+    def gather(
+        self,
+        step: GraphBuilder,
+        unit: str,
+        shard: int,
+        dtype: str,
+        phase: Phase,
+        group: str,
+        after: Waits,
+    ) -> int | None:
+        """Add an all-gather of a unit of which each worker has a shard, and return the number of its last call.
+
+        Within `NODE` a second shard is gathered, which is as many first ones as there are nodes.
+        """
+        entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
+        if not self.zero_quantized_weights:
+            return step.call("all_gather", unit, (entries, entries * ranks), dtype, phase, group=group, after=after)
+        if ranks < 2:
+            return None
+        return _add_gathers(step, unit, Hop(entries, weight_groups(entries) * SCALE_BYTES), phase, group, after)
+
+    def scatter(
+        self, step: GraphBuilder, unit: str, layers: tuple[Layer, ...], dtype: str, group: str, queue: str | None = None
+    ) -> int | None:
+        """Add the reduction of gradients to shards of `layers`, and return the number of its last call.
+
+        Tensors are split by entries, in the group ``"shard"`` by their first dimension.
+        """
+        nodes, after = self.nodes(step.workers), step.computed()
+        if self.zero_quantized_gradients and nodes.nodes > 1:
+            return reduce_tensors(step, nodes, layers, dtype, after, unit)
+        ranks = step.ranks(group)
+        one = sum(-(-layer.size // ranks) for layer in layers) if group == "world" else Unit(unit, layers).shard(ranks)
+        sizes = one * ranks, one
+        return step.call("reduce_scatter", unit, sizes, dtype, "backward", group=group, queue=queue, after=after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +157,6 @@ class SDP4Bit:
     second_group: int = 128
 
     def __post_init__(self) -> None:
-        _check_flags(self, "quantized_weights", "quantized_gradients")
         for one in fields(self)[2:]:
             check_int(getattr(self, one.name), one.name, 1)
 
@@ -132,27 +165,13 @@ class SDP4Bit:
         return Nodes.of(workers, self.ranks_per_node)
 
 
-def gather_codes(
-    step: GraphBuilder, unit: str, entries: int, phase: Phase, group: str = "world", after: Iterable[int | None] = ()
-) -> int | None:
-    """Add an all-gather of weights in eight bits, codes and then scales, and return the number of the last call.
-
-    Each rank gives `entries`, a multiple of 8, else ValueError.
-    """
-    if step.ranks(group) < 2:
-        return None
-    return _add_gathers(step, unit, Hop(entries, weight_groups(entries) * SCALE_BYTES), phase, group, after)
-
-
-def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Iterable[int | None]) -> int | None:
+def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
     """Add the all-gathers of a bucket's weights as differences, and return the number of the last call."""
     m = shard_of(elements, step.workers)
     return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
 
 
-def _add_gathers(
-    step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: str, after: Iterable[int | None]
-) -> int | None:
+def _add_gathers(step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: str, after: Waits) -> int | None:
     ranks, found = step.ranks(group), None
     after = tuple(after)
     for elements, dtype in _code_elements(sent):
@@ -176,9 +195,7 @@ def shard_of(elements: int, workers: int) -> int:
     return -(-elements // (workers * HADAMARD)) * HADAMARD
 
 
-def _two_hops(
-    step: GraphBuilder, first: Hop, second: Hop, after: Iterable[int | None], unit: str = "bucket"
-) -> int | None:
+def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
     """Add both hops, and return the number of the last call."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
@@ -189,7 +206,7 @@ def _two_hops(
     return found
 
 
-def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Iterable[int | None]) -> int | None:
+def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
     """Add the reduction of a bucket by SDP4Bit, and return the number of the last call."""
     nodes, m = how.nodes(step.workers), shard_of(elements, step.workers)
     first = Hop.of(nodes.ranks * m, FIRST_BITS, nodes.ranks * -(-m // how.first_group))
@@ -202,7 +219,7 @@ def reduce_tensors(
     nodes: Nodes,
     layers: Iterable[Layer],
     dtype: str,
-    after: Iterable[int | None],
+    after: Waits,
     unit: str = "bucket",
 ) -> int | None:
     """Add the reduction of tensors by qgZ, one after another, and return the number of the last call.

@@ -1,15 +1,9 @@
-"""When the nodes of a training step begin and end on a network, and what waits for what.
-
-Every worker has a queue of what it computes; every process group has one for its collectives. A node begins when the
-node before it on its queue and those that it waits for have ended. A collective begins when all ranks of its group have
-come to it, and ends for all of them when the last one is through. Computing may be slower while one is under way.
-"""
+"""When the nodes of a training step began and ended, what waited for what, and what memory that took."""
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,23 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice
-from simnet.collectives import registry
-from simnet.network import Network
 from simnet.parallel.graph import COMPUTE, CollectiveCall, ComputePart, StepGraph
 from simnet.parallel.listed import PassShares
-from simnet.parallel.placing import ScheduleOf, StepPlacement
-from simnet.schedule import Schedule
-
-ALGORITHMS: Mapping[str, str] = {
-    "all_gather": "ring",
-    "reduce_scatter": "ring",
-    "all_reduce": "ring",
-    "broadcast": "binomial",
-    "reduce": "binomial",
-    "alltoall": "pairwise",
-}
-"""By which algorithm each operation goes unless another is given."""
 
 
 def describe_slowdown(slowdown: float) -> str:
@@ -175,84 +154,6 @@ class StepTiming:
         return np.array([isinstance(node.does, ComputePart) for node in self.graph.nodes], dtype=bool)
 
 
-def time_step(
-    graph: StepGraph,
-    network: Network,
-    *,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    algorithms: Mapping[str, str] | None = None,
-    placement: ArrayLike | None = None,
-    slowdown: float = 1.0,
-    start: float = 0.0,
-    iteration: int = 0,
-) -> StepTiming:
-    """Place a training step on a network, and return when everything begins and ends.
-
-    `forward` and `backward` are the seconds of the passes of a microbatch, of all or of each worker, shape (P,); parts
-    take shares in proportion to their entries. `algorithms` overrides those of `ALGORITHMS` by operation. Worker p is
-    on host ``placement[p]``, or on host p. Computing takes `slowdown` times as long during a collective of the same
-    worker, >= 1. The step begins at `start` [s]; `iteration` names its random streams.
-
-    Raises ValueError for a value out of range or an unknown operation or algorithm; StalledError if a collective can
-    never end.
-
-    Examples
-    --------
-    >>> from simnet.parallel import fsdp2, wrap_units
-    >>> from simnet.costs.models import load_model
-    >>> from simnet.topologies import star
-    >>> step = fsdp2(wrap_units(load_model("gpt2").layers), 4)
-    >>> network = Network(star(4, latency=10e-6, bandwidth=100e9 / 8))
-    >>> timing = time_step(step, network, forward=0.1, backward=0.2)
-    >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)
-    (0.319, 0.019)
-    >>> slower = time_step(step, network, forward=0.1, backward=0.2, slowdown=1.2)
-    >>> round(slower.duration, 4), round(float(slower.slowed[0]), 4)
-    (0.3294, 0.0104)
-    """
-    step = PlacedStep(graph, network, algorithms, placement, slowdown)
-    return step.time(seconds_of(graph, forward, backward), start, iteration)
-
-
-class PlacedStep:
-    """A step on a network, timed repeatedly; arguments and errors are those of `time_step`."""
-
-    def __init__(
-        self,
-        graph: StepGraph,
-        network: Network,
-        algorithms: Mapping[str, str] | None = None,
-        placement: ArrayLike | None = None,
-        slowdown: float = 1.0,
-    ) -> None:
-        hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
-        if hosts.shape != (graph.workers,):
-            raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
-        if not (np.isfinite(slowdown) and slowdown >= 1):
-            raise ValueError(f"slowdown must be a number >= 1, got {slowdown}")
-        self.graph, self.network = graph, network
-        self._placing = StepPlacement(graph, network, hosts, schedules_of(algorithms or {}), slowdown)
-
-    @property
-    def changes(self) -> bool:
-        """Whether it can take another time when it begins at another moment."""
-        return self._placing.changes
-
-    def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
-        """Return when everything begins and ends, given `seconds_of` each node of computing, shape (nodes, P).
-
-        Raises StalledError if a collective can never end.
-        """
-        begun, ended = self._placing.times(seconds, start, ("step", iteration))
-        alone = seconds.sum(axis=0) if self._placing.slowdown > 1 else None
-        return StepTiming(self.graph, begun, ended, alone)
-
-    def nbytes(self) -> tuple[Floats, Floats]:
-        """Return what each worker sends and receives in the collectives of the step [byte]; both of shape (P,)."""
-        return self._placing.nbytes()
-
-
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
     """Return the seconds of each node of computing, shape (nodes, P), from those of the passes of a microbatch.
 
@@ -280,27 +181,3 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: 
                 passed[key] += node.does.elements
             found[number] = share * passes[node.does.phase]
     return found
-
-
-def schedules_of(algorithms: Mapping[str, str]) -> ScheduleOf:
-    """Return a function from a call to its schedule; `algorithms` override those of `ALGORITHMS`.
-
-    Raises ValueError for an unknown operation or algorithm.
-    """
-    for operation in algorithms:
-        check_choice(operation, "operation", list(ALGORITHMS))
-    chosen = {
-        operation: registry.find(operation, algorithm)  # type: ignore[arg-type]
-        for operation, algorithm in {**ALGORITHMS, **algorithms}.items()
-    }
-
-    @functools.cache
-    def made(operation: str, ranks: int, nbytes: float) -> Schedule:
-        return chosen[operation].schedule(ranks, nbytes)
-
-    def of(call: CollectiveCall) -> Schedule:
-        # An all-to-all goes by what each rank has for each.
-        parts = call.ranks if call.operation == "alltoall" else 1
-        return made(call.operation, call.ranks, call.in_bytes / parts)
-
-    return of

@@ -6,13 +6,14 @@ own, and computing beside them.
 
 from __future__ import annotations
 
-import heapq
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
+import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -20,9 +21,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives.registry import Operation
 from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_nodes, trace_paths
-from simnet.network import Network
 from simnet.parallel.graph import COMPUTE, CollectiveCall, ComputePart, Groups, HeldMemory, StepGraph, StepNode
-from simnet.parallel.timing import PlacedStep, StepTiming
 
 _OPERATIONS: Mapping[str, Operation] = {
     "ALL_REDUCE": "all_reduce",
@@ -42,12 +41,52 @@ class _RankNode(NamedTuple):
     number: int
 
 
+_Members: TypeAlias = tuple[_RankNode, ...]
+"""The nodes of ranks that are one call or message together, or a node alone."""
+
+
 @dataclass(frozen=True, repr=False)
 class TracedStep:
     """A step of execution traces: its graph, with bytes as elements, and the seconds of computing, shape (nodes, P)."""
 
     graph: StepGraph
-    seconds: Floats
+    traced: Floats
+
+    def seconds(self, factor: ArrayLike = 1.0) -> Floats:
+        """Return the seconds of each node, shape (nodes, P), times a factor of each rank."""
+        return np.asarray(self.traced * np.asarray(factor))
+
+
+class _Traces:
+    """The nodes of all ranks by number, and the files for errors."""
+
+    def __init__(self, prefix: str | Path, largest: int) -> None:
+        self.paths = trace_paths(prefix)
+        self.of_rank = [self._read(path, largest) for path in self.paths]
+
+    def _read(self, path: Path, largest: int) -> dict[int, TraceNode]:
+        found: dict[int, TraceNode] = {}
+        for node in read_nodes(path, largest):
+            if node.number in found:
+                raise InputError("stands twice", file=str(path), field=f"node {node.number}")
+            found[node.number] = node
+        for node in found.values():
+            if missing := [need for need in node.needs if need not in found]:
+                why = f"depends on node {missing[0]}, which is not there"
+                raise InputError(why, file=str(path), field=f"node {node.number}")
+        return found
+
+    def __getitem__(self, at: _RankNode) -> TraceNode:
+        return self.of_rank[at.rank][at.number]
+
+    def all(self, *kinds: str) -> Iterator[_RankNode]:
+        """Yield all nodes of some kinds, all by default, rank by rank in the order of their traces."""
+        for rank, trace in enumerate(self.of_rank):
+            yield from (_RankNode(rank, one.number) for one in trace.values() if not kinds or one.kind in kinds)
+
+    def refuse(self, at: _RankNode, why: str) -> NoReturn:
+        """Raise InputError for a node."""
+        raise InputError(why, file=str(self.paths[at.rank]), field=f"node {at.number}")
 
 
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
@@ -61,181 +100,123 @@ def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedS
     Raises InputError if a file is no such trace, a node is repeated or missing, ranks of a group disagree, a message
     has no partner, a collective is unknown, or nodes wait for each other in a circle.
     """
-    paths = trace_paths(prefix)
-    traces = [_read_trace(path, largest) for path in paths]
-    joint = _join_nodes(traces, paths)
-    layout, what = _trace_calls(traces, paths, joint)
-    order, after = _topological_order(traces, paths, joint)
+    traces = _Traces(prefix, largest)
+    joint = _joint_calls(traces) | _joint_messages(traces)
+    layout, calls = _trace_calls(traces, dict.fromkeys(joint.values()))
+    waits, order = _topological_order(traces, joint)
     numbers = {members: number for number, members in enumerate(order)}
     nodes: list[StepNode] = []
-    seconds = np.zeros((len(order), len(traces)))
+    seconds = np.zeros((len(order), len(traces.paths)))
     for number, members in enumerate(order):
-        ranks = tuple(at.rank for at in members)
-        before = tuple(sorted({numbers[one] for one in after[members]}))
-        if (call := what.get(members)) is not None:
-            nodes.append(StepNode(call, call.group, before, tuple(sorted(ranks))))
+        ranks = tuple(sorted(at.rank for at in members))
+        before = tuple(sorted(numbers[one] for one in waits[members]))
+        if (call := calls.get(members)) is not None:
+            nodes.append(StepNode(call, call.group, before, ranks))
             continue
-        (at,) = members
-        one = traces[at.rank][at.number]
+        one = traces[members[0]]
         micros = one.micros if one.kind == "other" else 0
-        seconds[number, at.rank] = micros * 1e-6
+        seconds[number, ranks[0]] = micros * 1e-6
         nodes.append(StepNode(ComputePart(one.name, "forward", 0, micros), COMPUTE, before, ranks))
-    graph = StepGraph(tuple(nodes), len(traces), 1, HeldMemory(0, 0, 0), layout=layout)
-    return TracedStep(graph, seconds)
+    return TracedStep(StepGraph(tuple(nodes), len(traces.paths), 1, HeldMemory(0, 0, 0), layout=layout), seconds)
 
 
-def time_traced(
-    step: TracedStep,
-    network: Network,
-    *,
-    algorithms: Mapping[str, str] | None = None,
-    placement: ArrayLike | None = None,
-    start: float = 0.0,
-    iteration: int = 0,
-) -> StepTiming:
-    """Time a step of execution traces on a network; arguments and errors are those of `simnet.parallel.time_step`."""
-    return PlacedStep(step.graph, network, algorithms, placement).time(step.seconds, start, iteration)
-
-
-def _refuse_node(path: Path, node: TraceNode, message: str) -> NoReturn:
-    raise InputError(message, file=str(path), field=f"node {node.number}")
-
-
-def _read_trace(path: Path, largest: int) -> dict[int, TraceNode]:
-    """Return the nodes of a trace by their numbers, in its order."""
-    found: dict[int, TraceNode] = {}
-    for node in read_nodes(path, largest):
-        if node.number in found:
-            _refuse_node(path, node, "stands twice")
-        found[node.number] = node
-    for node in found.values():
-        for need in node.needs:
-            if need not in found:
-                _refuse_node(path, node, f"depends on node {need}, which is not there")
+def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
+    """Return of each collective the calls of all ranks of its group."""
+    groups: dict[str, dict[int, list[_RankNode]]] = defaultdict(lambda: defaultdict(list))
+    for at in traces.all("collective"):
+        groups[traces[at].group][at.rank].append(at)
+    found: dict[_RankNode, _Members] = {}
+    for name, by_rank in groups.items():
+        few, many = min(by_rank.values(), key=len), max(by_rank.values(), key=len)
+        if len(few) < len(many):
+            why = f"is call {len(few) + 1} of group {name!r}, of which rank {few[0].rank} has {len(few)}"
+            traces.refuse(many[len(few)], why)
+        for members in zip(*by_rank.values(), strict=True):
+            found |= dict.fromkeys(members, members)
     return found
 
 
-def _join_nodes(
-    traces: Sequence[Mapping[int, TraceNode]], paths: Sequence[Path]
-) -> dict[_RankNode, tuple[_RankNode, ...]]:
-    """Return of each node those that are one call or message together, itself included."""
-    of_group: dict[str, list[list[_RankNode]]] = defaultdict(list)
-    waiting: dict[tuple[int, int, int], list[_RankNode]] = defaultdict(list)
-    for rank, trace in enumerate(traces):
-        mine: dict[str, list[_RankNode]] = defaultdict(list)
-        for node in trace.values():
-            if node.kind == "collective":
-                mine[node.group].append(_RankNode(rank, node.number))
-            elif node.kind in ("send", "recv"):
-                if not 0 <= node.peer < len(traces) or node.peer == rank:
-                    _refuse_node(
-                        paths[rank], node, f"there is no other rank {node.peer}; traces are of 0..{len(traces) - 1}"
-                    )
-                if node.kind == "recv":
-                    waiting[node.peer, rank, node.tag].append(_RankNode(rank, node.number))
-        for name, own in mine.items():
-            of_group[name].append(own)
-    found: dict[_RankNode, tuple[_RankNode, ...]] = {}
-    for by_rank in of_group.values():
-        few, many = min(by_rank, key=len), max(by_rank, key=len)
-        if len(few) < len(many):
-            at = many[len(few)]
-            node = traces[at.rank][at.number]
-            what = f"is call {len(few) + 1} of group {node.group!r}, of which rank {few[0].rank} has {len(few)}"
-            _refuse_node(paths[at.rank], node, what)
-        for members in zip(*by_rank, strict=True):
-            found |= dict.fromkeys(members, members)
-    for rank, trace in enumerate(traces):
-        for node in trace.values():
-            if node.kind == "send":
-                partners = waiting[rank, node.peer, node.tag]
-                if not partners:
-                    _refuse_node(
-                        paths[rank], node, f"rank {node.peer} has no receive for this message of tag {node.tag}"
-                    )
-                pair = (_RankNode(rank, node.number), partners.pop(0))
-                found |= dict.fromkeys(pair, pair)
-    for left in waiting.values():
-        for at in left:
-            node = traces[at.rank][at.number]
-            _refuse_node(paths[at.rank], node, f"rank {node.peer} has no send for this message of tag {node.tag}")
+def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
+    """Return of each send and receive both together, the send first."""
+    last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
+    for at in traces.all("send", "recv"):
+        node = traces[at]
+        if not 0 <= node.peer <= last or node.peer == at.rank:
+            traces.refuse(at, f"there is no other rank {node.peer}; traces are of 0..{last}")
+        if node.kind == "recv":
+            waiting[node.peer, at.rank, node.tag].append(at)
+    found: dict[_RankNode, _Members] = {}
+    for at in traces.all("send"):
+        node = traces[at]
+        partners = waiting[at.rank, node.peer, node.tag]
+        if not partners:
+            traces.refuse(at, f"rank {node.peer} has no receive for this message of tag {node.tag}")
+        pair = at, partners.pop(0)
+        found |= dict.fromkeys(pair, pair)
+    for at in itertools.chain(*waiting.values()):
+        traces.refuse(at, f"rank {traces[at].peer} has no send for this message of tag {traces[at].tag}")
     return found
 
 
 def _trace_calls(
-    traces: Sequence[Mapping[int, TraceNode]], paths: Sequence[Path], joint: Mapping[_RankNode, tuple[_RankNode, ...]]
-) -> tuple[dict[str, Groups], dict[tuple[_RankNode, ...], CollectiveCall]]:
+    traces: _Traces, together: Iterable[_Members]
+) -> tuple[dict[str, Groups], dict[_Members, CollectiveCall]]:
     """Return the groups, and the call of the nodes that are one together."""
     layout: dict[str, Groups] = {}
-    what: dict[tuple[_RankNode, ...], CollectiveCall] = {}
-    for members in dict.fromkeys(joint.values()):
-        own = [traces[at.rank][at.number] for at in members]
-        first, ranks = own[0], tuple(at.rank for at in members)
+    calls: dict[_Members, CollectiveCall] = {}
+    for members in together:
+        first, ranks = traces[members[0]], tuple(at.rank for at in members)
         if len(ranks) == 1:
             # There is nobody to send to.
             continue
+        operation: Operation = "broadcast"
+        group = f"rank {ranks[0]} to {ranks[1]}"
         if first.kind == "collective":
             if first.collective not in _OPERATIONS:
-                known = ", ".join(_OPERATIONS)
-                _refuse_node(
-                    paths[ranks[0]], first, f"is a collective of kind {first.collective or 'unknown'}; allowed: {known}"
+                allowed = ", ".join(_OPERATIONS)
+                traces.refuse(
+                    members[0], f"is a collective of kind {first.collective or 'unknown'}; allowed: {allowed}"
                 )
             operation, group = _OPERATIONS[first.collective], f"group {first.group or 'of all'}"
-        else:
-            operation, group = "broadcast", f"rank {ranks[0]} to {ranks[1]}"
-        for at, one in zip(members, own, strict=True):
+        for at in members:
+            one = traces[at]
             if one.nbytes < 0:
-                _refuse_node(paths[at.rank], one, "needs a comm_size >= 0")
+                traces.refuse(at, "needs a comm_size >= 0")
             if (one.collective, one.nbytes) != (first.collective, first.nbytes):
-                told, other = (f"{its.collective or 'a message'} of {its.nbytes} bytes" for its in (one, first))
-                _refuse_node(paths[at.rank], one, f"is {told}, which is {other} at rank {ranks[0]}")
+                own, other = (f"{its.collective or 'a message'} of {its.nbytes} bytes" for its in (one, first))
+                traces.refuse(at, f"is {own}, which is {other} at rank {ranks[0]}")
         layout[group] = (ranks,)
         given = first.nbytes
-        had = given * len(ranks) if operation == "all_gather" else given
-        had = -(-given // len(ranks)) if operation == "reduce_scatter" else had
-        what[members] = CollectiveCall(operation, first.name, group, len(ranks), given, had, "uint8", "forward", 0, 0)
-    return layout, what
+        had = {"all_gather": given * len(ranks), "reduce_scatter": -(-given // len(ranks))}.get(operation, given)
+        calls[members] = CollectiveCall(operation, first.name, group, len(ranks), given, had, "uint8", "forward", 0, 0)
+    return layout, calls
 
 
 def _topological_order(
-    traces: Sequence[Mapping[int, TraceNode]], paths: Sequence[Path], joint: Mapping[_RankNode, tuple[_RankNode, ...]]
-) -> tuple[list[tuple[_RankNode, ...]], dict[tuple[_RankNode, ...], set[tuple[_RankNode, ...]]]]:
-    """Return all nodes, those that are one together once, behind what they wait for, and what each waits for."""
-    place = {
-        _RankNode(rank, number): position for rank, trace in enumerate(traces) for position, number in enumerate(trace)
-    }
-    of = {at: joint.get(at, (at,)) for at in place}
-    after: dict[tuple[_RankNode, ...], set[tuple[_RankNode, ...]]] = {members: set() for members in of.values()}
-    behind: dict[tuple[_RankNode, ...], list[tuple[_RankNode, ...]]] = defaultdict(list)
-    for at, members in of.items():
-        after[members] |= {of[_RankNode(at.rank, need)] for need in traces[at.rank][at.number].needs}
-    last: dict[object, tuple[_RankNode, ...]] = {}
+    traces: _Traces, joint: Mapping[_RankNode, _Members]
+) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
+    """Return what each node waits for, and all nodes behind what they wait for, those that are one together once."""
+    place = {_RankNode(rank, number): at for rank, one in enumerate(traces.of_rank) for at, number in enumerate(one)}
+    members_of = {at: joint.get(at, (at,)) for at in place}
+    waits: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
+    for at, members in members_of.items():
+        waits[members] |= {members_of[_RankNode(at.rank, need)] for need in traces[at].needs}
+    graph: nx.DiGraph[_Members] = nx.DiGraph()
+    graph.add_nodes_from(waits)
+    graph.add_edges_from((before, members) for members, several in waits.items() for before in several)
     # Calls of a group, and messages between two ranks, keep their order.
-    waits = {members: set(before) for members, before in after.items()}
-    for members in after:
-        if len(members) > 1 or members[0] in joint:
-            node = traces[members[0].rank][members[0].number]
+    last: dict[object, _Members] = {}
+    for members in waits:
+        if members[0] in joint:
+            node = traces[members[0]]
             queue = node.group if node.kind == "collective" else tuple(at.rank for at in members)
             if queue in last:
-                waits[members].add(last[queue])
+                graph.add_edge(last[queue], members)
             last[queue] = members
-    missing = {members: len(before) for members, before in waits.items()}
-    for members, before in waits.items():
-        for one in before:
-            behind[one].append(members)
-    ripe = [(max(place[at] for at in members), members) for members, count in missing.items() if not count]
-    heapq.heapify(ripe)
-    order = []
-    while ripe:
-        _, members = heapq.heappop(ripe)
-        order.append(members)
-        for later in behind[members]:
-            missing[later] -= 1
-            if not missing[later]:
-                heapq.heappush(ripe, (max(place[at] for at in later), later))
-    if len(order) < len(after):
-        at = min(at for members, count in missing.items() if count for at in members)
-        _refuse_node(
-            paths[at.rank], traces[at.rank][at.number], "waits for itself, through other nodes or calls of its group"
-        )
-    return order, after
+    first_ready = nx.lexicographical_topological_sort(graph, lambda one: (max(place[at] for at in one), one))
+    try:
+        return waits, list(first_ready)
+    except nx.NetworkXUnfeasible:
+        circles = [one for one in nx.strongly_connected_components(graph) if len(one) > 1]
+        waiting = [*itertools.chain(*circles), *nx.nodes_with_selfloops(graph)]
+        traces.refuse(min(itertools.chain(*waiting)), "waits for itself, through other nodes or calls of its group")

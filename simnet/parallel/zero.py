@@ -9,6 +9,9 @@ as read there; it has not been recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from simnet.base.checks import check_choice, check_int
 from simnet.collectives.registry import Operation
@@ -19,7 +22,6 @@ from simnet.parallel.quantised import (
     ZeroPlusPlus,
     gather_differences,
     layout_of,
-    memory_of_loco,
     reduce_bucket,
 )
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, check_layers
@@ -76,43 +78,22 @@ def zero(
     plus, sdp4bit = plus or ZeroPlusPlus(), sdp4bit or SDP4Bit()
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
-    overlap = stage == 3 if overlap_comm is None else overlap_comm
-    step = GraphBuilder(workers, iteration, overlap=overlap, layout=layout)
-    size, width = sum(layer.size for layer in found), DTYPE_BYTES[dtype]
+    step = GraphBuilder(workers, iteration, overlap=stage == 3 if overlap_comm is None else overlap_comm, layout=layout)
+    program: Stage3 | _ShardedGradients
     if stage == 3:
         program = Stage3(step, found, dtype, reduce_bucket_size, limits or Stage3Limits(), plus)
-        for microbatch in range(microbatches):
-            step.microbatch = microbatch
-            program.microbatch()
-        step.microbatch = None
-        _look_for_overflow(step, loss_scaling)
-        program.gather_kept()
-        shard = sum(-(-layer.size // workers) for layer in found)
-        kept = program.kept_elements if workers > 1 else 0
-        second = program.second_elements if workers > 1 else 0
-        parameters, gradients = (shard + kept + second) * width, shard * width
-        gradients += memory_of_loco(found, nodes) if plus.loco else 0
     else:
-        partition = _partition_size(size, workers)
-        for microbatch in range(microbatches):
-            step.microbatch = microbatch
-            _issue_passes(
-                step,
-                found,
-                stage,
-                microbatch == microbatches - 1,
-                dtype,
-                reduce_bucket_size,
-                use_multi_rank_bucket_allreduce,
-                sdp4bit,
-            )
-        step.microbatch = None
-        _look_for_overflow(step, loss_scaling)
-        _gather_parameters(step, found, stage, dtype, reduce_bucket_size, allgather_bucket_size, sdp4bit)
-        shard = partition
-        parameters, gradients = size * width, (size if stage == 1 else partition) * width
-    state = (_MOMENTS + (width < _FP32)) * shard * _FP32
-    return step.built(HeldMemory(parameters, gradients, state))
+        most = reduce_bucket_size, allgather_bucket_size
+        program = _ShardedGradients(step, found, dtype, stage, most, use_multi_rank_bucket_allreduce, sdp4bit)
+    for microbatch in range(microbatches):
+        step.microbatch = microbatch
+        program.issue_passes(microbatch == microbatches - 1)
+    step.microbatch = None
+    if loss_scaling:
+        step.wait(step.call("all_reduce", "model", (1, 1), "uint8", "step", after=step.computed()))
+    program.gather_updated()
+    parameters, gradients, shard = program.held_bytes()
+    return step.built(HeldMemory(parameters, gradients, (_MOMENTS + (DTYPE_BYTES[dtype] < _FP32)) * shard * _FP32))
 
 
 def _check_options(stage: int, limits: Stage3Limits | None, plus: ZeroPlusPlus | None, sdp4bit: SDP4Bit | None) -> None:
@@ -126,26 +107,90 @@ def _check_options(stage: int, limits: Stage3Limits | None, plus: ZeroPlusPlus |
         )
 
 
-def _gather_parameters(
-    step: GraphBuilder,
-    layers: Sequence[Layer],
-    stage: int,
-    dtype: str,
-    reduce_bucket_size: int,
-    allgather_bucket_size: int,
-    sdp4bit: SDP4Bit,
-) -> None:
-    """Gather the parameters after the optimiser's step of stages 1 and 2."""
-    if sdp4bit.quantized_weights:
-        # In the order in which their gradients were reduced.
-        order = layers if stage == 1 and not step.overlap else layers[::-1]
-        for bucket in in_buckets(order, reduce_bucket_size):
+class _ShardedGradients(NamedTuple):
+    """The calls that a worker issues in stages 1 and 2; `most` are the elements of buckets to reduce and to gather."""
+
+    step: GraphBuilder
+    layers: Sequence[Layer]
+    dtype: str
+    stage: int
+    most: tuple[int, int]
+    all_reduces: bool
+    sdp4bit: SDP4Bit
+
+    @property
+    def size(self) -> int:
+        """Elements of the model."""
+        return sum(layer.size for layer in self.layers)
+
+    @property
+    def partition(self) -> int:
+        """Elements that each worker owns, with padding."""
+        return -(-self.size // (_ALIGNMENT * self.step.workers)) * _ALIGNMENT
+
+    def held_bytes(self) -> tuple[int, int, int]:
+        """Return the bytes of parameters and gradients of a worker, and the elements that it updates."""
+        width, partition = DTYPE_BYTES[self.dtype], self.partition
+        return self.size * width, (self.size if self.stage == 1 else partition) * width, partition
+
+    def issue_passes(self, last: bool) -> None:
+        """Issue the forward and the backward pass of a microbatch."""
+        step, stage = self.step, self.stage
+        step.compute("model", "forward", self.size)
+        # Without overlap stage 1 reduces when all gradients are there, in the order of the model.
+        at_once = stage == 1 and not step.overlap
+        if at_once or (stage == 1 and not last):
+            step.compute("model", "backward", self.size)
+        if stage == 1 and not last:
+            return
+        before: list[int | None] = []
+        for bucket in in_buckets(self.layers if at_once else self.layers[::-1], self.most[0]):
             elements = sum(layer.size for layer in bucket)
-            step.wait(gather_differences(step, sdp4bit, elements, step.computed()))
-    else:
-        partition = _partition_size(sum(layer.size for layer in layers), step.workers)
-        for one in gather_sizes(partition, step.workers, allgather_bucket_size):
-            step.wait(step.call("all_gather", "model", (one, one * step.workers), dtype, "step", after=step.computed()))
+            if not at_once:
+                step.compute("bucket", "backward", elements)
+            first = len(step.nodes) - 1
+            # A bucket is only reduced, and computing only goes on, when the bucket before has been.
+            step.wait(*before)
+            before = self._reduce(bucket, elements)
+            if stage == 2:
+                step.hold("gradients", elements * DTYPE_BYTES[self.dtype], first, len(step.nodes) - 1)
+        step.wait(*before)
+
+    def _reduce(self, bucket: Sequence[Layer], elements: int) -> list[int | None]:
+        """Reduce the gradients of a bucket, and return the calls."""
+        after = self.step.computed()
+        if self.sdp4bit.quantized_gradients:
+            return [reduce_bucket(self.step, self.sdp4bit, elements, after)]
+        ends = np.cumsum([layer.size for layer in self.layers])
+        starts = {layer.name: int(end) - layer.size for layer, end in zip(self.layers, ends, strict=True)}
+        spans = bucket_owners(bucket, starts, self.partition)
+        calls: list[tuple[Operation, int, int]]
+        if self.all_reduces:
+            calls = [("all_reduce", 0, one) for one in _up_to([one for _, one in spans], self.most[0])]
+        else:
+            calls = [
+                ("reduce", owner, one)
+                for owner in dict.fromkeys(owner for owner, _ in spans)
+                for one in _up_to([one for of, one in spans if of == owner], self.most[0])
+            ]
+        return [
+            self.step.call(operation, "bucket", (one, one), self.dtype, "backward", after=after, root=owner)
+            for operation, owner, one in calls
+        ]
+
+    def gather_updated(self) -> None:
+        """Gather the parameters after the optimiser's step."""
+        step = self.step
+        if self.sdp4bit.quantized_weights:
+            # In the order in which their gradients were reduced.
+            order = self.layers if self.stage == 1 and not step.overlap else self.layers[::-1]
+            for bucket in in_buckets(order, self.most[0]):
+                elements = sum(layer.size for layer in bucket)
+                step.wait(gather_differences(step, self.sdp4bit, elements, step.computed()))
+            return
+        for one in gather_sizes(self.partition, step.workers, self.most[1]):
+            sizes = one, one * step.workers
+            step.wait(step.call("all_gather", "model", sizes, self.dtype, "step", after=step.computed()))
 
 
 def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
@@ -160,54 +205,6 @@ def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> li
     each = partition // count
     each -= each % _ALIGNMENT
     return [*[each] * (count - 1), partition - each * (count - 1)]
-
-
-def _issue_passes(
-    step: GraphBuilder,
-    layers: Sequence[Layer],
-    stage: int,
-    last: bool,
-    dtype: str,
-    most: int,
-    all_reduces: bool,
-    sdp4bit: SDP4Bit,
-) -> None:
-    """Issue the passes of a microbatch of stages 1 and 2."""
-    size = sum(layer.size for layer in layers)
-    step.compute("model", "forward", size)
-    # Without overlap stage 1 reduces when all gradients are there, in the order of the model.
-    at_once = stage == 1 and not step.overlap
-    if at_once or (stage == 1 and not last):
-        step.compute("model", "backward", size)
-    if stage == 1 and not last:
-        return
-    starts, partition = _layer_starts(layers), _partition_size(size, step.workers)
-    before: list[int | None] = []
-    for bucket in in_buckets(layers if at_once else layers[::-1], most):
-        if not at_once:
-            step.compute("bucket", "backward", sum(layer.size for layer in bucket))
-        first = len(step.nodes) - 1
-        # A bucket is only reduced, and computing only goes on, when the bucket before has been.
-        step.wait(*before)
-        after, before = step.computed(), []
-        spans = bucket_owners(bucket, starts, partition)
-        if sdp4bit.quantized_gradients:
-            calls: list[tuple[Operation, int, int]] = []
-            before.append(reduce_bucket(step, sdp4bit, sum(layer.size for layer in bucket), after))
-        elif all_reduces:
-            calls = [("all_reduce", 0, elements) for elements in _up_to([one for _, one in spans], most)]
-        else:
-            calls = [
-                ("reduce", owner, elements)
-                for owner in dict.fromkeys(owner for owner, _ in spans)
-                for elements in _up_to([one for of, one in spans if of == owner], most)
-            ]
-        for operation, owner, elements in calls:
-            sizes = (elements, elements)
-            before.append(step.call(operation, "bucket", sizes, dtype, "backward", after=after, root=owner))
-        if stage == 2:
-            step.hold("gradients", sum(layer.size for layer in bucket) * DTYPE_BYTES[dtype], first, len(step.nodes) - 1)
-    step.wait(*before)
 
 
 def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
@@ -259,21 +256,3 @@ def _up_to(parts: Iterable[int], most: int) -> list[int]:
             found.append(filled)
             filled = 0
     return [*found, filled] if filled else found
-
-
-def _partition_size(size: int, workers: int) -> int:
-    """Return how many elements each worker owns, with padding."""
-    return -(-size // (_ALIGNMENT * workers)) * _ALIGNMENT
-
-
-def _layer_starts(layers: Iterable[Layer]) -> dict[str, int]:
-    starts, begin = {}, 0
-    for layer in layers:
-        starts[layer.name] = begin
-        begin += layer.size
-    return starts
-
-
-def _look_for_overflow(step: GraphBuilder, loss_scaling: bool) -> None:
-    if loss_scaling:
-        step.wait(step.call("all_reduce", "model", (1, 1), "uint8", "step", after=step.computed()))

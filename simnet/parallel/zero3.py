@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from simnet.base.checks import check_int
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Phase
-from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, reduce_tensors
+from simnet.parallel.quantised import NODE, ZeroPlusPlus, memory_of_loco
 from simnet.parallel.units import DTYPE_BYTES, Unit, wrap_modules
 
 
@@ -64,7 +64,7 @@ class Stage3:
     ) -> None:
         self.step, self.dtype, self.reduce_bucket_size, self.limits = step, dtype, reduce_bucket_size, limits
         self.plus, self.nodes = plus, plus.nodes(step.workers)
-        self.forward = wrap_modules(layers)
+        self.layers, self.forward = layers, wrap_modules(layers)
         self.sizes = {layer.name: layer.size for layer in layers}
         # The modules of a microbatch, in the order in which they are used.
         self.order = [*self.forward, *reversed(self.forward)]
@@ -75,17 +75,16 @@ class Stage3:
         # Tensors of which a second shard is on every node until the optimiser's step.
         self.second: set[str] = set()
 
-    @property
-    def second_elements(self) -> int:
-        """Elements of a worker's second shards."""
-        return self.nodes.nodes * sum(-(-self.sizes[name] // self.step.workers) for name in self.second)
+    def held_bytes(self) -> tuple[int, int, int]:
+        """Return the bytes of parameters and gradients of a worker, and the elements that it updates."""
+        width, shard, parts = DTYPE_BYTES[self.dtype], self._shard(self.sizes), 0
+        if self.step.workers > 1:
+            # What stays gathered, and second shards.
+            parts = sum(self.sizes[name] for name in self.kept) + self.nodes.nodes * self._shard(self.second)
+        memories = memory_of_loco(self.layers, self.nodes) if self.plus.loco else 0
+        return (shard + parts) * width, shard * width + memories, shard
 
-    @property
-    def kept_elements(self) -> int:
-        """Elements of the tensors that stay gathered."""
-        return sum(self.sizes[name] for name in self.kept)
-
-    def microbatch(self) -> None:
+    def issue_passes(self, last: bool) -> None:
         """Issue the forward and the backward pass of a microbatch."""
         traced = bool(self.step.iteration or self.passes)
         self.passes += 1
@@ -112,10 +111,13 @@ class Stage3:
             self._release(module, place + 1, traced)
         self.step.wait(*scattered, self._scatter(bucket, begun))
 
-    def gather_kept(self) -> None:
+    def gather_updated(self) -> None:
         """Gather the tensors that stay gathered, behind the optimiser's step."""
         if self.kept:
-            self._gather(self.kept, "step", self.step.computed())
+            one = self._shard(self.kept)
+            sizes = one, one * self.step.workers
+            call = self.step.call("all_gather", "model", sizes, self.dtype, "step", after=self.step.computed())
+            self.step.wait(call)
 
     def _fetch(self, module: Unit, place: int, phase: Phase, traced: bool) -> None:
         names = [layer.name for layer in module.layers]
@@ -125,8 +127,7 @@ class Stage3:
         self.step.wait(*(self.gathered[name] for name in names))
         if not traced:
             return
-        ahead = sum(self.seen[name] < place for name in names)
-        for _ in range(ahead):
+        for _ in range(sum(self.seen[name] < place for name in names)):
             name, used = self.queue.popleft()
             self.seen[name] = used
         most = min(self.limits.max_live_parameters - self.live, self.limits.prefetch_bucket_size)
@@ -139,26 +140,13 @@ class Stage3:
         if wanted:
             self._gather(wanted, phase)
 
-    def _gather(self, names: Collection[str], phase: Phase, after: Iterable[int] = ()) -> None:
-        if phase == "step":
-            one = self._shard(names)
-            sizes = (one, one * self.step.workers)
-            self.step.wait(self.step.call("all_gather", "model", sizes, self.dtype, phase, after=after))
-            return
-        for near in (True, False):
-            some = [name for name in names if (name in self.second) == near]
-            if not some:
-                continue
-            # A second shard is as many first ones as there are nodes.
-            one = self._shard(some) * (self.nodes.nodes if near else 1)
-            group, unit = NODE if near else "world", some[0].rpartition(".")[0]
-            if self.plus.zero_quantized_weights:
-                call = gather_codes(self.step, unit, one, phase, group, after)
-            else:
-                sizes = (one, one * self.step.ranks(group))
-                call = self.step.call("all_gather", unit, sizes, self.dtype, phase, group=group, after=after)
-            self.gathered.update(dict.fromkeys(some, call))
-            self.live += sum(self.sizes[name] for name in some)
+    def _gather(self, names: Collection[str], phase: Phase) -> None:
+        for group in (NODE, "world"):
+            if some := [name for name in names if (name in self.second) == (group == NODE)]:
+                unit = some[0].rpartition(".")[0]
+                call = self.plus.gather(self.step, unit, self._shard(some), self.dtype, phase, group, ())
+                self.gathered.update(dict.fromkeys(some, call))
+                self.live += sum(self.sizes[name] for name in some)
 
     def _shard(self, names: Iterable[str]) -> int:
         return sum(-(-self.sizes[name] // self.step.workers) for name in names)
@@ -183,13 +171,9 @@ class Stage3:
                 self.second.add(name)
 
     def _scatter(self, bucket: Sequence[Layer], begun: int | None) -> int | None:
-        if self.plus.zero_quantized_gradients and self.nodes.nodes > 1:
-            done = reduce_tensors(self.step, self.nodes, bucket, self.dtype, self.step.computed())
-            nbytes = sum(layer.size for layer in bucket) * DTYPE_BYTES[self.dtype]
-            self.step.hold("gradients", nbytes, begun, done)
-            return done
-        one = sum(-(-layer.size // self.step.workers) for layer in bucket)
-        sizes = (one * self.step.workers, one)
-        done = self.step.call("reduce_scatter", "bucket", sizes, self.dtype, "backward", after=self.step.computed())
-        self.step.hold("gradients", sizes[0] * DTYPE_BYTES[self.dtype], begun, done)
+        done = self.plus.scatter(self.step, "bucket", tuple(bucket), self.dtype, "world")
+        held = sum(layer.size for layer in bucket)
+        if not (self.plus.zero_quantized_gradients and self.nodes.nodes > 1):
+            held = self._shard(layer.name for layer in bucket) * self.step.workers
+        self.step.hold("gradients", held * DTYPE_BYTES[self.dtype], begun, done)
         return done

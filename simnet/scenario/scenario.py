@@ -233,7 +233,7 @@ class Scenario:
         job = build_job(self.config, stages, self.folder, found, elsewhere=self.elsewhere)
         if job is not None and job.steps is not None:
             # A node of each worker takes about as long as a message.
-            graphs = {label: one.graph(job.iterations) for label, one in job.steps.items()}
+            graphs = {label: one.step(job.iterations).graph for label, one in job.steps.items()}
             messages = {label: len(one.nodes) * one.workers for label, one in graphs.items()}
         colocated, theirs = build_colocated(self.config, stages, self.folder, found)
         found.refuse()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simnet.costs.models import ModelProfile, load_model
 from simnet.interchange.kinds import trace_prefix
-from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, profile_of_units, read_traced_step
+from simnet.parallel import TrainingSteps, model_steps, profile_of_units, read_traced_step
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
@@ -35,15 +35,9 @@ def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingStep
             raise ValueError(
                 f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"
             )
-        return TraceSteps(step, given.algorithms, given.slowdown or 1.0)
+        return TrainingSteps(lambda iteration: step, given.algorithms, given.slowdown or 1.0)
     assert given.way is not None
-    return ModelSteps(
-        model_of(config.job),
-        given.way,
-        config.workers,
-        given.options,
-        algorithms=given.algorithms,
-        slowdown=given.slowdown or 1.0,
-        backward=given.backward,
-        seed=config.seed,
+    step_of = model_steps(
+        model_of(config.job), given.way, config.workers, given.options, backward=given.backward, seed=config.seed
     )
+    return TrainingSteps(step_of, given.algorithms, given.slowdown or 1.0)

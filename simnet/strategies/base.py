@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base import plugins
 from simnet.base.arrays import Floats
+from simnet.base.checks import check_int
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.base import State, checked_part
 from simnet.strategies.averaging import NOBODY, Averager, Averaging, Sync
@@ -343,6 +344,32 @@ class Strategy(ABC):
             raise ValueError(
                 f"gradient of worker {worker} is {gradients[row, index]:g} at index {index}; it must be finite"
             )
+
+
+class PeriodicStrategy(Strategy):
+    """Workers train alone, and synchronise after H = `period` inner steps.
+
+    With `one_late`, as exo-explore/gym counts, they do after H + 1, 2 H + 1, ... inner steps.
+    """
+
+    one_late: bool = False
+
+    def __init__(self, replicas: Replicas, inner: Optimiser, period: int) -> None:
+        super().__init__(replicas, inner)
+        self.period = check_int(period, "period", 1)
+
+    @property
+    def steps(self) -> int:
+        """H; 1 where workers synchronise in the middle of H inner steps."""
+        return 1 if self.one_late else self.period
+
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        self.descend(gradients)
+        return self._synchronise() if self.due(self.period, self.one_late) else []
+
+    @abstractmethod
+    def _synchronise(self) -> list[Sync]:
+        """Synchronise the `active` workers, and return the exchanges that begin."""
 
 
 def _strip_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:

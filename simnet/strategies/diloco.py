@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
-from simnet.base.checks import check_choice, check_int
+from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.sparsifier_models.options import AlgorithmOf
 from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
-from simnet.strategies.base import Strategy, row_distances
+from simnet.strategies.base import PeriodicStrategy, row_distances
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, Values
 from simnet.strategies.replicas import Replicas
 
@@ -25,7 +24,7 @@ Compat = Literal["paper", "gym", "gym-alias"]
 _FLOAT = 4.0
 
 
-class DiLoCo(Strategy):
+class DiLoCo(PeriodicStrategy):
     """Every H inner steps the pseudo-gradients are averaged for an outer step, from which all workers continue.
 
     A pseudo-gradient is the global parameters less those of the worker.
@@ -73,28 +72,15 @@ class DiLoCo(Strategy):
         compat: Compat = "paper",
         broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
     ) -> None:
-        super().__init__(replicas, inner)
+        super().__init__(replicas, inner, period)
         check_choice(compat, "compat", get_args(Compat))
         AlgorithmOf("broadcast").check("broadcast", broadcast)
-        self.outer, self.period = outer, check_int(period, "period", 1)
-        self.scaled, self.compat, self._broadcast = scaled, compat, broadcast
-        self.takes_late = compat == "paper"
+        self.outer, self.scaled, self.compat, self._broadcast = outer, scaled, compat, broadcast
+        self.takes_late, self.one_late = compat == "paper", compat != "paper"
         self.master, self._outer_state = self.keep_master(outer)
         self._averager = self.averager("pseudo-gradients" if compat == "paper" else "parameters", averaging)
 
-    @property
-    def steps(self) -> int:
-        """H; 1 where workers synchronise in the middle of H inner steps."""
-        return self.period if self.compat == "paper" else 1
-
-    def _advance(self, gradients: Values) -> Sequence[Sync]:
-        self.descend(gradients)
-        return self._synchronise()
-
     def _synchronise(self) -> list[Sync]:
-        """Make an outer step where one is due, and return what was exchanged."""
-        if not self.due(self.period, late=self.compat != "paper"):
-            return []
         drift = row_distances(self.local[self.active], self.master[0])
         self.note("drift", drift)
         pseudo_gradient, syncs = self._pseudo_gradient()

@@ -5,24 +5,23 @@ No code of the authors is known; the formulas are from summaries of the paper, n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from simnet.base.checks import check_choice, check_int
+from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
-from simnet.strategies.base import Strategy, row_distances
+from simnet.strategies.base import PeriodicStrategy, row_distances
 from simnet.strategies.diloco import INNER
-from simnet.strategies.optimisers import SGD, Optimiser, Values
+from simnet.strategies.optimisers import SGD, Optimiser
 from simnet.strategies.replicas import Replicas
 
 LATE = SGD(0.4, momentum=0.9, nesterov=True)
 """The outer optimiser of overlapped DiLoCo: the learning rate after a summary of the paper, the rest DiLoCo's."""
 
 
-class DelayedDiLoCo(Strategy):
+class DelayedDiLoCo(PeriodicStrategy):
     """DiLoCo whose outer step takes the average pseudo-gradient of the round before, which had that long to arrive.
 
     Parameters
@@ -55,21 +54,13 @@ class DelayedDiLoCo(Strategy):
         period: Count = 30,
         averaging: Averaging = Averaging(),
     ) -> None:
-        super().__init__(replicas, inner)
-        self.outer, self.period = outer, check_int(period, "period", 1)
+        super().__init__(replicas, inner, period)
+        self.outer = outer
         self.master, self._outer_state = self.keep_master(outer)
         self._before = self.keep("before", np.zeros_like(self.master))
         self._averager = self.averager("pseudo-gradients", averaging)
 
-    @property
-    def steps(self) -> int:
-        """H."""
-        return self.period
-
-    def _advance(self, gradients: Values) -> Sequence[Sync]:
-        self.descend(gradients)
-        if not self.due(self.period):
-            return []
+    def _synchronise(self) -> list[Sync]:
         own = self.master - self.local[self.active]
         self.note("drift", row_distances(own, np.zeros_like(self.master[0])))
         average, syncs = self.average(self._averager, own, delay=self.period)
@@ -79,7 +70,7 @@ class DelayedDiLoCo(Strategy):
         return syncs
 
 
-class EagerDiLoCo(Strategy):
+class EagerDiLoCo(PeriodicStrategy):
     """DiLoCo whose outer step takes a worker's own pseudo-gradient at once, and those of the others a round late.
 
     The global parameters of the workers differ by that meanwhile.
@@ -117,22 +108,14 @@ class EagerDiLoCo(Strategy):
         first: Literal["absent", "own"] = "absent",
         averaging: Averaging = Averaging(),
     ) -> None:
-        super().__init__(replicas, inner)
+        super().__init__(replicas, inner, period)
         check_choice(first, "first", ("absent", "own"))
-        self.outer, self.period, self.first = outer, check_int(period, "period", 1), first
+        self.outer, self.first = outer, first
         self.master, self._outer_state = self.keep_master(outer, self.workers)
         self._others = self.keep("others", np.zeros_like(self.master))
         self._averager = self.averager("pseudo-gradients", averaging)
 
-    @property
-    def steps(self) -> int:
-        """H."""
-        return self.period
-
-    def _advance(self, gradients: Values) -> Sequence[Sync]:
-        self.descend(gradients)
-        if not self.due(self.period):
-            return []
+    def _synchronise(self) -> list[Sync]:
         active = self.active
         own = self.master[active] - self.local[active]
         self.note("drift", row_distances(own, np.zeros_like(self.master[0])))

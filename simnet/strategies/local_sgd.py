@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
-from simnet.base.checks import check_choice, check_int
+from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
-from simnet.strategies.base import Strategy, row_distances
-from simnet.strategies.optimisers import Optimiser, Values
+from simnet.strategies.base import PeriodicStrategy, row_distances
+from simnet.strategies.optimisers import Optimiser
 from simnet.strategies.replicas import Replicas
 
 Counting = Literal["paper", "gym"]
 """After which inner steps workers synchronise: H, 2 H, ..., or, as exo-explore/gym counts, H + 1, 2 H + 1, ..."""
 
 
-class LocalSGD(Strategy):
+class LocalSGD(PeriodicStrategy):
     """Every H inner steps the parameters of all workers are averaged; what the optimiser remembers stays local.
 
     Parameters
@@ -51,21 +50,12 @@ class LocalSGD(Strategy):
         averaging: Averaging = Averaging(),
         compat: Counting = "paper",
     ) -> None:
-        super().__init__(replicas, inner)
+        super().__init__(replicas, inner, period)
         check_choice(compat, "compat", get_args(Counting))
-        self.period, self._late = check_int(period, "period", 1), compat == "gym"
-        self.takes_late = not self._late
+        self.one_late, self.takes_late = compat == "gym", compat != "gym"
         self._averager = self.averager("parameters", averaging)
 
-    @property
-    def steps(self) -> int:
-        """H; 1 where workers synchronise in the middle of H inner steps."""
-        return 1 if self._late else self.period
-
-    def _advance(self, gradients: Values) -> Sequence[Sync]:
-        self.descend(gradients)
-        if not self.due(self.period, self._late):
-            return []
+    def _synchronise(self) -> list[Sync]:
         mean, syncs = self.average(self._averager, self.local[self.active])
         self.note("drift", row_distances(self.local[self.active], mean))
         self.local[self.active] = mean

@@ -146,4 +146,5 @@ class SPARTA(DiLoCo):
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         syncs = self._sparse(self.local, self.iteration, self.active)
-        return [*syncs, *self._synchronise()] if self._has_outer_step else syncs
+        outer = self._has_outer_step and self.due(self.period, self.one_late)
+        return [*syncs, *self._synchronise()] if outer else syncs

@@ -45,7 +45,7 @@ from simnet.evidence.chances import NAMED, Chances, error_models, factor_for_ano
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.job import Job, PolicyResult, run_policy
-from simnet.job.record import TRAIN
+from simnet.job.iteration import TRAIN
 from simnet.job.steady import SteadyPart, common_start, steady_part
 from simnet.network.stack import name_of
 from simnet.report import run_setup

@@ -15,7 +15,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.job import PolicyResult
 from simnet.job.job import Job
-from simnet.job.loop import run_iterations
+from simnet.job.loop import JobLoop
 from simnet.job.record import JobRecord
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
 from simnet.policies import Candidate, Fixed
@@ -88,7 +88,7 @@ def _computed(job: Job) -> float:
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
     """Return the spread of the first exchange of a job; the number of its messages if not sampled."""
-    requests = run_iterations(job, Fixed(candidate), JobRecord(candidate.label))
+    requests = JobLoop(job, Fixed(candidate), JobRecord(candidate.label)).run()
     one = next(requests)
     requests.close()
     found = start_spread(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
@@ -23,8 +23,8 @@ from simnet.parallel import (
     StepTiming,
     describe_slowdown,
     plan_step,
+    repeat_step,
 )
-from simnet.parallel.series import repeat_step
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
 from simnet.scenario.device import default_device, stack_doubt
@@ -344,7 +344,7 @@ def timed(
     try:
         chosen = options.fields(algorithms, "--algorithm")
         placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers], slowdown)
-        series = repeat_step(placed, step.seconds(whole, share), steps)
+        series = repeat_step(placed, replace(step, backward=share).seconds(whole), steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     divided = bool((step.shares < 1).any())

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from simnet.base.errors import InputError
 from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
-from simnet.parallel import read_traced_step
-from simnet.parallel.series import repeat_step
-from simnet.parallel.timing import PlacedStep
+from simnet.parallel import PlacedStep, read_traced_step, repeat_step
 from simnet.studies import options
 from simnet.studies.step import TimedSteps
 from simnet.studies.timing import Place
@@ -55,7 +53,7 @@ def timed_trace(
     try:
         chosen = options.fields(algorithms, "--algorithm")
         placed = PlacedStep(step.graph, found.network, chosen, found.placement[:ranks])
-        series = repeat_step(placed, step.seconds, steps)
+        series = repeat_step(placed, step.seconds(1.0), steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     return TracedSteps(series, name_of(found.network.stack), trace)

@@ -30,7 +30,6 @@ from simnet.costs.devices import load_device
 from simnet.interchange import calibrated_network, chakra, goal, kinds, messages_csv, nodelink
 from simnet.interchange.simgrid_writing import write_platform
 from simnet.job import Checkpoint, run_policy
-from simnet.job.checkpoint import _flatten_state, _nest_state
 from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
@@ -307,49 +306,24 @@ def _job():
 
 
 @cache
-def _state():
-    """Return what a checkpoint of a job holds after two iterations: the state, flat, and its arrays."""
+def _checkpoint():
+    """Return the files of a job's checkpoint after two iterations."""
 
     def progress(done):
         if done == 2:
             raise _KilledError
 
     with TemporaryDirectory() as folder:
-        kept = Checkpoint(Path(folder, "it"), "it", every=0)
         with suppress(_KilledError):
+            kept = Checkpoint(Path(folder, "it"), "it", every=0)
             run_policy(_job(), "p", Fixed(jobs.AG), checkpoint=kept, progress=progress)
-        found = kept.read()
-        beside = {one.name: one.read_bytes() for one in Path(folder).iterdir() if one.name != "it"}
-    arrays: dict[str, Any] = {}
-    return _flatten_state(found, arrays), arrays, beside
+        return {one.name: one.read_bytes() for one in Path(folder).iterdir()}
 
 
 def _make_checkpoint(random, folder):
-    """Write a checkpoint whose state or arrays are mutated, and whose hash is right; of one in ten the bytes, too."""
-    flat, arrays, beside = _state()
-    arrays = _mutated_arrays(random, arrays) if random.random() < 0.5 else arrays
-    if random.random() < 0.7:
-        flat = mutations.value(random, flat)
-    kept = Checkpoint(folder / "it", "it")
-    with suppress(*_UNWRITABLE):
-        kept.write(_AsItIs(_nest_state(flat, arrays)), done=2, ended=random.random() < 0.2)
-    if not kept.path.exists():
-        Checkpoint(folder / "it", "it").write({"now": 0.0}, done=2)
-    if random.random() < 0.1:
-        kept.path.write_bytes(mutations.content(random, kept.path.read_bytes()))
-    for name, content in beside.items():
-        (folder / name).write_bytes(mutations.content(random, content) if random.random() < 0.3 else content)
-
-
-# What is raised where a mutation cannot be written.
-_UNWRITABLE = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
-
-
-class _AsItIs(dict):
-    """A state, which a mutation may have made no mapping."""
-
-    def __init__(self, found):
-        super().__init__(found if isinstance(found, dict) else {"now": found})
+    """Write a checkpoint whose files are mutated, some or all of them."""
+    for name, content in _checkpoint().items():
+        (folder / name).write_bytes(mutations.content(random, content) if random.random() < 0.7 else content)
 
 
 def _read_checkpoint(folder):

@@ -24,8 +24,8 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import track_progress
 from simnet.job import ColocatedJob, Job, job_overlap, run_policy
+from simnet.job.iteration import TRAIN
 from simnet.job.progress_model import fit_progress_model
-from simnet.job.record import TRAIN
 from simnet.job.sampling import IterationSampling, RecordedExchanges
 from simnet.job.steady import steady_part
 from simnet.job.two_level_placement import fit_to_network
