@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,6 @@ from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
-    from simnet.report.seeds import SeedsSummary
     from simnet.report.summary import Summary
 
 
@@ -69,7 +68,7 @@ def run(
         show(summary)
         typer.echo(f"Results: {report}")
 
-    def show_seeds(summary: SeedsSummary) -> None:
+    def show_seeds(summary: dict[str, Any]) -> None:
         from simnet.report.console import show_seeds
         from simnet.report.results import SEEDS
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
+import pandas as pd
+
 from simnet.base.units import format_bytes, format_seconds
 
 Fields: TypeAlias = dict[str, Any]
@@ -27,7 +29,7 @@ class Column(NamedTuple):
     unit : str
         Its unit; empty for what has none.
     heading : str
-        What stands above it in tables for people; empty where none has it.
+        What stands above it in tables for people, with marks where it may break; empty where none has it.
     format : str
         How they write a value: a key of `simnet.report.columns.FORMATS`, or as of `str.format`; by the unit when empty.
     commands : str
@@ -84,12 +86,13 @@ def write_cells(values: Mapping[Any, Any], names: Iterable[str], prefix: str = "
 
 
 def _write(column: Column, value: Any) -> str:
-    if value is None or value != value:
+    if pd.isna(value):
         return "-"
     write = FORMATS.get(column.format or column.unit)
     return (column.format or "{}").format(value) if write is None else write(value)
 
 
-def headings(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
-    """Return what stands above columns in tables for people."""
-    return tuple(COLUMNS[prefix + name].heading for name in names)
+def headings(names: Iterable[str], prefix: str = "", *, broken: bool = False) -> tuple[str, ...]:
+    """Return what stands above columns in tables for people, on one line or broken into two."""
+    found = (COLUMNS[prefix + name].heading for name in names)
+    return tuple(one.replace("|", "\n") if broken else one.replace("-|", "").replace("|", " ") for one in found)

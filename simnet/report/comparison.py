@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from rich.table import Table
 from rich.text import Text
 
-from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.base.arrays import Floats
+from simnet.base.units import format_within
 from simnet.report import learning, wording
+from simnet.report.columns import headings, write_cells
 from simnet.report.cost_summary import MEMORY_COLUMNS
-from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, canvas, plot, scale, unit
 from simnet.report.paired import fastest, start_ranges
 from simnet.report.seeds import to_target, versus
 from simnet.report.tables import empty_table
@@ -29,6 +31,8 @@ COLUMNS = (
 )
 """Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
 
+
+_LEARNT = ("accuracy", "iterations_to_target", "time_to_target_s", "statistical_efficiency", "parallel_efficiency")
 
 SPARE = (
     *(("imbalance",), ("a worker holds",), ("parallel eff.",), ("statistical eff.",), ("select",)),
@@ -44,41 +48,33 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     What a scheme has is left out where there is none, as of sharded steps.
     """
     several = "iteration_more_s" in rows
+    shown = [
+        *("communicate_and_wait_s", "bytes_sent_per_worker_B"),
+        *(("actual_density", "build_up", "imbalance") if _selects(rows) else ()),
+        "memory_B",
+        *(_LEARNT if "time_to_target_s" in rows else ()),
+    ]
     versus_best = ["vs best", "paired\ninterval"] if several else []
-    headings = [
-        "workers", "exchange", "settled\nafter", "iteration", *versus_best, "select", "commu-\nnicate",
-        "sent by\na worker",
-        *(("actual\ndensity", "build-up", "imba-\nlance") if _selects(rows) else ()),
-        "a worker\nholds",
-    ]  # fmt: skip
-    trained = "time_to_target_s" in rows
-    if trained:
-        headings += ["accu-\nracy", "iterations\nto target", "time to\ntarget", "statis-\ntical eff.", "parallel\neff."]
-    table = empty_table(title, headings, ["exchange"])
+    first = ["workers", "exchange", "settled\nafter", "iteration", *versus_best, "select"]
+    table = empty_table(title, [*first, *headings(shown, broken=True)], ["exchange"])
     for workers, group in rows.groupby("workers"):
         if table.row_count:
             table.add_section()
         group = group.assign(aside=group["unsettled"] != "")
         ordered = group.sort_values(["aside", "iteration_s", "exchange"], kind="stable")
         least, tied = float(ordered["iteration_s"].iloc[0]), several and int(ordered["iteration_tied"].sum()) > 1
-        numbers = ordered.drop(columns="exchange").to_dict(orient="records")
-        for name, one in zip(ordered["exchange"], numbers, strict=True):
+        for one in ordered.to_dict(orient="records"):
+            ends = (one["iteration_prediction_low_s"], one["iteration_prediction_high_s"])
             cells = (
                 str(workers),
-                str(name),
+                str(one["exchange"]),
                 "not settled" if one["unsettled"] else str(one["settled_after"]),
-                format_within(
-                    one["iteration_s"], one["iteration_prediction_low_s"], one["iteration_prediction_high_s"]
-                ),
+                format_within(one["iteration_s"], *ends),
                 *(_versus(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
-                format_seconds(one["communicate_and_wait_s"]),
-                format_bytes(one["bytes_sent_per_worker_B"]),
-                *(_selected(one) if _selects(rows) else ()),
-                "-" if pd.isna(one["memory_B"]) else format_bytes(one["memory_B"]),
-                *(_learnt(one) if trained else ()),
+                *write_cells(one, shown),
             )
-            table.add_row(*(Text(cell) for cell in cells))
+            table.add_row(*map(Text, cells))
     return table
 
 
@@ -130,35 +126,11 @@ def _selects(rows: pd.DataFrame) -> bool:
     return bool(rows["actual_density"].notna().any())
 
 
-def _selected(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
-    return (
-        f"{100 * one['actual_density']:.3g} %",
-        f"{one['build_up']:.2f}",
-        f"{one['imbalance']:.2f}",
-    )
-
-
 def _versus(one: Mapping[Hashable, Any], least: float, tied: bool) -> tuple[str, str]:
     """Return how much more than the fastest an exchange took, and the paired interval of that."""
     more, within = versus(one, least, "iteration", "+")
     ending = ", tied" if tied and one["iteration_tied"] else ""
     return ("best" + ending, "-") if one["iteration_rank"] == 1 else (more + ending, within)
-
-
-def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
-    def written(column: str, write: Callable[[Any], str]) -> str:
-        return "-" if pd.isna(one[column]) else write(one[column])
-
-    def share(value: float) -> str:
-        return f"{100 * value:.1f} %"
-
-    return (
-        written("accuracy", share),
-        written("iterations_to_target", lambda count: f"{count:.3g}"),
-        written("time_to_target_s", format_seconds),
-        written("statistical_efficiency", share),
-        written("parallel_efficiency", share),
-    )
 
 
 def draw(rows: pd.DataFrame, title: str) -> Plot:
@@ -171,47 +143,21 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
     order = rows[rows["workers"] == counts[-1]].sort_values("iteration_s", ascending=False, kind="stable")
     labels = list(dict.fromkeys([*order["exchange"], *rows["exchange"]]))
     aside = set(rows.loc[rows["unsettled"] != "", "exchange"])
-    place = {label: float(position) for position, label in enumerate(labels)}
     thickness = 0.8 / len(counts)
-    bytes_name, bytes_factor = unit(float(rows["bytes_sent_per_worker_B"].max()), BYTES)
-    # Beside the times: title, values, and where dashed lines are.
-    panels: list[tuple[str, pd.Series, Collection[float]]] = [
-        (f"sent by a worker [{bytes_name}]", rows["bytes_sent_per_worker_B"] / bytes_factor, ())
-    ]
-    if _selects(rows):
-        panels += [
-            ("actual density [%]", 100 * rows["actual_density"], 100 * rows["density"].unique()),
-            ("build-up (union / k)", rows["build_up"], (1,)),
-        ]
-    if "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any()):
-        target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS)
-        panels.append((f"time to target [{target_name}]", rows["time_to_target_s"] / target_factor, ()))
-    with style():
-        figure = Figure(
-            figsize=(3.0 + 2.5 * len(panels), 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained"
-        )
-        times, *others = figure.subplots(1, 1 + len(panels), sharey=True, width_ratios=(2.2, *[1] * len(panels)))
+    panels = _panels(rows)
+    options = {"sharey": True, "width_ratios": (2.2, *[1] * len(panels))}
+    height = 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)
+    with canvas(3.0 + 2.5 * len(panels), height, 1, 1 + len(panels), **options) as (figure, (times, *others)):
         name, factor = unit(float((rows["select_s"] + rows["communicate_and_wait_s"]).max()), SECONDS)
         for number, count in enumerate(counts):
             group = rows[rows["workers"] == count]
-            y = np.array([place[one] for one in group["exchange"]]) + ((len(counts) - 1) / 2 - number) * thickness
-            select, communicate = (group[one].to_numpy() / factor for one in ("select_s", "communicate_and_wait_s"))
-            bar = {"height": 0.9 * thickness, "linewidth": 0}
-            times.barh(y, select, color=PHASE_COLOURS["select"], **bar)
-            times.barh(y, communicate, left=select, color=PHASE_COLOURS["communicate"], **bar)
-            if "iteration_more_s" in rows:
-                low, mean, high = (group[f"iteration_{end}_s"] for end in ("more_low", "more", "more_high"))
-                error = np.nan_to_num(np.array([mean - low, high - mean]) / factor, posinf=0.0)
-                times.errorbar(select + communicate, y, xerr=error, fmt="none", ecolor="#333333", elinewidth=0.9)
-            for at, end in zip(y, select + communicate, strict=True):
-                times.annotate(
-                    f"P = {count}", (end, at), (2, 0), textcoords="offset points", fontsize=6, va="center",
-                    color="#555555", annotation_clip=False,
-                )  # fmt: skip
+            y = np.array([float(labels.index(one)) for one in group["exchange"]])
+            y += ((len(counts) - 1) / 2 - number) * thickness
+            _times(times, group, y, factor, height=0.9 * thickness)
             look = {"color": COLOURS[number % len(COLOURS)], "linestyle": "", "marker": "o", "markersize": 4}
             for axes, (_, values, _) in zip(others, panels, strict=True):
                 axes.plot(values[group.index], y, label=f"P = {count}", **look)
-        times.set_yticks(list(place.values()), [f"{one} (not settled)" if one in aside else one for one in labels])
+        times.set_yticks(range(len(labels)), [f"{one} (not settled)" if one in aside else one for one in labels])
         times.set_ylim(-0.6, len(labels) - 0.4)
         times.set_title(f"time of an exchange [{name}]")
         for axes, (heading, values, lines) in zip(others, panels, strict=True):
@@ -223,3 +169,38 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
         figure.legend(handles=[*handles, *others[0].get_legend_handles_labels()[0]], loc="outside lower left", ncols=8)
         figure.suptitle(title, x=0.01, ha="left")
     return plot("compare", title, "", figure)
+
+
+# Title, values, and where dashed lines are.
+_Panel: TypeAlias = tuple[str, pd.Series, Collection[float]]
+
+
+def _panels(rows: pd.DataFrame) -> list[_Panel]:
+    """Return what stands beside the times."""
+
+    def quantity(title: str, column: str, units: Sequence[tuple[str, float]]) -> _Panel:
+        name, factor = unit(float(rows[column].max()), units)
+        return f"{title} [{name}]", rows[column] / factor, ()
+
+    found = [quantity("sent by a worker", "bytes_sent_per_worker_B", BYTES)]
+    if _selects(rows):
+        found.append(("actual density [%]", 100 * rows["actual_density"], 100 * rows["density"].unique()))
+        found.append(("build-up (union / k)", rows["build_up"], (1,)))
+    if "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any()):
+        found.append(quantity("time to target", "time_to_target_s", HOURS))
+    return found
+
+
+def _times(axes: Axes, group: pd.DataFrame, y: Floats, factor: float, height: float) -> None:
+    select, communicate = (group[one].to_numpy() / factor for one in ("select_s", "communicate_and_wait_s"))
+    axes.barh(y, select, color=PHASE_COLOURS["select"], height=height, linewidth=0)
+    axes.barh(y, communicate, left=select, color=PHASE_COLOURS["communicate"], height=height, linewidth=0)
+    if "iteration_more_s" in group:
+        low, mean, high = (group[f"iteration_{end}_s"] for end in ("more_low", "more", "more_high"))
+        error = np.nan_to_num(np.array([mean - low, high - mean]) / factor, posinf=0.0)
+        axes.errorbar(select + communicate, y, xerr=error, fmt="none", ecolor="#333333", elinewidth=0.9)
+    for at, end in zip(y, select + communicate, strict=True):
+        axes.annotate(
+            f"P = {group['workers'].iloc[0]}", (end, at), (2, 0), textcoords="offset points", fontsize=6, va="center",
+            color="#555555", annotation_clip=False,
+        )  # fmt: skip

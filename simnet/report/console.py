@@ -17,6 +17,7 @@ from simnet.report import (
     run_setup,
     seeds,
 )
+from simnet.report.columns import Fields
 from simnet.report.sentences import (
     HEADINGS,
     colocated_rows,
@@ -72,7 +73,7 @@ def _shared(summary: Summary) -> list[str]:
     return [f"Links are shared {run_setup.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
 
 
-def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> None:
+def show_seeds(summary: Fields, console: Console | None = None) -> None:
     """Print who won and the table of a run with several seeds, on a narrow terminal as `show` does."""
     console = console or Console()
     _print_lines(seeds.sentence(summary), [], console)
@@ -88,7 +89,7 @@ def _print_learning(title: str, headings: Sequence[str], cells: Sequence[Sequenc
     print_fitting(table, _SPARE_OF_LEARNING, console)
 
 
-def _seeds_table(summary: seeds.SeedsSummary) -> Table:
+def _seeds_table(summary: Fields) -> Table:
     title = f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds"
     if "barrier" in summary["run"]:
         title += f"; {run_setup.barrier_title([summary['run']['barrier']])}"

@@ -217,7 +217,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         losses = iterations["loss"].to_numpy(dtype=np.float64)
         scale(grid[0][0].yaxis, losses[np.isfinite(losses)])
         grid[1][0].set_xlabel(f"simulated time [{name}]")
-        if max(totals) > _WIDE * min(totals):
+        if iterations["accuracy"].notna().any() and max(totals) > _WIDE * min(totals):
             grid[1][0].set_xscale("log")
         _label_iterations(grid[1][1])
         _legend_above(figure, _handles(looks))

@@ -21,19 +21,19 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from typing_extensions import TypedDict
 
 from simnet.base.spreadsheets import guard_table
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
+from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.sentences import percent
-from simnet.report.summary import PHASES, Judgement, Summary, Winner, plain, significant
+from simnet.report.summary import PHASES, Summary, Winner, plain, significant
 
 HEADINGS = (
     *("policy", "mean time", "vs best", "paired interval", "fastest with"),
@@ -49,29 +49,22 @@ LEARNING_HEADINGS = (
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
 
+_JUDGED = {
+    "simulated_prediction_low_s": "low_s",
+    "simulated_prediction_high_s": "high_s",
+    "chance_to_be_fastest": "chance_to_be_fastest",
+}
+
 _LEARNT = ("target_accuracy", "accuracy", "time_to_target_s")
 
 MORE = ("more", "more_low", "more_high")
 """Of columns of differences: their mean and their interval."""
 
 
-class SeedsSummary(TypedDict):
-    """What ``summary.json`` holds of a run with several seeds.
-
-    The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
-    includes 0. `policies` have the columns of ``paired.csv``, and means over seeds of the rest.
-    """
-
-    scenario: dict[str, str]
-    seeds: list[int]
-    interval: dict[str, Any]
-    run: dict[str, Any]
-    versions: dict[str, str]
-    bound: str | None
-    winner: Winner | None
-    first_to_target: NotRequired[Winner | None]
-    missing: list[str]
-    policies: dict[str, dict[str, Any]]
+_RUN = (
+    *("starts_not_sampled", "evidence", "because", "stack", "barrier", "device", "computing", "compute_time"),
+    *("overlap", "warnings", "calibration", "sharing"),
+)
 
 
 def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
@@ -79,13 +72,13 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
     found = []
     for seed, summary in summaries.items():
         for name, one in summary["policies"].items():
-            learnt, done = one.get("learning"), not one["ended"]
+            learnt, judged = one.get("learning"), dict(one.get("judgement", {}))
             found.append(
                 {
                     "seed": seed,
                     "policy": name,
                     "iterations": one["iterations"],
-                    "simulated_s": one["simulated_s"] if done else math.nan,
+                    "simulated_s": math.nan if one["ended"] else one["simulated_s"],
                     "total_bytes_sent_B": one["total_bytes_sent_B"],
                     **{f"total_{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
                     "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
@@ -93,23 +86,12 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                     "unsettled": one["unsettled"] or "",
                     "choice": next(iter(one["choices"]), ""),
                     "switch_count": one["switch_count"],
-                    **_predicted(one.get("judgement")),
+                    **{column: judged.get(key) for column, key in _JUDGED.items()},
                     **{name: one[name] for name in paired.START_COLUMNS if name in one},  # type: ignore[literal-required]
                 }
             )
     table = pd.DataFrame(found)
     return table.astype({name: "float64" for name in table if name not in _NO_FLOATS})
-
-
-def _predicted(judgement: Judgement | None) -> dict[str, float | None]:
-    """Return the columns of the prediction interval of a seed's run, and of the chance to be the fastest."""
-    if judgement is None:
-        return dict.fromkeys(("simulated_prediction_low_s", "simulated_prediction_high_s", "chance_to_be_fastest"))
-    return {
-        "simulated_prediction_low_s": judgement["low_s"],
-        "simulated_prediction_high_s": judgement["high_s"],
-        "chance_to_be_fastest": judgement["chance_to_be_fastest"],
-    }
 
 
 def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
@@ -149,31 +131,21 @@ def _each(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Seri
 
 def summarize(
     summaries: Mapping[int, Summary], sha256: str = "", missing: Sequence[str] = ()
-) -> tuple[SeedsSummary, pd.DataFrame, pd.DataFrame]:
-    """Return what the summaries of seeds come to together, and the tables by seed and by policy."""
+) -> tuple[Fields, pd.DataFrame, pd.DataFrame]:
+    """Return what the summaries of seeds come to together, and the tables by seed and by policy.
+
+    The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
+    includes 0. `policies` have the columns of ``paired.csv``, and means over seeds of the rest.
+    """
     first = next(iter(summaries.values()))
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
     each = policies(table, bound)
-    kept = (
-        "starts_not_sampled",
-        "evidence",
-        "because",
-        "stack",
-        "barrier",
-        "device",
-        "computing",
-        "compute_time",
-        "overlap",
-        "warnings",
-        "calibration",
-        "sharing",
-    )
-    made: SeedsSummary = {
+    made: Fields = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
         "seeds": list(summaries),
         "interval": {"level": paired.LEVEL, "method": paired.METHOD},
-        "run": {key: first[key] for key in kept if key in first},  # type: ignore[literal-required]
+        "run": {key: first[key] for key in _RUN if key in first},  # type: ignore[literal-required]
         "versions": first["versions"],
         "bound": bound,
         "winner": _winner(each, "simulated"),
@@ -199,14 +171,14 @@ def _winner(each: pd.DataFrame, stem: str) -> Winner | None:
         "policy": names[0],
         "tied_with": [name for name, one in zip(names[1:], tied[1:], strict=True) if one],
         "runner_up": None if runner_up is None else names[runner_up],
-        "margin_s": None if more is None else float(significant(more)),
-        "margin_fraction": None if runner_up is None or more is None else float(significant(more / means[runner_up])),
+        "margin_s": plain(more),
+        "margin_fraction": None if runner_up is None or more is None else plain(more / means[runner_up]),
     }
 
 
 def write(
     folder: Path, summaries: Mapping[int, Summary], lock: str, missing: Sequence[str] = (), *, report: bool = True
-) -> SeedsSummary:
+) -> Fields:
     """Write what several seeds come to together into an empty folder, and return the summary."""
     summary, table, each = summarize(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
     files = {LOCK: lock.encode()}
@@ -226,7 +198,7 @@ def write(
     return summary
 
 
-def sentence(summary: SeedsSummary) -> str:
+def sentence(summary: Fields) -> str:
     """Say over which seeds who was the fastest, and who is tied with it; first who reaches the target, if trained."""
     seeds, each = summary["seeds"], summary["policies"]
     said = f"Over {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}) "
@@ -247,7 +219,7 @@ def sentence(summary: SeedsSummary) -> str:
     return f"{said} {learning.IGNORED}"
 
 
-def _unsettled(summary: SeedsSummary) -> str:
+def _unsettled(summary: Fields) -> str:
     """Say of policies that did not settle with how many seeds, and why with the first of them."""
     count, said = len(summary["seeds"]), ""
     for name, one in summary["policies"].items():
@@ -310,12 +282,12 @@ def ranking(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(each, key=lambda name: (each[name]["simulated_s"] is None, each[name]["simulated_s"] or 0.0, name))
 
 
-def rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
+def rows(summary: Fields) -> list[tuple[str, ...]]:
     """Return the cells of the table over seeds, the fastest policy first."""
     return [_row(summary, name) for name in ranking(summary["policies"])]
 
 
-def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
+def learning_rows(summary: Fields) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the trainings went, the first to the target first; empty without one."""
 
     def within(one: Mapping[str, Any], stem: str, end: str, write: Callable[[float], str]) -> str:
@@ -342,7 +314,7 @@ def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
     ]
 
 
-def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
+def _row(summary: Fields, name: str) -> tuple[str, ...]:
     each, one = summary["policies"], summary["policies"][name]
     regret = one["regret_s"]
     return (

@@ -30,7 +30,6 @@ from simnet.report import cost_summary, run_setup, seeds
 from simnet.report.calls import calibration_summary
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
-from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import RunFacts, Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
@@ -195,7 +194,7 @@ class Seeds:
         if len(results) == len(self._loaded.config.policies):
             self._write(seed)
 
-    def write(self, done: Sequence[str], missing: Sequence[str]) -> SeedsSummary:
+    def write(self, done: Sequence[str], missing: Sequence[str]) -> Fields:
         """Write what is left, and what the seeds come to together; return the summary. All gets its place then."""
         assert self._stage is not None
         with self._begun:
