@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from simnet.costs import models
 from simnet.sparsifier_models import create, names
-from simnet.sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
+from simnet.sparsifier_models.selection import above, count_above, kth_magnitude, squared_norm, top_k
 
 LENGTH, DENSITIES = 25_600_000, (1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5)
 WORKERS, DENSITY = 8, 0.01
@@ -103,7 +103,6 @@ def kernels(n: int, repeat: int, judged: bool) -> list[Row]:
             f"top_k {density:g}": lambda k=k: top_k(values, k),
             f"count_above {density:g}": lambda t=threshold: count_above(values, t),
             f"above {density:g}": lambda t=threshold: above(values, t),
-            f"entries_above {density:g}": lambda t=threshold: entries_above(values, t),
         }
     best = best_of(calls, repeat)
     copied = 2 * values.nbytes / best["copy"]
@@ -122,7 +121,7 @@ def kernels(n: int, repeat: int, judged: bool) -> list[Row]:
                 note=f"{1e3 * seconds:.3g} ms",
             )
         )
-    for name, width in (("above", 8), ("entries_above", 12)):
+    for name, width in (("above", 8),):
         for density, threshold in thresholds.items():
             seconds = best[f"{name} {density:g}"]
             moved = values.nbytes + width * count_above(values, threshold)

@@ -79,7 +79,7 @@ def run(scheme, density, options, iterations, cap):
                 n = sum(SIZES[place] for place in layout)
                 models[layout] = sparsifier_models.create(scheme, size, n, density, **options)
             model = models[layout]
-            if model.keeps_residual and model.options.error_feedback:
+            if model.traits.keeps_residual and model.options.error_feedback:
                 model.residual = in_order(kept, layout)
             model.iteration = iteration
             exchange = model.exchange(in_order(drawn, layout))

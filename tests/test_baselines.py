@@ -16,10 +16,9 @@ from gradients import f32, gradients_of, jobs
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
 from simnet.sparsifier_models.dgc import sample_stride
-from simnet.sparsifier_models.gaussiank import RULES
 from simnet.sparsifier_models.selection import kth_magnitude
 from simnet.sparsifier_models.sidco import exponential, gamma, generalised_pareto, stage_targets
-from simnet.sparsifier_models.thresholded import moments, side_by_side
+from simnet.sparsifier_models.thresholded import RULES, moments, side_by_side
 from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "baselines"
@@ -273,7 +272,7 @@ def test_gtopk_against_dictionaries(workers, conserving):
     rng = np.random.default_rng(workers)
     for parameters, density in ((1, 1.0), (5, 0.2), (5, 0.4), (12, 0.5), (60, 0.1), (60, 1.0)):
         model = create("gtopk", workers, parameters, density, conserving=conserving)
-        assert model.conserves == conserving
+        assert model.traits.conserves == conserving
         for scale in (1, 3, 1):
             common = rng.standard_normal(parameters)
             gradients = (common + scale * rng.standard_normal((workers, parameters))).astype(np.float32)
@@ -315,7 +314,7 @@ def test_gtopk_released_adds_in_double_precision_from_the_second_merge_on():
     assert paper.exchange(gradients).update[0] == np.float32(1 + 2 * small) / 8
     assert released.exchange(gradients).update[0] == np.float32(1 + 3 * small) / 8
     assert np.float32(1 + 3 * small) != np.float32(1 + 2 * small)
-    assert not released.conserves
+    assert not released.traits.conserves
 
 
 @pytest.mark.parametrize("workers", range(1, 18))
@@ -710,7 +709,7 @@ def test_dgc_momentum_correction_and_masking(masking):
         # Velocities are conserved: what comes out beyond the gradients is what momentum has added.
         created = P * exchange.update + model.residual.sum(0) - before - gradients.sum(0)
         np.testing.assert_allclose(created, added, atol=1e-2)
-        assert not model.conserves
+        assert not model.traits.conserves
         assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(created), abs=1e-2)
         assert (exchange.stats["worker_gain"] <= 1).all()
 

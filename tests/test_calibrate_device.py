@@ -24,7 +24,7 @@ from simnet.calibration.device_kernels import LibraryKernels, cupy_kernels, even
 from simnet.costs.device_file import read_profile
 from simnet.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
-from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.codes import read_back
 
 # A processor has no kernel for segments of its own, and codes are made there alone.
 EXPECTED = {*KERNEL_METHODS, *CODE_METHODS, "copy"} - {"topk_segments"}

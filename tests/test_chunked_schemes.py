@@ -18,9 +18,9 @@ from simnet.job import Compute, Job
 from simnet.job.job import create_sparsifier, gradient_buckets
 from simnet.policies import Candidate, Ramp
 from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
+from simnet.sparsifier_models.codes import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
 from simnet.sparsifier_models.conformance import check
 from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
-from simnet.sparsifier_models.packing import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
 from simnet.sparsifier_models.topk import Topk
 from simnet.traces import synthetic
 from simnet.traces.source import tensor_options
@@ -62,7 +62,7 @@ def golden_model(case, P):
 
 def buffers(model, gradients):
     """Return what each worker compresses."""
-    decay, gain = map(np.float32, model.weights)
+    decay, gain = map(np.float32, model.traits.weights)
     return decay * model.residual + gain * gradients
 
 
@@ -333,18 +333,10 @@ def test_packing_comes_back(bits, count, seed):
 # Mass
 
 
-class Decaying(Topk):
+class Decaying(Topk, weights=(0.5, 3.0), reads_gradients=True):
     """Top-k whose error buffer decays: what is sent and kept adds up to decay and gain, at every index."""
 
     name = "decaying"
-
-    def __init__(self, *given, **options):
-        super().__init__(*given, **options)
-        self.reads_gradients = True
-
-    @property
-    def weights(self):
-        return 0.5, 3.0
 
 
 def test_a_scheme_that_decays_keeps_all_promises():
@@ -364,7 +356,7 @@ def test_a_scheme_that_decays_keeps_all_promises():
 ])  # fmt: skip
 def test_mass_of_one_worker_is_conserved_up_to_decay(name, options):
     model = create(name, 1, N, layers=LAYERS, **options)
-    decay, gain = model.weights
+    decay, gain = model.traits.weights
     for step in range(4):
         gradients, before = gradients_of("heavy", 1, N, step), model.residual
         update = model.exchange(gradients).update

@@ -158,7 +158,7 @@ def test_all_have_the_mean_of_the_trackers_and_what_it_lacks_is_told(options, P,
         np.testing.assert_allclose(exchange.update, model.tracked.mean(0, dtype=np.float64), atol=1e-6 * scale)
         lacking = gradients.sum(0, dtype=np.float64) - P * exchange.update.astype(np.float64)
         assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lacking))
-        assert not model.conserves
+        assert not model.traits.conserves
         assert not model.residual.any()
     # Of gradients that stay, everything is tracked in the end.
     for _ in range(80):

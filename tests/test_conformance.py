@@ -126,8 +126,8 @@ def test_an_imbalance_is_within_1_and_p(imbalance):
 
 
 def test_a_threshold_that_is_searched_for_must_be_told():
-    class Silent(Rotating):
-        searches_threshold = True
+    class Silent(Rotating, searches_threshold=True):
+        pass
 
     with pytest.raises(AssertionError, match="threshold"):
         check(lambda: Silent(3, 10, 0.3), batches())

@@ -58,14 +58,14 @@ def test_mass_balances_whoever_comes_goes_or_is_late(scheme, data):
     replicas = Replicas(WORKERS, np.zeros(ENTRIES, np.float32), seed=3)
     strategy = create("dataparallel", replicas, inner=SGD(0.1), averaging=Averaging(scheme, 0.1, options))
     (model,) = strategy.schemes
-    assert model.conserves or model.transforms
+    assert model.traits.conserves or model.traits.transforms
     draws = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     for _ in range(data.draw(st.integers(1, 4))):
         crew = np.array(sorted(data.draw(st.sets(st.integers(0, WORKERS - 1), min_size=1))))
         late = np.array(sorted(data.draw(st.sets(st.sampled_from(crew.tolist()), max_size=len(crew) - 1))), dtype=int)
         gradients = draws.standard_normal((len(crew), ENTRIES)).astype(np.float32)
         before = model.residual.astype(np.float64)
-        decay, gain = model.weights
+        decay, gain = model.traits.weights
         on_time = np.isin(crew, late, invert=True)
         (sync,) = strategy.step(gradients, crew, late).syncs
         after = model.residual.astype(np.float64)
@@ -76,7 +76,7 @@ def test_mass_balances_whoever_comes_goes_or_is_late(scheme, data):
             np.testing.assert_allclose(after[worker], decay * before[worker] + gain * row, atol=1e-6)
         held = (decay * before[crew[on_time]] + gain * gradients[on_time]).sum(axis=0)
         out = on_time.sum() * sync.exchange.update + after[crew[on_time]].sum(axis=0)
-        if not model.transforms:
+        if not model.traits.transforms:
             np.testing.assert_allclose(out, held, atol=1e-6 * max(1.0, float(np.abs(held).max())) * WORKERS)
         assert sync.schedule.n_ranks == on_time.sum()
 

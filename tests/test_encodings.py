@@ -27,12 +27,19 @@ from simnet.policies import Candidate
 from simnet.policies.candidate import closed_form
 from simnet.scenario import load
 from simnet.sparsifier_models import create, names
+from simnet.sparsifier_models.codes import (
+    Encoding,
+    decode,
+    decode_indices,
+    decode_values,
+    encode,
+    encode_indices,
+    encode_values,
+    read_back,
+)
 from simnet.sparsifier_models.conformance import check
-from simnet.sparsifier_models.index_codes import decode_indices, encode_indices
-from simnet.sparsifier_models.messages import decode, encode
 from simnet.sparsifier_models.selection import top_k
-from simnet.sparsifier_models.value_codes import decode_values, encode_values, read_back
-from simnet.sparsifier_models.wire import Encoding, Wire
+from simnet.sparsifier_models.wire import Wire
 from simnet.studies.codes import with_codes
 
 EXACT = "float32"
@@ -266,7 +273,7 @@ def test_every_scheme_heeds_a_code_or_refuses_it_in_words(scheme, option):
         )
         assert (lengthy >= 0).all()
         assert lengthy.any() == (not same)
-        assert not model.fixed_volume or code not in ("auto", "delta") or scheme == "spardl"
+        assert not model.traits.fixed_volume or code not in ("auto", "delta") or scheme == "spardl"
 
 
 @pytest.mark.parametrize(
@@ -351,14 +358,6 @@ def test_merged_messages_take_the_bytes_of_what_they_hold():
             part = gradients[src, cuts[dst] : cuts[dst + 1]]
             inside = np.flatnonzero(np.abs(part) > np.float32(threshold[src]))
             assert nbytes == encode(inside, part[inside], part.size, Encoding("delta", EXACT)).size
-
-
-def test_gains_are_those_of_an_exchange_with_the_values_that_are_read():
-    gradients = gradients_of("normal", 4, 2500, 3)
-    for scheme, code in (("topk", "2bit"), ("artopk", "float16")):
-        model = made(scheme, values=code)
-        found = model.gains(gradients, [0.04])[0]
-        assert found == pytest.approx(model.exchange(gradients).stats["gain"], rel=1e-6)
 
 
 SORTED = "topk_layer"

@@ -137,12 +137,12 @@ def test_a_change_of_density_keeps_the_promises(variant):
         gradients = gradients_of("heavy", workers, parameters, step)
         model.density = density
         exchange = model.exchange(gradients)
-        decay, gain = model.weights
+        decay, gain = model.traits.weights
         applied = decay * applied + workers * exchange.update.astype(np.float64)
         total = decay * total + gain * gradients.sum(0, dtype=np.float64)
         assert np.isfinite(load_device("v100").seconds(exchange.kernels, workers)).all()
-    assert ("lost" in exchange.stats) == (not model.conserves)
-    if model.conserves:
+    assert ("lost" in exchange.stats) == (not model.traits.conserves)
+    if model.traits.conserves:
         kept = model.residual.sum(0, dtype=np.float64)
         scale = np.abs(applied).max() + np.abs(kept).max()
         np.testing.assert_allclose(applied + kept, total, atol=3e-5 * scale)
@@ -235,8 +235,8 @@ def test_an_exchange_that_may_overwrite_needs_the_room_that_it_says(variant):
             model.exchange(gradients, overwrite=True)
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-        more = model.reads_gradients + kept_beside(variant)
-        copies, rows = model.room
+        more = model.traits.reads_gradients + kept_beside(variant)
+        copies, rows = model.traits.memory_factor
         assert peak < (copies + 4 * density + more) * gradients.nbytes + (rows + 1) * 4 * parameters, density
 
 

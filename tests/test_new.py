@@ -68,6 +68,39 @@ def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
     assert rows.loc["own_scheme", figures].equals(rows.loc["topk", figures])
 
 
+TWO_METHODS = """
+import numpy as np
+from simnet.costs.devices import DeviceOp
+from simnet.sparsifier_models.gathered import Gathered
+
+class Leading(Gathered, rounds_down=True, fixed_volume=True):
+    name, paper = "leading", "a test"
+
+    def _select(self, values, worker):
+        return np.arange(self.k)
+
+    def _selection_kernels(self):
+        return (DeviceOp("scan", self.parameters),)
+"""
+
+
+def test_a_scheme_from_outside_takes_two_methods_and_states_its_traits_as_keywords(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(TWO_METHODS)
+    did(
+        *("compare", "--schemes", "topk,./own.py:Leading", "--workers", "4", "--set", "job.iterations=2"),
+        *("--set", "job.scale=200000", "--set", "job.overlap=none", "--out", tmp_path, "-q"),
+    )
+    rows = pd.read_csv(tmp_path / "compare.csv").set_index("exchange")
+    sent = rows["bytes_sent_per_worker_B"]
+    assert sent["leading"] == pytest.approx(sent["topk"], rel=1e-3)
+    assert rows.loc["leading", "build_up"] == 1 < rows.loc["topk", "build_up"]
+    (tmp_path / "own.py").write_text(TWO_METHODS.replace("rounds_down", "rounds_dawn"))
+    assert "rounds_dawn" in refused("compare", "--schemes", "topk,./own.py:Leading", "--workers", "4")
+
+
 def test_new_topologies_and_policies_run_once_installed(
     written: Path, installed: dict[str, str], tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
-from simnet.sparsifier_models.fp16 import rounded
+from simnet.sparsifier_models.dense import rounded
 from simnet.sparsifier_models.powersgd import near_square, orthonormal
 from simnet.sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
 from simnet.traces import files

@@ -798,12 +798,16 @@ def _(model, exchange):
 @by_hand("demo", "sparseloco")
 def _(model, exchange):
     n, P, tensors, k = model.parameters, model.workers, len(model.tensors), model.k
-    transform = [("cast", n / tensors)] * (2 * tensors * model.transforms)
+    transform = [("cast", n / tensors)] * (2 * tensors * model.traits.transforms)
     select = [("topk_segments", one.whole.size, 1, 0, one.number) for one in model.tensors]
     of_each = [("gather", k / tensors)] * tensors
     if model.options.bins is not None:
         of_each += [("norm", k / tensors), ("cast", k / tensors)] * tensors
-    kept = [*[("scatter", k / tensors)] * tensors, *transform, *[("sum", n / tensors)] * (tensors * model.transforms)]
+    kept = [
+        *[("scatter", k / tensors)] * tensors,
+        *transform,
+        *[("sum", n / tensors)] * (tensors * model.traits.transforms),
+    ]
     return Doing([*transform, *select, *of_each, *kept], [], [*[("scatter", k / tensors)] * (P * tensors), *transform])
 
 
@@ -837,7 +841,7 @@ def _(model, exchange):
     n, k = model.parameters, model.k
     if exchange.selected[0] == n:
         return Doing([], [], [])
-    difference = [("sum", n)] * model.tracks
+    difference = [("sum", n)] * model.traits.tracks
     work = [*difference]
     for one in model.wholes:
         if one.columns > 1:
@@ -941,4 +945,5 @@ def test_every_case_has_some_sizes():
 
 def test_every_closed_form_of_every_scheme_is_held_against_its_messages():
     for name, scheme in SCHEMES.items():
-        assert {function for one in CASES if one.name == name for function in one.functions} == set(scheme.costs), name
+        held = {function for one in CASES if one.name == name for function in one.functions}
+        assert held == set(scheme.traits.costs), name

@@ -22,7 +22,7 @@ from simnet.traces import recorded, synthetic
 from simnet.traces.sharded import ShardedSource
 from test_checkpoints import FEEDBACK, JOBS, assert_same, job, killed_after, run
 
-SEPARABLE = sorted(name for name, scheme in SCHEMES.items() if scheme.separable)
+SEPARABLE = sorted(name for name, scheme in SCHEMES.items() if scheme.traits.separable)
 
 
 class Here:

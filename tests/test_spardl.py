@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from gradients import gradients_of, jobs
 from looping import each
 from simnet.sparsifier_models import spar_short_blocks
-from simnet.sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
-from simnet.sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
+from simnet.sparsifier_models.spar_reduce_scatter import (
+    Adaptive,
+    Entries,
+    adapted,
+    add,
+    merged,
+    spar_reduce_scatter,
+    srs_rounds,
+    srs_route,
+    started,
+)
 from simnet.sparsifier_models.spardl import SparDL, SparDLOptions
 from simnet.sparsifier_models.steps import in_order
 

@@ -17,7 +17,6 @@ from simnet.costs.devices import load_device
 from simnet.sparsifier_models import SCHEMES, create, mstopk, names, scheme
 from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
 from simnet.sparsifier_models.selection import entries_kept, take_mean, top_k
-from states import same_state
 from variants import made, variants_of
 
 EPS = float(np.finfo(np.float32).eps)
@@ -433,56 +432,6 @@ def test_released_star_selects_at_the_broadcasting_worker_only():
 
 
 # What policies look at: gains of candidate densities, staleness, change of the gain
-
-GAIN_VARIANTS = [
-    ("topk", {}),
-    ("topk", {"compat": "released"}),
-    *(
-        ("artopk", {"selection": selection, "compat": compat})
-        for selection in ("star", "var")
-        for compat in ("paper", "released")
-    ),
-]
-CANDIDATES = [0.1, 0.033, 0.011, 0.004, 0.001]
-
-
-@given(st.sampled_from(GAIN_VARIANTS), jobs(200, KINDS), st.sampled_from([0, 1, 3, 25]))
-def test_gains_are_those_that_the_exchange_has_at_each_density(variant, job, steps):
-    workers, parameters, density, kind, seed = job
-    model = made(variant, workers, parameters, density, layers=(parameters,))
-    for step in range(steps):
-        model.exchange(gradients_of(kind, workers, parameters, seed + step))
-    gradients, before = gradients_of(kind, workers, parameters, seed + steps), model.save()
-    densities = [*CANDIDATES, density, 0.5, 1.0]
-    gains = model.gains(gradients, densities)
-    assert same_state(model.save(), before)
-    for found, candidate in zip(gains, densities, strict=True):
-        twin = made(variant, workers, parameters, density, layers=(parameters,))
-        twin.restore(before)
-        twin.density = candidate
-        stats = twin.exchange(gradients).stats
-        expected = stats["gain"]
-        if variant[0] == "artopk" and variant[1]["compat"] == "released":
-            expected = np.sqrt(stats["worker_gain"][int(stats["broadcaster"])])
-        assert found == pytest.approx(expected, rel=1e-12)
-    assert (np.diff(model.gains(gradients, sorted(CANDIDATES))) >= -1e-12).all() or variant[1].get("selection") == "var"
-
-
-def test_gains_are_refused_as_an_exchange_would_be():
-    for name in ("topk", "artopk"):
-        model = create(name, 2, 4, 0.5)
-        rows = np.ones((2, 4), dtype=np.float32)
-        with pytest.raises(ValueError, match="must have shape"):
-            model.gains(rows[:1], [0.5])
-        with pytest.raises(ValueError, match="float32, got float64"):
-            model.gains(rows.astype(np.float64), [0.5])
-        with pytest.raises(ValueError, match="worker 1, with its residual, must be finite"):
-            model.gains(f32([[0, 0, 0, 0], [np.nan, 0, 0, 0]]), [0.5])
-        with pytest.raises(ValueError, match="density must be > 0 and <= 1, got 0"):
-            model.gains(rows, [0.5, 0])
-        with pytest.raises(ValueError, match="densities must hold one at least"):
-            model.gains(rows, [])
-        assert model.density == 0.5
 
 
 @pytest.mark.parametrize("compat", ["paper", "released"])

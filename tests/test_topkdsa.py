@@ -241,7 +241,7 @@ def test_split_allgather_of_the_released_code_drops_what_is_next_to_nothing():
         model = create("topkdsa", 2, 4, 1.0, algorithm="split_allgather", compat=compat)
         exchange = model.exchange(rows)
         np.testing.assert_array_equal(exchange.update, f32(update))
-        assert model.conserves == (lost is None)
+        assert model.traits.conserves == (lost is None)
         assert exchange.stats.get("lost") == (None if lost is None else pytest.approx(lost))
 
 
@@ -323,7 +323,7 @@ def test_the_released_code_loses_the_kth_entry_of_each_worker():
     gradients = gradients_of("normal", 5, 400, 0)
     model = create("topkdsa", 5, 400, 0.05, compat="released")
     exchange = model.exchange(gradients)
-    assert not model.conserves
+    assert not model.traits.conserves
     assert exchange.selected.tolist() == [19] * 5
     kth = [np.argsort(-np.abs(row))[19] for row in gradients]
     lost = np.zeros(400)
@@ -333,9 +333,9 @@ def test_the_released_code_loses_the_kth_entry_of_each_worker():
     assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lost), rel=1e-6)
     for algorithm in ALGORITHMS:
         right = create("topkdsa", 5, 400, 0.05, algorithm=algorithm)
-        assert right.conserves
+        assert right.traits.conserves
         assert right.exchange(gradients).selected.tolist() == [20] * 5
-    assert create("topkdsa", 5, 400, 0.05, algorithm="recursive_doubling", compat="released").conserves
+    assert create("topkdsa", 5, 400, 0.05, algorithm="recursive_doubling", compat="released").traits.conserves
 
 
 def test_density_one_is_dense_and_the_mean():

@@ -7,8 +7,11 @@ import pytest
 
 from gradients import gradients_of
 from looping import each
-from simnet.sparsifier_models import create, loco, qgz, sdp4bit
-from simnet.sparsifier_models.group_codes import (
+from simnet.sparsifier_models import create, qgz, sdp4bit
+from simnet.sparsifier_models.qgz import groups_of
+from simnet.sparsifier_models.sdp4bit import weight_difference
+from simnet.sparsifier_models.two_hop import (
+    Nodes,
     from_nibbles,
     nearest,
     nibbles,
@@ -16,9 +19,6 @@ from simnet.sparsifier_models.group_codes import (
     stochastic,
     weight_groups,
 )
-from simnet.sparsifier_models.qgz import groups_of
-from simnet.sparsifier_models.sdp4bit import weight_difference
-from simnet.sparsifier_models.two_hop import Nodes
 
 GOLDEN = Path(__file__).parent / "golden" / "compressors"
 P = 4
@@ -48,7 +48,6 @@ def sent(monkeypatch):
         monkeypatch.setattr(module, name, remembers)
 
     watched(qgz, "nearest")
-    watched(loco, "nearest")
     watched(sdp4bit, "stochastic")
     return seen
 
@@ -256,7 +255,7 @@ def test_loco_comes_nearer_to_the_sum_than_qgz():
     assert off["loco"] < 0.8 * off["qgz"]
     # It is no residual: what is lost does not come back in full.
     model = create("loco", P, 6144, **options)
-    assert not model.conserves
+    assert not model.traits.conserves
     assert model.exchange(gradients[0]).stats["lost"] > 0.1 * off["qgz"]
     without = create("loco", P, 6144, error_feedback=False, **options)
     plain = create("qgz", P, 6144, **options)

@@ -19,9 +19,9 @@ from simnet.topologies import multi_gpu_nodes, star, wan_of_clusters
 
 LINKS = {"intra_latency": 2e-6, "intra_bandwidth": 1e11, "nic_latency": 5e-5, "nic_bandwidth": 1.25e9}
 OVER_NODES = [name for name, one in SCHEMES.items() if "ranks_per_node" in one.option_type.__dataclass_fields__]
-BETWEEN = sorted(name for name, one in SCHEMES.items() if not one.by_tensors and name not in OVER_NODES)
+BETWEEN = sorted(name for name, one in SCHEMES.items() if not one.traits.by_tensors and name not in OVER_NODES)
 
-FEEDBACK = [one for one in BETWEEN if (made := create(one, 4, 64, layers=(64,))).conserves and made.keeps]
+FEEDBACK = [one for one in BETWEEN if (made := create(one, 4, 64, layers=(64,))).traits.conserves and made.keeps]
 
 
 def gradients(workers, parameters, seed=0):

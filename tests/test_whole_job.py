@@ -35,12 +35,12 @@ def test_what_has_a_fixed_volume_sends_the_same_of_any_gradients(name):
         size = np.exp(spread * random.standard_normal((5, 1024)))
         exchanges = [model.exchange((size * random.standard_normal((5, 1024))).astype(np.float32)) for _ in range(5)]
         sent.append([one.schedule.bytes_sent().tolist() for one in exchanges])
-    if scheme(name).fixed_volume:
+    if scheme(name).traits.fixed_volume:
         assert sent[0] == sent[1] == sent[2]
 
 
 def test_most_schemes_that_follow_gradients_are_known_to():
-    followers = {name for name in sparsifier_models.names() if not scheme(name).fixed_volume}
+    followers = {name for name in sparsifier_models.names() if not scheme(name).traits.fixed_volume}
     assert {"oktopk", "topkdsa", "exdyna", "micro", "gaussiank", "dgc", "sidco", "redsync"} <= followers
     assert followers.isdisjoint({"dense", "fp16", "topk", "artopk", "gtopk", "spardl", "signsgd", "powersgd"})
 

@@ -20,7 +20,7 @@ from simnet.parallel import fsdp2, time_step, wrap_units
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names
-from simnet.sparsifier_models.held import under_way
+from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
 from simnet.studies import comparison

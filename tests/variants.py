@@ -2,7 +2,7 @@
 
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
-from simnet.sparsifier_models.gaussiank import RULES
+from simnet.sparsifier_models.thresholded import RULES
 
 CCLOCO = {"code": "ccloco", "decay": 0.999, "topk": 32, "bins": None}
 TEMPLAR = {"code": "templar", "topk": 64}

@@ -6,7 +6,6 @@ from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.selection import Values, take_mean
-from simnet.sparsifier_models.steps import in_order
 
 
 class Rotating(Sparsifier):
@@ -20,12 +19,4 @@ class Rotating(Sparsifier):
         indices = (self.iteration * k + np.arange(k)) % n
         update, sent = take_mean(corrected, indices)  # what is left in `corrected` becomes the residual
         values = allreduce_ring(P, k * self.wire.value_bytes)
-        schedule, kernels = in_order(P, DeviceOp("gather", k), values, DeviceOp("scatter", k))
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(P, k),
-            union=k,
-            sent=sent,
-            kernels=kernels,
-        )
+        return self._make_exchange(update, [DeviceOp("gather", k), values, DeviceOp("scatter", k)], sent, union=k)

@@ -10,10 +10,8 @@ import numpy as np
 
 from simnet.base.rng import stream
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, SORT_METHOD, VALUE_CODES
-from simnet.sparsifier_models.index_codes import decode_indices, encode_indices
-from simnet.sparsifier_models.packing import Bytes
+from simnet.sparsifier_models.codes import Bytes, decode_indices, decode_values, encode_indices, encode_values
 from simnet.sparsifier_models.selection import Indices, Values
-from simnet.sparsifier_models.value_codes import decode_values, encode_values
 
 KernelCall: TypeAlias = Callable[[], object]
 

@@ -18,7 +18,7 @@ from simnet.hooks.messages import GroupMessages
 from simnet.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
-from simnet.sparsifier_models.value_codes import LARGEST
+from simnet.sparsifier_models.codes import LARGEST
 
 if TYPE_CHECKING:
     from torch import Tensor

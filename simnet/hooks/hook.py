@@ -397,11 +397,11 @@ class Hook:
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
         model.iteration = self.iteration
         kept = self.residuals.kept(bucket)
-        if not (model.keeps_residual and model.options.error_feedback):
+        if not model.keeps:
             if kept is not None:
                 flat.add_(kept)
                 self.residuals.drop(bucket)
-            given = flat if not model.keeps_residual or model.name == "fp16" else flat.clone()
+            given = flat if not model.traits.keeps_residual or model.name == "fp16" else flat.clone()
         elif kept is None:
             given = flat.clone()
             self.residuals.keep(bucket, given)

@@ -137,7 +137,7 @@ class SparsifierSet:
         """Remember what schemes keep beside residuals, for who is left if an exchange is interrupted."""
         if self._job.failures:
             self._beside = {
-                label: [{name: getattr(model, name) for name in model.kept_beside} for model in models]
+                label: [{name: getattr(model, name) for name in model.traits.auxiliary_state} for model in models]
                 for label, models in self._models.items()
             }
 
@@ -207,7 +207,7 @@ class SparsifierSet:
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
         """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
         (models, *others) = (self._models[one.label] for one in shortlist)
-        if not others and len(models) == 1 and models[0].keeps and not models[0].reads_gradients:
+        if not others and len(models) == 1 and models[0].keeps and not models[0].traits.reads_gradients:
             adds = self.training.adding(where.batch, where.active)
             if adds is not None:
                 return adds

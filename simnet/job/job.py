@@ -119,7 +119,7 @@ class Overlap:
         The same of the first bucket [byte] (1 MiB in PyTorch unless a size is given); default: as `bucket`.
     exchanges : {"all", "able"}
         Whether all exchanges go beside the backward pass, or those whose implementation can, as
-        `simnet.sparsifier_models.Sparsifier.overlaps` says.
+        `simnet.sparsifier_models.Traits.overlaps` says.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
     overlap = job.overlap
     if overlap is None or overlap.exchanges == "all":
         return overlap
-    return overlap if all(sparsifier_models.scheme(one.scheme).overlaps for one in exchanges) else None
+    return overlap if all(sparsifier_models.scheme(one.scheme).traits.overlaps for one in exchanges) else None
 
 
 def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:

@@ -104,7 +104,7 @@ class StrategySet:
             self._strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))
         ways = self._strategy.ways
         check_feedback({one.label: way[0].options.error_feedback for one, way in zip(candidates, ways, strict=False)})
-        afresh = [model.name for way in ways for model in way if not model.restarts]
+        afresh = [model.name for way in ways for model in way if not model.traits.is_restartable]
         if afresh and (job.elastic or job.failures):
             why = "its first exchanges are of another kind, and would come again whenever others take part"
             raise ValueError(f"{afresh[0]} is for workers that all stay: {why}")

@@ -20,7 +20,7 @@ from simnet.job.local_steps import start_strategy
 from simnet.job.steps import StepSet
 from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
-from simnet.sparsifier_models.held import under_way
+from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import Strategy
 from simnet.traces.source import Evaluable, begin_training, cached_source
 
@@ -42,7 +42,7 @@ class WorkerMemory(NamedTuple):
     `residual` and `state` are those of the scheme; `masks` take a byte an entry; `outer` are the global parameters of a
     strategy and their optimiser's state. `in_flight` is what a strategy has sent and not received, or what sharded
     steps gather and reduce at a time. `received` are the messages that arrive together; see
-    `simnet.sparsifier_models.held.under_way`.
+    `simnet.sparsifier_models.steps.under_way`.
     """
 
     parameters: float
@@ -128,7 +128,7 @@ def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
         received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
     held, arrays = model.held_bytes(), model.save()
     residual = held.pop("residual", 0.0)
-    moments = sum(held.pop(name, 0.0) for name in model.moments)
+    moments = sum(held.pop(name, 0.0) for name in model.traits.moments)
     # A flag for each entry, in contrast to one for each worker.
     masks = sum(held.pop(name) for name in list(held) if name in arrays and _is_mask(arrays[name], model.parameters))
     return MemoryUse(residual, sum(held.values()), masks, moments, received)
@@ -136,7 +136,7 @@ def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
 
 def _has_fixed_size(model: Sparsifier) -> bool:
     """Return whether what an exchange sends, and leaves, is as much whatever the gradients, and whichever exchange."""
-    return model.fixed_volume and model.restarts
+    return model.traits.fixed_volume and model.traits.is_restartable
 
 
 def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:

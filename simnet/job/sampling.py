@@ -153,7 +153,7 @@ class RecordedExchanges(SparsifierSet):
 
     def follows_gradients(self, candidate: Candidate) -> bool:
         """Return whether what a candidate sends depends on the gradients."""
-        return not all(model.fixed_volume for model in self._maker(candidate).of(candidate))
+        return not all(model.traits.fixed_volume for model in self._maker(candidate).of(candidate))
 
     def made(self, candidate: Candidate) -> int:
         """Return how many exchanges of a candidate have been made."""

@@ -41,10 +41,10 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> I
     if job.strategy is not None:
         raise InputError("under job.strategy all workers are in one place", file=option)
     schemes = sparsifier_models.usable()
-    able = ", ".join(sorted(name for name, scheme in schemes.items() if scheme.separable))
+    able = ", ".join(sorted(name for name, scheme in schemes.items() if scheme.traits.separable))
     for name, policy in policies.items():
         for candidate in policy.candidates:
-            if names_file(candidate.scheme) or not sparsifier_models.scheme(candidate.scheme).separable:
+            if names_file(candidate.scheme) or not sparsifier_models.scheme(candidate.scheme).traits.separable:
                 raise InputError(
                     f"policy {name!r} exchanges by {candidate.scheme}, which takes the gradients of all workers in one "
                     f"place; allowed: {able}",

@@ -14,10 +14,9 @@ from simnet.base.checks import check_int
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Groups, Phase
 from simnet.parallel.units import Unit
-from simnet.sparsifier_models.group_codes import SCALE_BYTES, weight_groups
 from simnet.sparsifier_models.qgz import BITS, groups_of
 from simnet.sparsifier_models.sdp4bit import FIRST_BITS, HADAMARD, SECOND_BITS, WEIGHT_BITS
-from simnet.sparsifier_models.two_hop import Hop, Nodes
+from simnet.sparsifier_models.two_hop import SCALE_BYTES, Hop, Nodes, weight_groups
 
 Waits: TypeAlias = Iterable[int | None]
 """Numbers of nodes that a call waits for; None counts for none."""

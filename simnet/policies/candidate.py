@@ -18,13 +18,11 @@ from simnet.collectives import registry
 from simnet.costs import NodeLinks
 from simnet.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
 from simnet.sparsifier_models.artopk import ARTopk
-from simnet.sparsifier_models.dense import Dense
-from simnet.sparsifier_models.fp16 import FP16
+from simnet.sparsifier_models.dense import FP16, Dense
 from simnet.sparsifier_models.mstopk import MSTopk
 from simnet.sparsifier_models.options import Options, option_values
 from simnet.sparsifier_models.randomk import Randomk
-from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
-from simnet.sparsifier_models.topka import TopkA
+from simnet.sparsifier_models.topk import LayerwiseTopk, Topk, TopkA
 from simnet.sparsifier_models.two_level import AUTO, OWN, TwoLevel, sizes_of
 from simnet.sparsifier_models.wire import ADDED_UP
 
@@ -224,9 +222,9 @@ def _sends_as_by_default(options: Options) -> bool:
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
     """Return the first closed form of a scheme, with k entries selected; None if it needs more arguments."""
-    if not scheme.costs:
+    if not scheme.traits.costs:
         return None
-    cost = scheme.costs[0]
+    cost = scheme.traits.costs[0]
     names = signature(cost).parameters
     if {name for name, one in names.items() if one.default is Parameter.empty} - {"alpha", "beta", "M", "c", "N"}:
         return None

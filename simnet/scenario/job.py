@@ -291,13 +291,16 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
         # What a scheme refuses is said where exchanges are tried.
         with suppress(ValueError):
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
-        if model is not None and not model.reads_gradients:
+        if model is not None and not model.traits.reads_gradients:
             drawn, entries = job.gradients.synthetic, _entries(job)
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(P, entries, lasts=more, turns=more)
             adds = drawn is not None and model.keeps and compiled_loops_for(P * entries) is not None
-            (all_of, one), sent = model.room, _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density))
+            (all_of, one), sent = (
+                model.traits.memory_factor,
+                _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density)),
+            )
             # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
             return shared + (2.0 - adds + all_of + sent) * P + one
     # Exploration has a residual of its own beside that of the candidate, and those who go on without the dead have that
@@ -312,7 +315,9 @@ def _whole(config: schema.Config, label: str) -> bool:
     if not isinstance(overlap, schema.Overlap):
         return True
     with suppress(ValueError):
-        return overlap.exchanges == "able" and not sparsifier_models.scheme(config.exchanges[label].scheme).overlaps
+        return (
+            overlap.exchanges == "able" and not sparsifier_models.scheme(config.exchanges[label].scheme).traits.overlaps
+        )
     return False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class ARCTopkOptions(TrackingOptions):
     """Options of `ARCTopk`; ``momentum``, ``eta`` and ``start`` are those of EF21.
 
@@ -67,7 +65,7 @@ class Whole(NamedTuple):
     columns: int
 
 
-class ARCTopk(Tracking):
+class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=False, costs=(arctopk,)):
     """ARC-Top-K: every tensor keeps the same rows at all workers, so that no indices travel.
 
     All workers multiply a matrix A by the same random V of r columns, an all-reduce makes the mean of these sketches
@@ -100,17 +98,12 @@ class ARCTopk(Tracking):
     """
 
     name = "arctopk"
-    restarts = False
-    by_tensors = True
     paper = "ARC-Top-K, 2025, arXiv 2510.26709"
-    costs = (arctopk,)
-    option_type = ARCTopkOptions
     options: ARCTopkOptions
-    reads_gradients = False
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        self.fixed_volume = not self.options.warm_up and not self.tracks
+        self._set_traits(fixed_volume=not self.options.warm_up and not self.traits.tracks)
         self.matrices = []
         shapes = self.shapes or ((parameters,),)
         for (place, _), true in zip(places(shapes), self.true_shapes or shapes, strict=True):
@@ -146,7 +139,7 @@ class ARCTopk(Tracking):
         return apportion(shares, rows, columns)
 
     @property
-    def most(self) -> int:
+    def max_selected(self) -> int:
         """Entries that a worker may select: all, as there are dense exchanges."""
         return self.parameters
 
@@ -189,24 +182,17 @@ class ARCTopk(Tracking):
                 sent[worker] = squared_norm(values)
                 total += values
                 row[indices] = 0
-                if self.tracks:
+                if self.traits.tracks:
                     tracked[worker, indices] += values
-            if self.tracks:
+            if self.traits.tracks:
                 update = self._track(tracked)
             else:
                 update = np.zeros(n, dtype=np.float32)
                 update[indices] = total / P
-        if self.tracks and not warming:
+        if self.traits.tracks and not warming:
             stats["distance"] = np.sqrt(squared_norms(corrected)) if not dense else np.zeros(self.workers)
-        schedule, kernels = self._in_order((dense, union), lambda: self._steps(dense, union))
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, union),
-            kernels=kernels,
-            union=union,
-            sent=sent,
-            stats=stats,
+        return self._make_exchange(
+            update, self._steps(dense, union), sent, key=(dense, union), union=union, stats=stats
         )
 
     def _rows(self, which: int, one: Matrix, k: int, corrected: Values) -> Indices:
@@ -223,8 +209,7 @@ class ARCTopk(Tracking):
         norms: Values = np.sqrt(np.square(sketch / self.workers).sum(axis=0)).astype(np.float32)
         kept = top_k(norms, k)
         entries = (kept[:, np.newaxis] * one.columns + np.arange(one.columns)).ravel()
-        found: Indices = one.place.start + entries[entries < size]
-        return found
+        return np.asarray(one.place.start + entries[entries < size])
 
     def _steps(self, dense: bool, k: int) -> Iterator[Step]:
         """Yield what workers do: sketch and select tensor by tensor, then pack k entries of rows and reduce them."""
@@ -232,7 +217,7 @@ class ARCTopk(Tracking):
         if dense:
             yield self._reduced("dense", value * self._entries_of_model())
             return
-        yield from [DeviceOp("sum", n)] * self.tracks
+        yield from [DeviceOp("sum", n)] * self.traits.tracks
         for one in self.wholes:
             matrix = one.columns > 1
             sketch = one.rows * (self.options.rank if matrix else 1)
@@ -243,7 +228,7 @@ class ARCTopk(Tracking):
         yield DeviceOp("gather", k)
         yield self._reduced("rows", value * scale * k)
         yield DeviceOp("scatter", k, launches=2)
-        yield from [DeviceOp("sum", n)] * self.tracks
+        yield from [DeviceOp("sum", n)] * self.traits.tracks
 
     def _entries_of_model(self) -> float:
         """Return the entries of all tensors of the model."""

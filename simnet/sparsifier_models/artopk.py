@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -20,16 +19,15 @@ from simnet import collectives
 from simnet.base.arrays import Adds
 from simnet.base.rows import apply_to_row, map_rows
 from simnet.collectives import registry
-from simnet.costs import artopk_ring, artopk_tree, var_overhead
+from simnet.costs import artopk_ring, artopk_tree, cltk, var_overhead
 from simnet.costs.devices import DeviceOp
 from simnet.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
-from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
+from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.options import Allgather, Allreduce, Options
 from simnet.sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
-from simnet.sparsifier_models.steps import Step, in_order
-from simnet.sparsifier_models.value_codes import read_back, reader
+from simnet.sparsifier_models.steps import Step, reduce_values
 from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
 
 WINDOW, DECAY = 25, 0.001
@@ -55,7 +53,6 @@ def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArr
     return np.asarray(np.tensordot(weights / weights.sum(), window[-size:], axes=1))
 
 
-@dataclass(frozen=True, kw_only=True)
 class ARTopkOptions(Options):
     """Options of `ARTopk`.
 
@@ -78,7 +75,9 @@ class ARTopkOptions(Options):
     monitored: bool = False
 
 
-class ARTopk(Sparsifier):
+class ARTopk(
+    Sparsifier, overlaps=True, separable=True, memory_factor=(0.0, 1.0), costs=(artopk_ring, artopk_tree, var_overhead)
+):
     """AR-Topk, Algorithm 1, with STAR or VAR selection of the broadcasting worker.
 
     With ``compat="released"`` worker 0 is the first to broadcast in STAR, where only the broadcasting worker selects;
@@ -119,20 +118,17 @@ class ARTopk(Sparsifier):
 
     name = "artopk"
     # `simnet.hooks`, measured with several buckets.
-    overlaps = True
-    separable = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
-    costs = (artopk_ring, artopk_tree, var_overhead)
     # The update.
-    room = (0.0, 1.0)
-    option_type = ARTopkOptions
     options: ARTopkOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        self.fixed_volume = self.options.selection == "star" and self.options.indices not in VARYING_CODES
         self._released = self.options.compat == "released"
-        self.reads_gradients = self._released and self.options.selection == "var"
+        self._set_traits(
+            fixed_volume=self.options.selection == "star" and self.options.indices not in VARYING_CODES,
+            reads_gradients=self._released and self.options.selection == "var",
+        )
         self._window = np.zeros((0, workers))
         self._staleness = np.zeros(workers, dtype=np.int64)
         # Rows of density and gain, of the last exchanges at one density.
@@ -160,55 +156,6 @@ class ARTopk(Sparsifier):
         }
         return exchange
 
-    def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
-        """Return the compression gain g_t that an exchange of `gradients` would have at each density.
-
-        The state stays as it is, and a worker goes through its whole gradient once to select for all densities.
-
-        Parameters
-        ----------
-        gradients : ndarray of float32, shape (P, n)
-        densities : sequence of float
-            Candidates, each in (0, 1]; 0.1, 0.033, 0.011, 0.004 and 0.001 in the paper.
-
-        Returns
-        -------
-        ndarray of float64, shape (len(densities),)
-
-        Raises
-        ------
-        ValueError
-            If the gradients are not what `exchange` takes, or a density is out of range.
-
-        Examples
-        --------
-        >>> model = ARTopk(workers=2, parameters=4, density=0.25)
-        >>> model.gains(np.array([[4, 3, 1, 2], [0, 3, 1, 4]], dtype=np.float32), [0.25, 0.5])
-        array([0.35714286, 0.67857143])
-        """
-        fresh, counts = self._checked(gradients, "gradients"), counts_at(self, densities)
-        selections: dict[int, list[Indices]] = {}
-        norms = np.zeros((self.workers, len(counts)))
-        for worker, row in enumerate(corrected_rows(fresh, self._residual)):
-            if self.options.selection == "var" or worker == self.turn:
-                selections[worker] = nested_top_k(row, counts)
-                norms[worker] = [squared_norm(row[indices]) for indices in selections[worker]]
-        sources = [self.turn] * len(counts)
-        if self.options.selection == "var":
-            compared = norms.T
-            if self._released:
-                compared = np.tile(windowed_mean(self._norms_with(fresh), WINDOW, DECAY), (len(counts), 1))
-            sources = [_first_largest(one) for one in compared]
-        sent, given = np.zeros((self.workers, len(counts))), np.zeros(self.workers)
-        code = self.options.values or "float32"
-        for worker, row in enumerate(corrected_rows(fresh, self._residual)):
-            given[worker] = squared_norm(row)
-            taken = (row[selections[source][c]] for c, source in enumerate(sources))
-            sent[worker] = [squared_norm(read_back(values, code)) for values in taken]
-        if not self._released:
-            return gain(sent.sum(axis=0), float(given.sum()))
-        return np.sqrt([gain(sent[source, c], given[source]) for c, source in enumerate(sources)])
-
     @property
     def codes(self) -> Codes:
         """Every code of indices, and values that can be added up."""
@@ -221,27 +168,15 @@ class ARTopk(Sparsifier):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         broadcaster, indices, stats = self._choose(corrected, gradients)
-        left = np.zeros(self.workers)
-        update, sent = take_mean(corrected, indices, self._row_of_zeros(), left, reader(self.options.values))
+        update, sent = take_mean(corrected, indices, read=reader(self.options.values))
         k = indices.size
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":
             selected[np.arange(self.workers) != broadcaster] = 0
         nbytes = float(self.wire.indices(indices, (0, self.parameters))[0])
-        if self.options.indices in VARYING_CODES:
-            schedule, kernels = in_order(self.workers, *self._steps(broadcaster, selected, nbytes))
-        else:
-            schedule, kernels = self._in_order((broadcaster, k), lambda: self._steps(broadcaster, selected, nbytes))
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=selected,
-            kernels=kernels,
-            union=k,
-            sent=sent,
-            stats=stats,
-            left=left,
-        )
+        key = None if self.options.indices in VARYING_CODES else (broadcaster, k)
+        steps = self._steps(broadcaster, selected, nbytes)
+        return self._make_exchange(update, steps, sent, key=key, selected=selected, union=k, stats=stats)
 
     def _choose(self, corrected: Values, gradients: Values) -> tuple[int, Indices, dict[str, Any]]:
         """Return the broadcasting worker, its indices, and what is to be said about the choice."""
@@ -284,11 +219,7 @@ class ARTopk(Sparsifier):
         yield from wire.decoding_kernels(k, self.parameters, 1, values=False)
         if self.options.monitored:
             yield from [broadcast(wire.scalar_bytes)] * 2
-        yield DeviceOp("gather", k)
-        yield from wire.value_kernels(k)
-        yield registry.find("all_reduce", self.options.collective).schedule(self.workers, k * wire.value_bytes)
-        yield from wire.reading_kernels(k)
-        yield DeviceOp("scatter", k, launches=2)
+        yield from reduce_values(self.workers, k, wire, self.options.collective)
 
     def _own_state(self) -> State:
         return {"window": self._window, "staleness": self._staleness, "gains": self._gains}
@@ -311,3 +242,76 @@ def _change(before: float, after: float) -> float:
     if before == 0:
         return float(after > 0)
     return abs(after - before) / before
+
+
+class CLTkOptions(Options):
+    """Options of `CLTk`.
+
+    Parameters
+    ----------
+    allreduce : str
+        How the values are reduced.
+    """
+
+    allreduce: Allreduce = "ring"
+
+
+class CLTk(Sparsifier, fixed_volume=True, separable=True, reads_gradients=False, rounds_down=True, costs=(cltk,)):
+    """CLT-k, cyclic local top-k: in iteration t worker t mod P broadcasts the indices of its k largest entries.
+
+    All workers run the top-k, but only the broadcaster's counts. ``bits`` is 64 k + 32 k at the widths of the released
+    code.
+
+    References
+    ----------
+    C.-Y. Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed
+    Training", NeurIPS 2020, arXiv 2104.11125; as released with ExDyna (Yoon and Oh, CCGrid 2024).
+
+    Examples
+    --------
+    >>> model = CLTk(workers=2, parameters=4, density=0.5)
+    >>> exchange = model.exchange(np.array([[4, 3, 1, 0], [0, 5, 1, -8]], dtype=np.float32))
+    >>> exchange.update, exchange.stats["broadcaster"]
+    (array([2., 4., 0., 0.], dtype=float32), 0.0)
+    >>> model.residual
+    array([[ 0.,  0.,  1.,  0.],
+           [ 0.,  0.,  1., -8.]], dtype=float32)
+    >>> exchange.schedule.bytes_sent()
+    array([16.,  8.])
+    """
+
+    name = "cltk"
+    paper = "Chen et al., NeurIPS 2020, arXiv 2104.11125"
+    options: CLTkOptions
+
+    @property
+    def codes(self) -> Codes:
+        """Every code of indices, and values that can be added up."""
+        return GATHERED_AND_REDUCED
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        root = self.iteration % self.workers
+        indices, own = apply_to_row(partial(largest, k=self.k), corrected, root)
+        threshold = float(np.abs(own).min())
+        update, sent = take_mean(corrected, indices, read=reader(self.options.values))
+        k, wire = indices.size, self.wire
+        nbytes = float(wire.indices(indices, (0, self.parameters))[0])
+        pairs = k * wire.entry_bytes if wire.encoding is None else nbytes + k * wire.value_bytes
+        broadcast = collectives.broadcast_binomial(self.workers, nbytes, root)
+        return self._make_exchange(
+            update,
+            [
+                DeviceOp("topk", self.parameters),
+                *wire.encoding_kernels(k, self.parameters, ascending=False, values=False),
+                broadcast.in_phase("indices"),
+                *wire.decoding_kernels(k, self.parameters, 1, values=False),
+                *reduce_values(self.workers, k, wire, self.options.allreduce, "values"),
+            ],
+            sent,
+            union=k,
+            stats={
+                "broadcaster": float(root),
+                "threshold": threshold,
+                "bits": 8 * pairs if self.workers > 1 else 0.0,
+            },
+        )

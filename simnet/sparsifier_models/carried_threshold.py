@@ -7,9 +7,9 @@ hundreds of iterations where the threshold is scaled by half a per cent in each,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,15 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.base.rows import map_rows
+from simnet.costs import hardthreshold, threshold_allgather
 from simnet.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import State, checked_part
-from simnet.sparsifier_models.selection import Values, kth_magnitude
+from simnet.schedule import Schedule
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.gathered import Gathered
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Indices, Values, above, count_above, kth_magnitude
 from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
+from simnet.sparsifier_models.wire import EVERY, Codes, Wire
 
 SAMPLED = 256
 """Entries that a sample is to have above the threshold: its count is off by 6 %."""
@@ -79,7 +84,6 @@ def estimated_threshold(values: Values, worker: int, *, k: int, density: float, 
     return kth_magnitude(values, k) if places is None else kth_magnitude(values[places], SAMPLED)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CarriedThresholdOptions(UnionReducedOptions):
     """Options of schemes whose thresholds are carried from exchange to exchange.
 
@@ -94,13 +98,12 @@ class CarriedThresholdOptions(UnionReducedOptions):
     start: Literal["estimated", "published", "exact"] = "estimated"
 
 
-class CarriedThreshold(UnionReduced):
+class CarriedThreshold(UnionReduced, searches_threshold=True):
     """Common part: a scheme of this kind says what becomes of its thresholds from one exchange to the next."""
 
-    option_type = CarriedThresholdOptions
     options: CarriedThresholdOptions
-    searches_threshold = True
     ascending = True
+    threshold_option: ClassVar[str] = "initial_threshold"
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)
@@ -109,8 +112,12 @@ class CarriedThreshold(UnionReduced):
 
     @property
     def _given_threshold(self) -> float | None:
-        """The first threshold that an option gives."""
-        raise NotImplementedError
+        """The threshold that an option gives."""
+        found: float | None = getattr(self.options, self.threshold_option)
+        return found
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return above(values, float(self._threshold[worker]), strict=False)
 
     @property
     def _estimates(self) -> bool:
@@ -136,13 +143,10 @@ class CarriedThreshold(UnionReduced):
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
-            settings: dict[str, Any] = {
-                "k": self.k,
-                "density": self.density,
-                "seed": self.options.seed,
-                "iteration": self.iteration,
-            }
-            found = list(map_rows(partial(estimated_threshold, **settings), corrected, range(self.workers)))
+            estimate = partial(
+                estimated_threshold, k=self.k, density=self.density, seed=self.options.seed, iteration=self.iteration
+            )
+            found = list(map_rows(estimate, corrected, range(self.workers)))
         otherwise = self._threshold if self._threshold.size else self._first_threshold()
         return bounded(np.where(np.array(found) > 0, found, otherwise))
 
@@ -160,3 +164,223 @@ class CarriedThreshold(UnionReduced):
         threshold = checked_thresholds(state["threshold"], self.workers)
         density = checked_part(state, "threshold_density", np.float64, (), 0, 1)
         self._threshold, self._threshold_density = threshold, float(density)
+
+
+class HardThresholdOptions(CarriedThresholdOptions):
+    """Options of `HardThreshold`.
+
+    Parameters
+    ----------
+    form : {"fused", "original"}
+        How the entries travel: indices gathered and values reduced at their union, as in the codes released with
+        ExDyna, MiCRO and DEFT; or values and positions gathered, as in the code of the paper, where a worker keeps what
+        others selected and ``allreduce`` is not used.
+    threshold : float
+        The threshold, > 0. If not given, see `start`.
+    """
+
+    form: Literal["fused", "original"] = "fused"
+    threshold: Positive | None = None
+
+
+class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, threshold_allgather)):
+    """Hard threshold: each worker sends its entries of magnitude >= the threshold, if any.
+
+    The threshold is the published 1 / (2 sqrt(k)), or keeps k entries of the first gradients; nothing keeps it there.
+    With error feedback, more entries reach it from then on.
+
+    In the form ``original`` and on the wire ``released``, the workers gather the number of their entries and where
+    those of each layer start and end, 8 bytes each, then float32 values and int32 positions, both padded to the most.
+    On the wire ``paper`` each sends its values and positions.
+
+    References
+    ----------
+    A. Sahu et al., "Rethinking gradient sparsification as total error minimization", NeurIPS 2021, arXiv 2108.00951,
+    and its reference implementation; fused as released with ExDyna (Yoon and Oh, CCGrid 2024).
+
+    Examples
+    --------
+    >>> gradients = np.array([[4, 3, 1, 0], [0, 2, 1, -8]], dtype=np.float32)
+    >>> for form in ("fused", "original"):
+    ...     model = HardThreshold(workers=2, parameters=4, density=0.5, threshold=3, form=form)
+    ...     print(model.exchange(gradients).update, model.residual[1])
+    [ 2.   2.5  0.  -4. ] [0. 0. 1. 0.]
+    [ 2.   1.5  0.  -4. ] [0. 2. 1. 0.]
+    """
+
+    name = "hardthreshold"
+    paper = "Sahu et al., NeurIPS 2021, arXiv 2108.00951"
+    options: HardThresholdOptions
+    threshold_option = "threshold"
+
+    @property
+    def codes(self) -> Codes:
+        """Those of indices that are gathered and values that are reduced; every code in the original form."""
+        return super().codes if self.options.form == "fused" else EVERY
+
+    @property
+    def wire(self) -> Wire:
+        """The wire of an entry; the original form as released has int32 positions and int64 counts."""
+        wire = super().wire
+        if self.options.form == "fused" or self.options.index_bytes is not None or not wire.released:
+            return wire
+        return replace(wire, index_bytes=wire.index_bytes / 2)
+
+    @property
+    def enough(self) -> float:
+        """None where k selects nothing, as the threshold does not follow the gradients."""
+        return super().enough if self._estimates else 0.0
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        self._first = self._begins and self._estimates
+        if not self._estimates:
+            self._threshold = self._first_threshold()
+        elif self._first:
+            self._threshold = self._estimated(corrected)
+        self._threshold_density = self.density
+        if self.options.form == "fused":
+            exchange = super()._communicate(corrected, gradients)
+        else:
+            exchange = Gathered._communicate(self, corrected, gradients)
+            k_max = float(exchange.selected.max())
+            exchange.stats["k_max"] = k_max
+            if self.options.indices is None and self.options.values is None:
+                exchange.stats["bits"] = 8 * k_max * self.wire.entry_bytes if self.workers > 1 else 0.0
+        exchange.stats["threshold"] = self._threshold.copy()
+        return exchange
+
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        tensors = 1 if self.options.form == "fused" else max(1, len(self.layers))
+        estimate = self._estimating_kernels() if self._first else ()
+        return (*estimate, DeviceOp("scan", self.parameters / tensors, launches=tensors))
+
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
+        if self.options.form == "fused":
+            return super()._allgather(entries, nbytes)
+        wire, gather = self.wire, self.options.gather
+
+        def equal(each: float, phase: str) -> Schedule:
+            return gather(np.full(self.workers, each)).in_phase(phase)
+
+        if not wire.released:
+            return gather(nbytes).in_phase("entries")
+        L, k_max = max(1, len(self.layers)), int(entries.max())
+        return equal(wire.count_bytes, "counts").concat(
+            equal(L * wire.count_bytes, "starts"),
+            equal(L * wire.count_bytes, "ends"),
+            equal(k_max * wire.value_bytes, "values"),
+            equal(k_max * wire.index_bytes, "indices"),
+        )
+
+
+MARGIN = 0.05
+
+
+def sample_size(parameters: int) -> int:
+    """Return the size of a sample: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05.
+
+    Examples
+    --------
+    >>> sample_size(11_173_962), sample_size(400), sample_size(1)
+    (399, 200, 1)
+    """
+    return max(1, int(parameters / (1 + parameters * MARGIN * MARGIN)))
+
+
+def scaling(alpha: float, examined: float, density: float) -> float:
+    """Return the factor on a threshold: alpha beta gamma.
+
+    `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
+    threshold times alpha, `density` the target.
+
+    Examples
+    --------
+    >>> scaling(2.0, 0.01, 0.01), scaling(1.0, 0.0, 0.01) < 0.96 < 1.04 < scaling(1.0, 0.11, 0.01)
+    (2.0, True)
+    """
+    beta = 2.0 / (1.0 + math.exp(density - examined))
+    gamma = 0.95 if examined < 0.1 * density else 1.05 if examined > 10 * density else 1.0
+    return alpha * beta * gamma
+
+
+class SAGEOptions(CarriedThresholdOptions):
+    """Options of `SAGE`.
+
+    Parameters
+    ----------
+    initial_threshold : float
+        Threshold of the first iteration, > 0. If not given, see `start`.
+    """
+
+    initial_threshold: Positive | None = None
+
+
+class SAGE(CarriedThreshold, separable=True, costs=(hardthreshold,)):
+    """SAGE: thresholds that follow the mean magnitude of about 400 random entries, one threshold for each worker.
+
+    A sample that is all zero says nothing: the mean of the iteration before then stays, and alpha is 1.
+
+    References
+    ----------
+    D. Yoon, M. Jeong, S. Oh, "SAGE: toward on-the-fly gradient compression ratio scaling", Journal of Supercomputing,
+    2023, doi 10.1007/s11227-023-05120-7, and the reference implementation, fused as released with ExDyna.
+
+    Examples
+    --------
+    The gradients double, and so does the threshold, but for beta.
+
+    >>> model = SAGE(workers=1, parameters=1000, density=0.01, initial_threshold=3)
+    >>> gradients = np.ones((1, 1000), dtype=np.float32)
+    >>> gradients[0, :10] = 4
+    >>> _ = model.exchange(gradients)
+    >>> model.residual = np.zeros((1, 1000), dtype=np.float32)
+    >>> 5.5 < float(model.exchange(2 * gradients).stats["threshold"][0]) < 6.5
+    True
+    """
+
+    name = "sage"
+    paper = "Yoon et al., Journal of Supercomputing 2023, doi 10.1007/s11227-023-05120-7"
+    options: SAGEOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        # Of the iteration before; without entries before the first one.
+        self._mean = np.zeros(0)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        self._first = self._begins
+        mean = np.array(list(self._each(self._sampled_mean, corrected)))
+        if self._first:
+            self._threshold = self._estimated(corrected) if self._estimates else self._first_threshold()
+            self._threshold_density = self.density
+        else:
+            alpha = np.divide(mean, self._mean, out=np.ones(self.workers), where=(mean > 0) & (self._mean > 0))
+            mean = np.where(mean > 0, mean, self._mean)
+            factor = np.ones(self.workers)
+            examined = map_rows(partial(count_above, strict=False), corrected, (self._threshold * alpha).tolist())
+            for worker, count in enumerate(examined):
+                factor[worker] = scaling(float(alpha[worker]), count / self.parameters, self.density)
+            self._threshold = bounded(self._threshold * factor)
+        self._mean = mean
+        exchange = super()._communicate(corrected, gradients)
+        exchange.stats["threshold"] = self._threshold.copy()
+        return exchange
+
+    def _sampled_mean(self, values: Values, worker: int) -> float:
+        generator = stream(self.options.seed, "sage", self.iteration, worker)
+        drawn = values[generator.integers(self.parameters, size=sample_size(self.parameters))]
+        return float(np.abs(drawn).mean(dtype=np.float64))
+
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        # What the old threshold would select is counted first.
+        estimate = self._estimating_kernels() if self._estimates else ()
+        found = estimate if self._first else (DeviceOp("count", self.parameters),)
+        return (DeviceOp("gather", sample_size(self.parameters)), *found, DeviceOp("scan", self.parameters))
+
+    def _own_state(self) -> State:
+        return {**super()._own_state(), "mean": self._mean}
+
+    def _restore_own(self, state: State) -> None:
+        mean = checked_part(state, "mean", np.float64, np.shape(state["threshold"]), 0)
+        super()._restore_own(state)
+        self._mean = mean

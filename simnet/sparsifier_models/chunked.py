@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from simnet.base.arrays import Floats
+from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.costs import chunked_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
-from simnet.sparsifier_models.chunking import Blocks, Positions, alike, largest_of_each, mean_of_sent, places, tiles
-from simnet.sparsifier_models.error_buffer import BufferOptions
+from simnet.sparsifier_models.chunking import (
+    Blocks,
+    Positions,
+    alike,
+    largest_of_each,
+    mean_of_sent,
+    places,
+    tiles,
+    whole_rows,
+)
+from simnet.sparsifier_models.codes import packed_bytes
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.lookup_quantisers import Coded, statistical
-from simnet.sparsifier_models.options import Positive
-from simnet.sparsifier_models.packing import packed_bytes
+from simnet.sparsifier_models.options import BufferOptions, Decay, Positive
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
@@ -35,7 +43,6 @@ Bins = Annotated[int, Ge(2), Le(256)]
 """The type of an option that is a number of bins of a quantiser."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChunkedOptions(BufferOptions, GatheredOptions):
     """Options of schemes that send the largest entries of each block.
 
@@ -98,7 +105,7 @@ class Tensor(NamedTuple):
     parts: tuple[tuple[slice, Blocks], ...]
 
 
-class Chunked(Sparsifier):
+class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_allgather,)):
     """Common part: a scheme of this kind says how tensors are cut, what is transformed, and how many bits travel.
 
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the
@@ -118,16 +125,19 @@ class Chunked(Sparsifier):
     Statistics of its own: ``contributed``, shape (P,), bytes that a worker hands to the collectives.
     """
 
-    fixed_volume = True
-    by_tensors = True
-    costs = (chunked_allgather,)
-    option_type = ChunkedOptions
     options: ChunkedOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
         self.tensors = list(self._tensors())
-        self.reads_gradients = self.weights[1] != 1.0
+
+    def _option_traits(self) -> dict[str, Any]:
+        weights, to_mean = (self.options.decay, self.options.gain), self.options.mean_over == "workers"
+        return {
+            "weights": weights,
+            "reads_gradients": weights[1] != 1.0,
+            "conserves": to_mean and not self.traits.transforms,
+        }
 
     def _tensors(self) -> Iterator[Tensor]:
         """Yield the tensors of the model."""
@@ -141,16 +151,6 @@ class Chunked(Sparsifier):
             whole = self._blocks(true)
             same = math.prod(shape) == math.prod(true)
             yield Tensor(whole.number, whole, ((place, whole),) if same else tuple(alike(place, whole.size)))
-
-    @property
-    def weights(self) -> tuple[float, float]:
-        """Decay and gain."""
-        return self.options.decay, self.options.gain
-
-    @property
-    def conserves(self) -> bool:
-        """Whether the mean is that over all workers, of entries."""
-        return self.options.mean_over == "workers" and not self.transforms
 
     def _blocks(self, shape: tuple[int, ...]) -> Blocks:
         """Return how a tensor is cut."""
@@ -179,7 +179,7 @@ class Chunked(Sparsifier):
         indices = np.empty((blocks.number, k), dtype=np.min_scalar_type(blocks.size))
         kept = np.empty(indices.shape, dtype=np.float32)
         for few in blocks.few():
-            found = blocks.coefficients(cut[few]) if self.transforms else cut[few]
+            found = blocks.coefficients(cut[few]) if self.traits.transforms else cut[few]
             largest = largest_of_each(found, k)
             indices[few], kept[few] = largest, np.take_along_axis(found, largest, axis=1)
         if self.options.bins is None:
@@ -194,7 +194,7 @@ class Chunked(Sparsifier):
         for few in blocks.few():
             where, what = [one[few] for one in indices], [one[few] for one in values]
             found, touched = mean_of_sent(where, what, blocks.size, contributors)
-            mean[few] = blocks.entries(found) if self.transforms else found
+            mean[few] = blocks.entries(found) if self.traits.transforms else found
             union += touched
         return blocks.joined(mean), union
 
@@ -235,14 +235,13 @@ class Chunked(Sparsifier):
             update[place], touched = self._mean(indices, values, blocks)
             union += touched
             sent += squares
-        schedule, kernels = self._in_order("chunked", self._steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
+        return self._make_exchange(
+            update,
+            self._steps(),
+            sent,
+            key="chunked",
             selected=np.full(self.workers, self.k),
-            kernels=kernels,
             union=union,
-            sent=sent,
             stats={"threshold": threshold, "contributed": np.full(self.workers, self.contributed)},
         )
 
@@ -304,7 +303,7 @@ class Chunked(Sparsifier):
         # Kernels are told of a sample: in the end they count `scale` times.
         n, k = self.parameters, self.k
         # One pass for each axis.
-        transform = [DeviceOp("cast", n / tensors, launches=2 * tensors)] * self.transforms
+        transform = [DeviceOp("cast", n / tensors, launches=2 * tensors)] * self.traits.transforms
         yield from transform
         for one in self.tensors:
             number = max(1, round(one.number))
@@ -314,7 +313,173 @@ class Chunked(Sparsifier):
             yield from (DeviceOp(one, k / tensors, launches=tensors) for one in ("norm", "cast"))
         yield DeviceOp("scatter", k / tensors, launches=tensors)
         yield from transform
-        yield from [DeviceOp("sum", n / tensors, launches=tensors)] * self.transforms
+        yield from [DeviceOp("sum", n / tensors, launches=tensors)] * self.traits.transforms
         yield self._messages()
         yield DeviceOp("scatter", k / tensors, launches=self.workers * tensors)
         yield from transform
+
+
+class DeMoOptions(ChunkedOptions):
+    """Options of `DeMo`. ``gain`` is the learning rate in the released code, which divides it out again by a sign.
+
+    Parameters
+    ----------
+    decay : float
+        Of the error buffer; 0.999 in the released code, as ``chunk`` 64 and ``topk`` 32.
+    """
+
+    decay: Decay = 0.999
+
+
+class DeMo(Chunked, transforms=True):
+    """DeMo: decoupled momentum. The error buffer is the momentum, whose fast components are sent.
+
+    The update is the mean of the coefficients, transformed back: what a released optimiser takes the sign of. A density
+    counts coefficients. The released code sends indices of 8 bytes, though none exceeds 4095, and values as wide as
+    parameters: ``value_bytes=2`` in bfloat16. The gradient must not be averaged before.
+
+    What rounding makes of a transform and its inverse is lost as well.
+
+    References
+    ----------
+    B. Peng, J. Quesnelle, D. P. Kingma, "DeMo: Decoupled Momentum Optimization", 2024; code bloc97/DeMo, commit
+    0e48145.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> model = DeMo(workers=1, parameters=4, chunk=4, topk=1, decay=0.5)
+    >>> model.exchange(np.array([[1, 1, 1, 2]], dtype=np.float32)).update, model.residual
+    (array([1.25, 1.25, 1.25, 1.25], dtype=float32), array([[-0.25, -0.25, -0.25,  0.75]], dtype=float32))
+    """
+
+    name = "demo"
+    paper = "Peng et al., 2024, arXiv 2411.19870"
+    options: DeMoOptions
+
+
+Code = Literal["sparseloco", "ccloco", "templar"]
+"""The released code that a scheme follows."""
+
+_LARGEST_BLOCK = 4096
+# Templar's constant against a division by a norm of zero.
+_LEAST_NORM = 1e-8
+
+
+class SparseLoCoOptions(ChunkedOptions):
+    """Options of `SparseLoCo`. ``gain`` is the outer learning rate in the codes of SparseLoCo and CCLoco, else 1.
+
+    Parameters
+    ----------
+    code : {"sparseloco", "ccloco", "templar"}
+        The released code to follow.
+    decay : float
+        Of the error buffer: 0.95 in the codes of SparseLoCo and Templar, 0.999 in that of CCLoco.
+    topk : int, optional
+        Entries to keep of a block of C x C (``sparseloco``; other blocks keep as large a share, at least one entry), or
+        of any block: CCLoco keeps 32, Templar 64. If None, the density decides.
+    bins : int, optional
+        As of `ChunkedOptions`: 4, and None in the code of CCLoco.
+    dct : bool
+        Whether blocks are transformed as in DeMo; for ``ccloco`` only.
+    """
+
+    code: Code = "sparseloco"
+    decay: Decay = 0.95
+    topk: Count | None = 128
+    bins: Bins | None = 4
+    dct: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.code, "code", get_args(Code))
+        if self.dct and self.code != "ccloco":
+            raise ValueError(f"dct is an option of the code ccloco, not of {self.code}")
+
+
+class SparseLoCo(Chunked):
+    """SparseLoCo. An exchange takes what H inner steps changed: old parameters less new ones.
+
+    The update is the aggregate before the outer step, of plain SGD. The wire ``released`` has a code of two bits in a
+    byte, and its index in eight more.
+
+    With ``code="ccloco"``, ``compat="released"`` and no transform, a chunk of a matrix is one full row: the released
+    code arranges the tensor in another order than it takes the chunks in.
+
+    With ``code="templar"`` what a worker sent of a tensor is scaled down to the median of the norms of all workers (the
+    lower one of two) if its norm exceeds that. A worker keeps an even number of entries of each block, at least two; a
+    block has at most 4096 entries, as an index has 12 bits. The files of Templar's store travel by an all-gather.
+    Neither wire counts the format of the file, nor the table of a tensor in it, as the published factor does not. The
+    wire ``released`` has 12 bits for an index and a byte for a value; ``paper`` the bits that a block and the bins
+    need: 112 bytes for 64 x 64 values, 146 times fewer.
+
+    References
+    ----------
+    A. Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", 2025; first commit of
+    QErywan/RobustDiLoCo, 276fa59. CCLoco: tplr-ai/CCLoco, commit c01a785. Templar: one-covenant/templar, commit
+    142666f; "Covenant-72B", 2026, arXiv 2603.08163.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.array([[4, 1, 0, 2], [4, 0, 3, 0]], dtype=np.float32)
+    >>> SparseLoCo(2, 4, chunk=4, topk=8, bins=None).exchange(rows).update
+    array([4., 0., 3., 2.], dtype=float32)
+
+    A worker of Templar that sends four times what the other sends counts as much:
+
+    >>> rows = np.array([[1, 1, 0, 0], [0, 0, 4, 4]], dtype=np.float32)
+    >>> SparseLoCo(2, 4, code="templar", chunk=4, topk=2, bins=None).exchange(rows).update
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+
+    name = "sparseloco"
+    paper = "Sarfi et al., 2025, arXiv 2508.15706"
+    options: SparseLoCoOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        largest = max(one.whole.size for one in self.tensors)
+        if self._clips and largest > _LARGEST_BLOCK:
+            raise ValueError(
+                f"chunk must leave blocks of at most {_LARGEST_BLOCK} entries, for indices of 12 bits; one has "
+                f"{largest}"
+            )
+
+    @property
+    def _clips(self) -> bool:
+        return self.options.code == "templar"
+
+    def _option_traits(self) -> dict[str, Any]:
+        self._set_traits(transforms=self.options.dct)
+        found = super()._option_traits()
+        return found | {"conserves": found["conserves"] and not self._clips}
+
+    def _blocks(self, shape: tuple[int, ...]) -> Blocks:
+        options = self.options
+        if options.code == "ccloco" and options.compat == "released" and not options.dct:
+            return whole_rows(shape, options.chunk)
+        return super()._blocks(shape)
+
+    def _top(self, blocks: Blocks) -> int:
+        found = super()._top(blocks)
+        if self.options.code == "sparseloco" and self.options.topk is not None:
+            found = max(1, round(blocks.size * self.options.topk / self.options.chunk**2))
+        elif self._clips:
+            found = max(2, found - found % 2)
+        return min(found, blocks.size)
+
+    def _factors(self, norms: Floats) -> Floats:
+        if not self._clips:
+            return super()._factors(norms)
+        return np.asarray(np.minimum(1.0, np.sort(norms)[(norms.size - 1) // 2] / (norms + _LEAST_NORM)))
+
+    def _index_bits(self, blocks: Blocks) -> float:
+        released = self._clips and self.wire.released and self.options.index_bytes is None
+        return 12.0 if released else super()._index_bits(blocks)
+
+    def _table_bytes(self) -> float:
+        return 0.0 if self._clips else super()._table_bytes()
+
+    def _messages(self) -> Schedule:
+        return self._gathered("file", self.contributed) if self._clips else super()._messages()

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import float32, float64, int64, njit, types, uint32, uint64
+from numba import float32, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
-from simnet.base import compiled_sums
-from simnet.base.compiled_sums import BLOCK, LEAF, add_block
+from simnet.base.compiled_sums import sum_of_squares
 from simnet.base.compiling import Function, compile_function
+
+__all__ = ["SLACK", "WORD", "band", "count", "sample", "select", "sum_of_squares"]
 
 WORD = 64
 SLACK = 8
@@ -142,14 +142,11 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     return found, reached - found
 
 
-@compile_function(
-    int64(_BITS, uint32, uint32, int64, _array(int64), types.none),
-    int64(_BITS, uint32, uint32, int64, _array(int64), _array(uint32)),
-)
-def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any) -> int:
-    """Collect where magnitudes lie above `low` up to `high`, the first `ties` that equal `low`, and their bits.
+@compile_function(int64(_BITS, uint32, uint32, int64, _array(int64)))
+def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
+    """Collect where magnitudes lie above `low` up to `high`, and the first `ties` that equal `low`.
 
-    Returns how many there are, or -1 if they may not fit. Without `values` the bits are not collected.
+    Returns how many there are, or -1 if they may not fit.
     """
     found = 0
     for start in range(0, bits.size, WORD):
@@ -166,42 +163,10 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
             return -1
         while True:
             for _ in range(SLACK):
-                place = start + int64(_lowest(mask))
-                indices[found] = place
-                if values is not None:
-                    values[found] = bits[place]
+                indices[found] = start + int64(_lowest(mask))
                 mask &= mask - uint64(1)
                 found += 1
             if found >= end:
                 break
         found = end
     return found
-
-
-@compile_function(float64(_VALUES, _VALUES, _array(float32)), sources=[compiled_sums.__file__])
-def add(values: Any, others: Any, out: Any) -> float:
-    """Add two arrays of full blocks, and return the sum of squares of `out`, which may be one of them."""
-    total = 0.0
-    sums = np.empty(BLOCK // LEAF)
-    for first in range(0, values.size - BLOCK + 1, BLOCK):
-        for i in range(first, first + BLOCK):
-            out[i] = values[i] + others[i]
-        total += add_block(out, first, sums)
-    return total
-
-
-@compile_function(
-    float64(_array(float32), _array(int64, readonly=True), _array(float32)), sources=[compiled_sums.__file__]
-)
-def take(row: Any, indices: Any, values: Any) -> float:
-    """Take the entries at ascending `indices` out of a row into `values`; return `sum_of_squares` of what is left."""
-    total, taken = 0.0, 0
-    sums = np.empty(BLOCK // LEAF)
-    for first in range(0, row.size, BLOCK):
-        while taken < indices.size and indices[taken] < first + BLOCK:
-            values[taken] = row[indices[taken]]
-            row[indices[taken]] = float32(0)
-            taken += 1
-        if first + BLOCK <= row.size:
-            total += add_block(row, first, sums)
-    return total

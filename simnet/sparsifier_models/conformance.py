@@ -115,9 +115,9 @@ def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield f"selected is {exchange.selected.dtype} of shape {exchange.selected.shape}"
     elif exchange.selected.min() < 0 or exchange.selected.max() > n:
         yield f"selected lies outside 0..{n}"
-    elif exchange.selected.max() > model.most:
-        yield f"a worker selected {exchange.selected.max()} entries, more than {model.most}"
-    least = 0 if model.transforms or model.tracks else np.count_nonzero(exchange.update)
+    elif exchange.selected.max() > model.max_selected:
+        yield f"a worker selected {exchange.selected.max()} entries, more than {model.max_selected}"
+    least = 0 if model.traits.transforms or model.traits.tracks else np.count_nonzero(exchange.update)
     if not least <= exchange.union <= n:
         yield f"the union of {exchange.union} is not between the entries of the update and n"
     if exchange.sent.shape != (P,) or exchange.sent.dtype != np.float64:
@@ -132,7 +132,7 @@ def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchan
             yield "something stays without error feedback"
         return
     P = model.workers
-    decay, gain = model.weights
+    decay, gain = model.traits.weights
     fresh, kept = gain * gradients.astype(np.float64), decay * before.astype(np.float64)
     corrected = fresh + kept
     missing = corrected.sum(axis=0) - P * exchange.update.astype(np.float64)
@@ -140,7 +140,7 @@ def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchan
     # What is fresh and what was kept may cancel: each is rounded by its own magnitude.
     magnitudes = (np.abs(fresh) + np.abs(kept)).sum(axis=0) + np.abs(model.residual).sum(axis=0, dtype=np.float64)
     allowed = rounding * (P + 4) * _EPS * magnitudes + 4 * P * _TINY
-    if model.conserves:
+    if model.traits.conserves:
         if (np.abs(missing) > allowed).any():
             index = int(np.argmax(np.abs(missing) - allowed))
             yield f"{missing[index]:g} of {corrected[:, index].sum():g} is neither applied nor kept at index {index}"
@@ -165,7 +165,7 @@ def _statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield f"the imbalance {stats['imbalance']} is not between 1 and P"
     if not np.allclose(stats["residual_norm"], np.sqrt(np.square(model.residual, dtype=np.float64).sum(axis=1))):
         yield "residual_norm is not the norm of the residual"
-    if model.searches_threshold and not {"threshold", "threshold_exact", "threshold_error"} <= set(stats):
+    if model.traits.searches_threshold and not {"threshold", "threshold_exact", "threshold_error"} <= set(stats):
         yield "the threshold is not among the statistics"
     for kernel in exchange.kernels:
         entries = np.asarray(kernel.entries, dtype=np.float64)

@@ -85,7 +85,7 @@ def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list
     return packed, common
 
 
-class DEFT(UnionReduced):
+class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
     """DEFT: layers are packed into bins, one for each worker, which selects the k_l largest of each layer in its bin.
 
     Worker t mod P packs the bins by the k_l of its own gradient and broadcasts them; the workers take them in turn and
@@ -111,8 +111,6 @@ class DEFT(UnionReduced):
 
     name = "deft"
     paper = "Yoon and Oh, ICPP 2023, arXiv 2307.03500"
-    costs = (deft,)
-    disjoint = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)
@@ -125,7 +123,7 @@ class DEFT(UnionReduced):
         self._true_sizes = [max(1, round(size * true[layer] / layers[layer])) for size, layer in pieces]
 
     @property
-    def most(self) -> int:
+    def max_selected(self) -> int:
         """Entries that a worker may select: k, and one for each piece that would else get none."""
         return self.k + len(self._sizes)
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from simnet.base.quantities import Count
 from simnet.collectives import registry
+from simnet.costs import fp16
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Cost, Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.codes import LARGEST, rounded
 from simnet.sparsifier_models.options import AlgorithmOf, Options
-from simnet.sparsifier_models.selection import Values, squared_norms
+from simnet.sparsifier_models.selection import Values, squared_norm, squared_norms
+from simnet.sparsifier_models.wire import Wire
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseOptions(Options):
     """Options of `Dense`.
 
@@ -31,7 +34,15 @@ class DenseOptions(Options):
     group_size: Count = 8
 
 
-class Dense(Sparsifier):
+class Dense(
+    Sparsifier,
+    fixed_volume=True,
+    overlaps=True,
+    sends_all=True,
+    reads_gradients=False,
+    keeps_residual=False,
+    costs=tuple(one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None),
+):
     """Dense all-reduce. Whatever the density, it sends everything, with the residual it may have been handed.
 
     References
@@ -46,30 +57,93 @@ class Dense(Sparsifier):
     """
 
     name = "dense"
-    # PyTorch's DistributedDataParallel itself.
-    overlaps = True
     paper = "textbook all-reduce"
-    fixed_volume = True
-    costs: ClassVar[tuple[Cost, ...]] = tuple(
-        one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None
-    )
-    option_type = DenseOptions
-    sends_all = True
-    reads_gradients = False
     options: DenseOptions
-    keeps_residual = False
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        return Exchange(
-            update=np.add.reduce(corrected, axis=0) / np.float32(self.workers),
-            schedule=self._reduction(self.parameters * self.wire.value_bytes),
-            selected=np.full(self.workers, self.parameters),
-            kernels=(),
-            union=self.parameters,
-            sent=squared_norms(corrected),
+        return self._make_exchange(
+            np.add.reduce(corrected, axis=0) / np.float32(self.workers),
+            [self._reduction(self.parameters * self.wire.value_bytes)],
+            squared_norms(corrected),
         )
 
     def _reduction(self, nbytes: float) -> Schedule:
         """Return the messages that reduce a vector of so many bytes."""
         chosen = registry.find("all_reduce", self.options.algorithm)
         return chosen.schedule(self.workers, nbytes, **{name: getattr(self.options, name) for name in chosen.needs})
+
+
+# Entries rounded at a time: they stay in the cache.
+_BLOCK = 65536
+
+
+class FP16Options(DenseOptions):
+    """Options of `FP16`.
+
+    Parameters
+    ----------
+    format : {"fp16", "bf16"}
+        Half precision, with 11 significant bits up to 65504, or bfloat16, with 8 and the range of float32.
+    accumulation : {"single", "half"}
+        Precision of the sums: single, or that of the format, rounded after each addition. In half precision every
+        worker divides by P before it sends, so that no sum overflows.
+    """
+
+    format: Literal["fp16", "bf16"] = "fp16"
+    accumulation: Literal["single", "half"] = "single"
+
+
+class FP16(Dense, overlaps=True, keeps_residual=True, costs=(fp16,)):
+    """Dense all-reduce in half precision. The density does not matter.
+
+    A worker casts before its first message and back after the last one, which is assumed. With error feedback, which is
+    on by default, nothing gets lost but what sums in half precision round off. Frameworks go without:
+    ``error_feedback=False``, ``accumulation="half"`` is PyTorch's compression hook.
+
+    References
+    ----------
+    P. Micikevicius et al., "Mixed Precision Training", ICLR 2018.
+
+    Examples
+    --------
+    >>> model = FP16(workers=1, parameters=3)
+    >>> model.exchange(np.array([[0.5, 65536, -2049]], dtype=np.float32)).update
+    array([ 5.0000e-01,  6.5504e+04, -2.0480e+03], dtype=float32)
+    >>> model.residual
+    array([[ 0., 32., -1.]], dtype=float32)
+    """
+
+    name = "fp16"
+    # PyTorch's ``fp16_compress_hook`` has no host synchronisation.
+    paper = "Micikevicius et al., ICLR 2018, arXiv 1710.03740"
+    options: FP16Options
+
+    def _option_traits(self) -> dict[str, Any]:
+        return {"conserves": self.options.accumulation == "single"}
+
+    @property
+    def wire(self) -> Wire:
+        """What an entry takes on the wire: a value of two bytes, if no other width is given."""
+        wire = super().wire
+        return wire if self.options.value_bytes else replace(wire, value_bytes=wire.value_bytes / 2)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        form, n = self.options.format, self.parameters
+        P = np.float32(self.workers)
+        update, sent = np.zeros(n, dtype=np.float32), np.zeros(self.workers)
+        for start in range(0, n, _BLOCK):
+            total, rows = update[start : start + _BLOCK], corrected[:, start : start + _BLOCK]
+            for worker, row in enumerate(rows):
+                if self.traits.conserves:
+                    own = rounded(row, form)
+                    total += own
+                else:
+                    share = rounded(np.clip(row, -LARGEST[form], LARGEST[form]) / P, form)
+                    total[:] = rounded(total + share, form)
+                    own = share * P
+                sent[worker] += squared_norm(own)
+                row -= own
+        if self.traits.conserves:
+            update /= P
+        cast, values = DeviceOp("cast", n), self._reduction(n * self.wire.value_bytes).in_phase("values")
+        return self._make_exchange(update, [cast, values, cast], sent)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -70,7 +69,6 @@ def sample_stride(parameters: int, density: float) -> int:
     return stride
 
 
-@dataclass(frozen=True, kw_only=True)
 class DGCOptions(GatheredOptions):
     """Options of `DGC`.
 
@@ -105,7 +103,7 @@ class DGCOptions(GatheredOptions):
         super().__post_init__()
 
 
-class DGC(Thresholded):
+class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
     """Deep gradient compression (DGC), on the whole gradient.
 
     With momentum correction a worker accumulates velocities u = m u + g in place of gradients g, and selects from
@@ -139,22 +137,16 @@ class DGC(Thresholded):
     """
 
     name = "dgc"
-    moments = ("velocity",)
     paper = "Lin et al., ICLR 2018, arXiv 1712.01887"
-    costs = (threshold_allgather,)
-    option_type = DGCOptions
     options: DGCOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        self.reads_gradients = bool(self.options.momentum)
         self.ascending = not VARIANTS[self.options.variant].exact
         self._velocity = np.zeros((workers, parameters if self.options.momentum else 0), dtype=np.float32)
 
-    @property
-    def conserves(self) -> bool:
-        """Whether gradients are all that comes out: not with momentum."""
-        return not self.options.momentum
+    def _option_traits(self) -> dict[str, Any]:
+        return {"reads_gradients": bool(self.options.momentum), "conserves": not self.options.momentum}
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`: at the density of the warm-up, if it lasts."""

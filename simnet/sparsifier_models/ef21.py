@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,6 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
-from simnet.sparsifier_models.steps import in_order
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
 from simnet.sparsifier_models.wire import Codes
 
@@ -26,7 +24,6 @@ from simnet.sparsifier_models.wire import Codes
 _FLAG = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class EF21Options(TrackingOptions, GatheredOptions):
     """Options of `EF21`.
 
@@ -48,7 +45,14 @@ class EF21Options(TrackingOptions, GatheredOptions):
     collective: Allreduce = "ring"
 
 
-class EF21(Tracking, Gathered):
+class EF21(
+    Tracking,
+    Gathered,
+    is_restartable=False,
+    released_widths=(4, 4),
+    costs=(ef21, ring_allreduce),
+    reads_gradients=False,
+):
     """EF21, EF21+, and EF21 with momentum, over all-gather.
 
     Every worker has a tracker g_i, and all have the mean g of these, which is the update: it is dense. A worker sends
@@ -81,12 +85,8 @@ class EF21(Tracking, Gathered):
     """
 
     name = "ef21"
-    restarts = False
     paper = "Richtarik et al., NeurIPS 2021, arXiv 2106.05203"
-    costs = (ef21, ring_allreduce)
-    option_type = EF21Options
     options: EF21Options
-    released_widths = (4, 4)
 
     @property
     def codes(self) -> Codes:
@@ -96,7 +96,7 @@ class EF21(Tracking, Gathered):
         return Codes(otherwise="blocks are told by their numbers")
 
     @property
-    def most(self) -> int:
+    def max_selected(self) -> int:
         """Entries that a worker may select: all, as the first exchange is dense."""
         return self.parameters
 
@@ -121,15 +121,14 @@ class EF21(Tracking, Gathered):
         norms: Values = np.sqrt(np.square(padded.reshape(blocks, block)).sum(axis=1)).astype(np.float32)
         chosen = top_k(norms, -(-self.k // block))
         entries = (chosen[:, np.newaxis] * block + np.arange(block)).ravel()
-        found: Indices = entries[entries < values.size]
-        return found
+        return entries[entries < values.size]
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         n, block = self.parameters, self.options.block
         select: tuple[DeviceOp, ...] = (DeviceOp("topk", n),)
         if self.options.compressor == "blocks":
             select = (DeviceOp("norm", n), DeviceOp("topk", n / block))
-        lacking = (DeviceOp("sum", n),) * self.tracks
+        lacking = (DeviceOp("sum", n),) * self.traits.tracks
         if self._chooses:
             # The gradient itself is compressed, too, and what either leaves is measured.
             return (*select, *lacking, *select, DeviceOp("norm", n), DeviceOp("norm", n))
@@ -140,7 +139,7 @@ class EF21(Tracking, Gathered):
         self._follow(corrected)
         if dense:
             return self._densely(corrected)
-        if not self.tracks:
+        if not self.traits.tracks:
             return super()._communicate(corrected, gradients)
         plain, tracked = np.zeros(self.workers, dtype=np.bool_), self.tracked.copy()
         selected, sent, nbytes = (np.zeros(self.workers) for _ in range(3))
@@ -161,17 +160,15 @@ class EF21(Tracking, Gathered):
             selected[worker], sent[worker] = one.indices.size, squared_norm(one.values)
             nbytes[worker] = one.nbytes + (_FLAG if itself is not None else 0.0)
         entries = selected.astype(np.int64)
-        schedule, kernels = in_order(self.workers, *self._steps(entries, nbytes))
         stats: dict[str, float | Floats] = {"distance": np.sqrt(distance)}
         if self._chooses:
             stats["plain"] = float(plain.sum())
-        return Exchange(
-            update=self._track(tracked),
-            schedule=schedule,
+        return self._make_exchange(
+            self._track(tracked),
+            self._steps(entries, nbytes),
+            sent,
             selected=entries,
-            kernels=kernels,
             union=int(np.count_nonzero(touched)),
-            sent=sent,
             stats=stats,
         )
 
@@ -180,13 +177,10 @@ class EF21(Tracking, Gathered):
         n, scale = self.parameters, self.options.scale
         reduce = registry.find("all_reduce", self.options.collective)
         value = float(self.options.value_bytes or 4)
-        return Exchange(
-            update=self._track(corrected.copy()),
-            schedule=reduce.schedule(self.workers, value * scale * n).in_phase("dense"),
-            selected=np.full(self.workers, n),
-            kernels=(),
-            union=n,
-            sent=squared_norms(corrected),
+        return self._make_exchange(
+            self._track(corrected.copy()),
+            [reduce.schedule(self.workers, value * scale * n).in_phase("dense")],
+            squared_norms(corrected),
             stats={"distance": np.zeros(self.workers)} | ({"plain": 0.0} if self._chooses else {}),
         )
 

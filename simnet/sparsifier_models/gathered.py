@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -20,14 +19,13 @@ from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Allgather, Options
-from simnet.sparsifier_models.selection import Indices, Values, squared_norm, taken
-from simnet.sparsifier_models.steps import Step, in_order
-from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, take_entries
+from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY, Codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class GatheredOptions(Options):
     """Options of schemes that all-gather.
 
@@ -66,7 +64,7 @@ class Sent(NamedTuple):
     nbytes: float
 
 
-class Gathered(Sparsifier):
+class Gathered(Sparsifier, reads_gradients=False):
     """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
 
     A worker packs what it sends, and clears it, before its first message, and adds up what it gets after the last one.
@@ -79,8 +77,6 @@ class Gathered(Sparsifier):
         Whether a device that selects leaves indices in ascending order.
     """
 
-    option_type = GatheredOptions
-    reads_gradients = False
     options: GatheredOptions
     sends_gain: ClassVar[bool] = True
     ascending: bool = False
@@ -113,17 +109,13 @@ class Gathered(Sparsifier):
             threshold[worker], nbytes[worker] = one.threshold, one.nbytes
             # The next one takes its memory.
             del one
-        if self.fixed_volume:
-            schedule, kernels = self._in_order(selected.tobytes(), lambda: self._steps(selected, nbytes))
-        else:
-            schedule, kernels = in_order(self.workers, *self._steps(selected, nbytes))
-        return Exchange(
-            update=total / np.float32(self.workers),
-            schedule=schedule,
+        return self._make_exchange(
+            total / np.float32(self.workers),
+            self._steps(selected, nbytes),
+            sent,
+            key=selected.tobytes() if self.traits.fixed_volume else None,
             selected=selected,
-            kernels=kernels,
             union=int(np.count_nonzero(touched)),
-            sent=sent,
             stats={"threshold": threshold},
         )
 
@@ -136,7 +128,7 @@ class Gathered(Sparsifier):
 
     def _send(self, row: Values, indices: Indices) -> Sent:
         """Take entries out of a row, which keeps what their encoding loses."""
-        values = taken(row, indices)
+        values = take_entries(row, indices)
         read = read_back(values, self.options.values or "float32")
         if read is not values:
             row[indices] = values - read

@@ -7,7 +7,6 @@ sum, though, and its index may still reach the result through another branch of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +18,10 @@ from simnet.costs import gtopk, gtopk_reduce
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k
-from simnet.sparsifier_models.steps import Step, in_order
-from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import EVERY, Codes
 
 Sums = NDArray[np.floating[Any]]
@@ -61,7 +60,6 @@ def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
     return total.at(largest), total.at(~largest)
 
 
-@dataclass(frozen=True, kw_only=True)
 class GTopkOptions(Options):
     """Options of `GTopk`.
 
@@ -74,7 +72,14 @@ class GTopkOptions(Options):
     conserving: bool = True
 
 
-class GTopk(Sparsifier):
+class GTopk(
+    Sparsifier,
+    fixed_volume=True,
+    reads_gradients=False,
+    rounds_down=True,
+    released_widths=(8, 8),
+    costs=(gtopk, gtopk_reduce),
+):
     """gTopk: global top-k by merging along a binomial tree, for any number of workers.
 
     In round d = 1, 2, 4, ... worker r with r mod 2d = d sends its k entries to worker r - d, which adds them to its own
@@ -113,23 +118,15 @@ class GTopk(Sparsifier):
 
     name = "gtopk"
     paper = "Shi et al., ICDCS 2019, arXiv 1901.04359"
-    fixed_volume = True
-    costs = (gtopk, gtopk_reduce)
-    option_type = GTopkOptions
-    reads_gradients = False
     options: GTopkOptions
-    rounds_down = True
-    released_widths = (8, 8)
 
     @property
     def codes(self) -> Codes:
         """Every code; the reference implementation sums in double precision, and sends that."""
         return EVERY if self.options.compat == "paper" else Codes(otherwise="released numbers are of float64")
 
-    @property
-    def conserves(self) -> bool:
-        """Whether what merges cut is kept."""
-        return self.options.conserving and self.options.compat == "paper"
+    def _option_traits(self) -> dict[str, Any]:
+        return {"conserves": self.options.conserving and self.options.compat == "paper"}
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, k, released = self.workers, self.k, self.options.compat == "released"
@@ -177,21 +174,18 @@ class GTopk(Sparsifier):
         for w, indices in enumerate(own):
             sent[w] = squared_norm(corrected[w, indices[applied[w]]])
             corrected[w, indices[included[indices]]] = 0
-        if self.conserves:
+        if self.traits.conserves:
             for r, _, cut in cuts:
                 kept = cut.at(included[cut.indices])
                 corrected[r, kept.indices] += kept.values
         for r, rest in rests:
             kept = rest.at(included[rest.indices])
             corrected[r, kept.indices] += kept.values
-        schedule, kernels = in_order(P, *self._steps(k, nbytes))
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(P, k),
-            kernels=kernels,
+        return self._make_exchange(
+            update,
+            self._steps(k, nbytes),
+            sent,
             union=k,
-            sent=sent,
             stats={"threshold": threshold, "global_threshold": float(np.abs(result.values).min())},
         )
 

@@ -31,7 +31,15 @@ def _received(chunks: Sequence[Values]) -> list[Values]:
     return found
 
 
-class Int8Ring(Sparsifier):
+class Int8Ring(
+    Sparsifier,
+    fixed_volume=True,
+    sends_all=True,
+    keeps_residual=False,
+    reads_gradients=False,
+    costs=(int8_ring,),
+    conserves=False,
+):
     """Ring all-reduce of one byte an entry, without error feedback. The density does not matter.
 
     The gradient is cut into 2 P chunks, two to a worker; where that does not go up, the last ones are shorter, which
@@ -63,16 +71,6 @@ class Int8Ring(Sparsifier):
 
     name = "int8ring"
     paper = "Jaghouar et al., 2024, arXiv 2412.01152"
-    sends_all = True
-    fixed_volume = True
-    keeps_residual = False
-    costs = (int8_ring,)
-    reads_gradients = False
-
-    @property
-    def conserves(self) -> bool:
-        """False: what rounding cuts off is not kept."""
-        return False
 
     def _chunks(self) -> list[list[slice]]:
         """Return the chunks of each worker."""
@@ -101,7 +99,7 @@ class Int8Ring(Sparsifier):
                 corrected[(worker + 1) % P, chunk] = values
         update: Values = corrected.mean(axis=0, dtype=np.float64).astype(np.float32)
         stats: Stats = {"spread": np.array([float(np.abs(row - update).max()) for row in corrected])}
-        return self._exchanged("ring", update, self._steps, sent=sent, stats=stats, replicas=corrected)
+        return self._make_exchange(update, self._steps(), sent, key="ring", stats=stats, replicas=corrected)
 
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: quantise a chunk before each hop, and add it, or take it over, after."""

@@ -82,8 +82,7 @@ def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
     def codes(wide: Floats, rows: slice) -> Values:
         # In single precision, where the released code rounds.
         ratio = wide.astype(np.float32) / scale[rows, np.newaxis]
-        rounded: Values = np.trunc(ratio + np.copysign(np.float32(0.5), ratio)) + bins // 2
-        return rounded
+        return np.asarray(np.trunc(ratio + np.copysign(np.float32(0.5), ratio)) + bins // 2)
 
     return _coded(values, zero, bins, codes)
 
@@ -122,8 +121,7 @@ def _deviation(values: Values, shift: Floats) -> Floats:
     squares = np.zeros(len(values))
     for rows, columns in _pieces(values.shape):
         squares[rows] += np.square(values[rows, columns] - shift[rows, np.newaxis]).sum(axis=1)
-    deviation: Floats = np.sqrt(squares / max(1, values.shape[1] - 1))
-    return deviation
+    return np.asarray(np.sqrt(squares / max(1, values.shape[1] - 1)))
 
 
 def _usable(scale: Floats) -> Floats:

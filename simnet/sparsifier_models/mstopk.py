@@ -13,7 +13,7 @@ from simnet.base.rng import stream
 from simnet.costs import topk_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.gathered import Gathered
-from simnet.sparsifier_models.selection import Indices, Values, count_above, entries_above
+from simnet.sparsifier_models.selection import Indices, Values, above, count_above
 
 ROUNDS = 25
 
@@ -43,7 +43,7 @@ def bracket(magnitude: Values, k: int) -> tuple[float, float]:
     return low, high
 
 
-class MSTopk(Gathered):
+class MSTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_allgather,)):
     """MSTopk: threshold by 25 rounds of bisection on the fused gradient, over all-gather.
 
     All entries above the upper threshold are sent; the rest up to k is a contiguous run, at a random offset, of those
@@ -63,10 +63,7 @@ class MSTopk(Gathered):
     """
 
     name = "mstopk"
-    separable = True
     paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
-    fixed_volume = True
-    costs = (topk_allgather,)
     ascending = True
 
     def _entries(self, size: int) -> int:
@@ -79,8 +76,8 @@ class MSTopk(Gathered):
         if k >= self.parameters:
             return np.arange(self.parameters)
         low, high = bracket(np.abs(values), k)
-        found, entries = entries_above(values, low, strict=False)
-        enough = np.abs(entries) >= np.float32(high)
+        found = above(values, low, strict=False)
+        enough = np.abs(values[found]) >= np.float32(high)
         sure, band = found[enough], found[~enough]
         missing = k - sure.size
         trap = self.options.compat == "released"

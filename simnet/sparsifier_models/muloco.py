@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,17 +15,15 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.chunked import Bins
 from simnet.sparsifier_models.chunking import places
-from simnet.sparsifier_models.error_buffer import BufferOptions, Decay
+from simnet.sparsifier_models.codes import packed_bytes
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistical
-from simnet.sparsifier_models.options import Positive
-from simnet.sparsifier_models.packing import packed_bytes
+from simnet.sparsifier_models.options import BufferOptions, Decay, Positive
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k
 from simnet.sparsifier_models.steps import Step
 
 
-@dataclass(frozen=True, kw_only=True)
 class MuLoCoOptions(BufferOptions, GatheredOptions):
     """Options of `MuLoCo`. ``gain`` is the outer learning rate in the released code, which applies it again.
 
@@ -66,7 +63,7 @@ class Whole(NamedTuple):
         return cls(math.prod(shape), shape[0] if len(shape) == 2 else 1.0, len(shape))
 
 
-class MuLoCo(Sparsifier):
+class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, costs=(muloco, chunked_allgather)):
     """MuLoCo. An exchange takes what H inner steps, of Muon, changed: old parameters less new ones.
 
     The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the
@@ -96,12 +93,7 @@ class MuLoCo(Sparsifier):
     """
 
     name = "muloco"
-    by_tensors = True
     paper = "Therien et al., 2025, arXiv 2505.23725"
-    fixed_volume = True
-    rounds_down = True
-    costs = (muloco, chunked_allgather)
-    option_type = MuLoCoOptions
     options: MuLoCoOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
@@ -112,18 +104,12 @@ class MuLoCo(Sparsifier):
             whole._replace(entries=scale * whole.entries, rows=math.sqrt(scale) * whole.rows if whole.rows > 1 else 1.0)
             for whole in map(Whole.of, shapes)
         ]
-        self.reads_gradients = self.weights[1] != 1.0
 
-    @property
-    def weights(self) -> tuple[float, float]:
-        """Decay and gain."""
+    def _option_traits(self) -> dict[str, Any]:
         counts = self.options.error_feedback or self.options.compat == "paper"
-        return self.options.decay, self.options.gain if counts else 1.0
-
-    @property
-    def conserves(self) -> bool:
-        """Whether the mean is applied without a transform."""
-        return self._selects or not self.options.requantised
+        weights = self.options.decay, self.options.gain if counts else 1.0
+        conserves = self._selects or not self.options.requantised
+        return {"weights": weights, "reads_gradients": weights[1] != 1.0, "conserves": conserves}
 
     @property
     def _selects(self) -> bool:
@@ -177,15 +163,14 @@ class MuLoCo(Sparsifier):
                 touched[place] |= own != 0
                 sent[worker] += squared_norm(own)
             mean: Values = (total / self.workers).astype(np.float32)
-            update[place] = mean if self.conserves else self._sent(mean, shape, k)
-        schedule, kernels = self._in_order("muloco", self._steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
+            update[place] = mean if self.traits.conserves else self._sent(mean, shape, k)
+        return self._make_exchange(
+            update,
+            self._steps(),
+            sent,
+            key="muloco",
             selected=np.full(self.workers, self.k),
-            kernels=kernels,
             union=int(np.count_nonzero(touched)) if self._selects else self.parameters,
-            sent=sent,
             stats={"contributed": np.full(self.workers, self.contributed)},
         )
 

@@ -25,7 +25,6 @@ from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.options import Positive
-from simnet.sparsifier_models.reused_thresholds import RULES, Rules, drifted, raised
 from simnet.sparsifier_models.selection import Indices, Values, above, squared_norm, squared_norms, top_k
 from simnet.sparsifier_models.split_reduce import (
     Places,
@@ -42,14 +41,13 @@ from simnet.sparsifier_models.split_reduce import (
     split_and_reduce,
     unevenness,
 )
-from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
 """Dense iterations before the first sparse one in the reference implementation, and the counter of the latter."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class OktopkOptions(SplitOptions):
     """Options of `Oktopk`. A constant that is not given is that of the `rules`.
 
@@ -106,7 +104,9 @@ class OktopkOptions(SplitOptions):
         return replace(RULES[self.rules], **{name: value for name, value in given.items() if value is not None})
 
 
-class Oktopk(SplitReduce):
+class Oktopk(
+    SplitReduce, searches_threshold=True, costs=(oktopk, oktopk_split_and_reduce, oktopk_balance_and_allgatherv)
+):
     """Ok-Topk, Algorithms 1 and 2.
 
     Selections are strict, so that an exact threshold, the k-th magnitude, selects k - 1 entries. Between recomputations
@@ -172,16 +172,13 @@ class Oktopk(SplitReduce):
 
     name = "oktopk"
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
-    costs = (oktopk, oktopk_split_and_reduce, oktopk_balance_and_allgatherv)
-    option_type = OktopkOptions
     options: OktopkOptions
-    searches_threshold = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
         self._rules = self.options.in_force()
-        self.period = math.lcm(self._rules.tau, self._rules.tau_prime)
         self._bug = self.options.compat == "released" and self.options.rules != "vgg"
+        self._set_traits(period=math.lcm(self._rules.tau, self._rules.tau_prime), conserves=not self._bug)
         self._local = np.zeros(workers)
         self.global_threshold = 0.0
         self._known_for = 0  # k that the thresholds were computed for; 0 before the first time
@@ -191,11 +188,6 @@ class Oktopk(SplitReduce):
     def codes(self) -> Codes:
         """Every code of indices, but in the messages of `simnet.hooks`."""
         return Codes(otherwise="the hook of oktopk sends int32 and float32") if self.options.hooked else super().codes
-
-    @property
-    def conserves(self) -> bool:
-        """Whether nothing that is applied is kept as well."""
-        return not self._bug
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         t = self.iteration - self.options.warm_up
@@ -238,14 +230,12 @@ class Oktopk(SplitReduce):
         gathers = int(pieces.sum()) if exact else 0
         cuts = self.cuts if (balanced == pieces).all() else None
         encoded = (split, self._encoded_pieces(gathered, moved), self._encoded_pieces(gathered, balanced, cuts))
-        schedule, kernels = in_order(P, *self._steps(passes, recut, entries, moved, gathers, kept.size, *encoded))
-        return Exchange(
-            update=update,
-            schedule=schedule,
+        return self._make_exchange(
+            update,
+            self._steps(passes, recut, entries, moved, gathers, kept.size, *encoded),
+            sent,
             selected=nnz,
-            kernels=kernels,
             union=kept.size,
-            sent=sent,
             stats={
                 "counter": counter,
                 "recomputed": float(exact),
@@ -271,13 +261,10 @@ class Oktopk(SplitReduce):
         sent = squared_norms(corrected)
         update = np.add.reduce(corrected, axis=0) / np.float32(P)
         corrected[:] = 0
-        return Exchange(
-            update=update,
-            schedule=collectives.allreduce_ring(P, n * self.dense_bytes).in_phase("dense"),
-            selected=np.full(P, n),
-            kernels=(),
-            union=n,
-            sent=sent,
+        return self._make_exchange(
+            update,
+            [collectives.allreduce_ring(P, n * self.dense_bytes).in_phase("dense")],
+            sent,
             stats={"counter": counter, "recomputed": 0.0, "threshold": np.zeros(P)},
         )
 
@@ -438,3 +425,63 @@ class Oktopk(SplitReduce):
         if cuts[0] != 0 or cuts[-1] != n or (np.diff(cuts) < 0).any():
             raise ValueError(f"cuts must rise from 0 to {n}, got {cuts.tolist()!r:.200}")
         self._local, self.global_threshold, self._known_for, self.cuts = local, float(threshold), int(known_for), cuts
+
+
+RAISES, RAISE = 5, 1.03
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Constants of a variant of the reference implementation; options of Ok-Topk, where they are described."""
+
+    tau_prime: int
+    tau: int
+    local_low: float
+    local_high: float
+    local_step: float
+    global_low: float
+    global_high: float
+    global_up: float
+    global_down: float
+    raise_above: float
+
+
+RULES = {
+    "vgg": Rules(32, 64, 2 / 3, 5 / 4, 1.012, 2 / 3, 4 / 3, 1.008, 1.008, 4 / 3),
+    "lstm": Rules(32, 64, 3 / 4, 5 / 4, 1.012, 3 / 4, 5 / 4, 1.008, 1.01, 3 / 2),
+    "bert": Rules(128, 64, 4 / 5, 5 / 4, 1.025, 4 / 5, 5 / 4, 1.025, 1.036, np.inf),
+}
+
+
+def raised(values: Any, threshold: float, most: float, kernels: Any = selection) -> tuple[float, Any, int]:
+    """Raise a re-used threshold while it selects more than `most` entries.
+
+    Returns the threshold, the ascending indices above it, and the counting passes. `kernels` is `selection`, or a
+    module with its functions for other arrays.
+
+    Examples
+    --------
+    >>> raised(np.arange(100, dtype=np.float32), 90.0, 7)
+    (92.7, array([93, 94, 95, 96, 97, 98, 99]), 2)
+    """
+    indices, passes = kernels.above(values, threshold), 1
+    while len(indices) > most and passes <= RAISES:
+        threshold *= RAISE
+        indices = indices[abs(values[indices]) > float(np.float32(threshold))]
+        passes += 1
+    return threshold, indices, passes
+
+
+def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
+    """Return the next threshold after one that selected `count` entries: it stays between `low` and `high`.
+
+    `up` and `down` are the factors by which it rises and falls.
+
+    Examples
+    --------
+    >>> [drifted(1.0, count, 66.7, 125.0, up=1.25, down=2.0) for count in (50, 100, 150)]
+    [0.5, 1.0, 1.25]
+    """
+    if count < low:
+        return threshold / down
+    return threshold * up if count > high else threshold

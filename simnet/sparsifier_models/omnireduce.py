@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import in_order
 
 # With each block travels the offset of the next one.
 _OFFSET = 4.0
@@ -68,7 +66,6 @@ def turns(filled: NDArray[np.bool_], slots: int) -> Turns:
     return Turns(block, slot, turn, sends[:, block])
 
 
-@dataclass(frozen=True, kw_only=True)
 class OmniReduceOptions(Options):
     """Options of `OmniReduce`.
 
@@ -95,7 +92,7 @@ class OmniReduceOptions(Options):
             raise ValueError(f"threshold must be >= 0 and finite, got {self.threshold!r}")
 
 
-class OmniReduce(Sparsifier):
+class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnireduce,)):
     """OmniReduce, a sum of blocks. The density does not matter: gradients are as sparse as they are.
 
     A worker sends its blocks that are not zero, and the first one of each slot in any case. The aggregator of a slot
@@ -129,21 +126,11 @@ class OmniReduce(Sparsifier):
 
     name = "omnireduce"
     paper = "Fei et al., SIGCOMM 2021"
-    sends_all = True
-    costs = (omnireduce,)
-    option_type = OmniReduceOptions
     options: OmniReduceOptions
-    reads_gradients = False
 
-    @property
-    def keeps(self) -> bool:
-        """Whether dropped blocks become the residual: not as released."""
-        return super().keeps and self.options.compat == "paper"
-
-    @property
-    def conserves(self) -> bool:
-        """Whether dropped blocks are kept, or there are none."""
-        return self.options.compat == "paper" or self.options.threshold == 0
+    def _option_traits(self) -> dict[str, Any]:
+        keeps = self.options.compat == "paper"
+        return {"keeps_residual": keeps, "conserves": keeps or self.options.threshold == 0}
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         n, block = self.parameters, self.options.block
@@ -159,14 +146,12 @@ class OmniReduce(Sparsifier):
             sent[worker], selected[worker] = squared_norm(values), np.count_nonzero(own)
             row[own] = 0
         found = turns(filled, min(self.options.slots, starts.size))
-        schedule, kernels = in_order(self.workers, DeviceOp("scan", n), self._messages(found))
-        return Exchange(
-            update=total / np.float32(self.workers),
-            schedule=schedule,
+        return self._make_exchange(
+            total / np.float32(self.workers),
+            [DeviceOp("scan", n), self._messages(found)],
+            sent,
             selected=selected,
-            kernels=kernels,
             union=int(lengths[filled.any(axis=0)].sum()),
-            sent=sent,
             stats={
                 "blocks": found.senders.sum(axis=1).astype(np.float64),
                 "union_blocks": float(found.block.size),

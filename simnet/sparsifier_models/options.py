@@ -5,9 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
+from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le
 
@@ -77,8 +89,18 @@ Width: TypeAlias = Annotated[Positive, Le(1000)]
 """The type of an option that is a number of bytes of a value or an index."""
 
 
+Decay: TypeAlias = Annotated[Positive, Le(1)]
+"""The type of an option that is a factor in (0, 1]."""
+
+
+class _Frozen:
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(_Frozen):
     """The options that every scheme has; a scheme adds its own by deriving from this class.
 
     A field annotated with a `Literal` takes the values listed there, one annotated with `Allreduce` or `Allgather` the
@@ -97,7 +119,7 @@ class Options:
         of the reference implementation, in most an index of 8.
     indices, values : str, optional
         How indices and values are encoded, on the wire ``paper`` of schemes that send both, or one of them: see
-        `simnet.costs.encodings` and `simnet.sparsifier_models.value_codes.read_back`. If one is given, the other is
+        `simnet.costs.encodings` and `simnet.sparsifier_models.codes.read_back`. If one is given, the other is
         ``int32`` or ``float32``, which have the bytes of the default. Not together with `value_bytes` or `index_bytes`,
         which say widths and change no number.
     compat : {"paper", "released"}
@@ -135,8 +157,16 @@ class Options:
     true_shapes: Sequence[int | Sequence[int]] = ()
     scale: Positive = 1.0
 
+    def __init_subclass__(cls) -> None:
+        """Make every class of options a frozen dataclass, whose fields are given by name; it may be decorated, too."""
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
+        for name in ("__setattr__", "__delattr__"):
+            delattr(cls, name)
+
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():
+        own: Any = type(self)
+        for name, hint in _hints(own).items():
             object.__setattr__(self, name, _checked(hint, getattr(self, name), name))
         for name in ("indices", "values"):
             if getattr(self, name) is None:
@@ -148,14 +178,24 @@ class Options:
                     raise ValueError(f"{name} and {width} must not both be given, as both say how wide entries are")
 
 
-# Not `functools.cache`: to mypy, classes of dataclasses are not hashable.
-_HINTS: dict[type[Options], dict[str, Any]] = {}
+class BufferOptions(Options):
+    """Options of schemes whose error buffer has weights.
+
+    Parameters
+    ----------
+    decay : float
+        What the residual counts for when a gradient is added to it, in (0, 1].
+    gain : float
+        What the gradient counts for, > 0. Released codes have their learning rate here.
+    """
+
+    decay: Decay = 1.0
+    gain: Positive = 1.0
 
 
-def _hints(option_type: type[Options]) -> dict[str, Any]:
-    if option_type not in _HINTS:
-        _HINTS[option_type] = get_type_hints(option_type, include_extras=True)
-    return _HINTS[option_type]
+@cache
+def _hints(option_type: type) -> dict[str, Any]:
+    return get_type_hints(option_type, include_extras=True)
 
 
 def words(hint: Any) -> Sequence[str]:

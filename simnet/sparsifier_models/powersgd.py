@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.dense import Dense, DenseOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step
 
 # Entries of a matrix that are in double precision at a time; they stay in the cache.
 _BLOCK = 16384
@@ -128,7 +127,6 @@ def _norm(vector: Floats) -> float:
     return math.sqrt(float((vector * vector).sum()))
 
 
-@dataclass(frozen=True, kw_only=True)
 class PowerSGDOptions(DenseOptions):
     """Options of `PowerSGD`.
 
@@ -158,7 +156,7 @@ class PowerSGDOptions(DenseOptions):
         super().__post_init__()
 
 
-class PowerSGD(Dense):
+class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
     """PowerSGD of rank r, by all-reduces of P, of what is not compressed, and of Q. The density does not matter.
 
     Vectors, and layers whose factors would be no shorter than they are, are sent as they are. A worker keeps what
@@ -194,12 +192,8 @@ class PowerSGD(Dense):
     """
 
     name = "powersgd"
-    by_tensors = True
     paper = "Vogels et al., NeurIPS 2019, arXiv 1905.13727"
-    costs = (powersgd,)
-    option_type = PowerSGDOptions
     options: PowerSGDOptions
-    keeps_residual = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
@@ -257,15 +251,7 @@ class PowerSGD(Dense):
             for one in self._matrices:
                 corrected[:, one.place] -= update[one.place]
         self._queries = queries if self.options.warm_start else self._queries
-        schedule, kernels = in_order(self.workers, *self._steps())
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, self.parameters),
-            kernels=kernels,
-            union=self.parameters,
-            sent=sent,
-        )
+        return self._make_exchange(update, self._steps(), sent)
 
     def _basis(self, query: Values, index: int) -> Floats:
         """Return the columns of Q to start from, orthonormal; those that are missing are drawn."""

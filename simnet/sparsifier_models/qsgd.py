@@ -7,7 +7,6 @@ of the norm in units of 1 / s.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -22,7 +21,6 @@ from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
-from simnet.sparsifier_models.steps import in_order
 
 # Entries quantised at a time: what that needs stays in the cache.
 _BLOCK = 32768
@@ -62,8 +60,7 @@ def norms_of(buckets: Values, norm: str) -> Values:
     exact = np.sqrt(np.multiply(wide, wide, out=wide).sum(axis=1))
     # Where the norm is too large for a float32, the largest one is still no smaller than any entry.
     np.minimum(exact, np.finfo(np.float32).max, out=exact)
-    norms: Values = exact.astype(np.float32)
-    return norms
+    return np.asarray(exact.astype(np.float32))
 
 
 def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats:
@@ -107,7 +104,6 @@ def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.i
     return np.bincount(magnitudes, minlength=s + 1), np.bincount(distances, minlength=d + 1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class QSGDOptions(GatheredOptions):
     """Options of `QSGD`. The widths of values and indices do not matter.
 
@@ -131,7 +127,7 @@ class QSGDOptions(GatheredOptions):
     coding: Literal["fixed", "elias"] = "fixed"
 
 
-class QSGD(Sparsifier):
+class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
     """QSGD with buckets, over all-gather. The density does not matter.
 
     What a worker sends is right on average; its variance is at most min(d / s^2, sqrt(d) / s) times the squared norm of
@@ -158,10 +154,6 @@ class QSGD(Sparsifier):
 
     name = "qsgd"
     paper = "Alistarh et al., NeurIPS 2017, arXiv 1610.02132"
-    sends_all = True
-    costs = (qsgd,)
-    option_type = QSGDOptions
-    reads_gradients = False
     options: QSGDOptions
 
     def _blocks(self) -> Iterator[tuple[slice, int]]:
@@ -190,19 +182,14 @@ class QSGD(Sparsifier):
                 sent[worker] += squared_norm(own.ravel())
                 buckets -= own
         nbytes = self._bytes(bits)
-        schedule, kernels = in_order(
-            self.workers,
-            *(DeviceOp("norm", n), DeviceOp("cast", n)),
-            self.options.gather(nbytes).in_phase("levels"),
-            DeviceOp("sum", n, launches=self.workers),
-        )
-        return Exchange(
-            update=total / np.float32(self.workers),
-            schedule=schedule,
-            selected=np.full(self.workers, n),
-            kernels=kernels,
-            union=n,
-            sent=sent,
+        return self._make_exchange(
+            total / np.float32(self.workers),
+            [
+                *(DeviceOp("norm", n), DeviceOp("cast", n)),
+                self.options.gather(nbytes).in_phase("levels"),
+                DeviceOp("sum", n, launches=self.workers),
+            ],
+            sent,
             stats={"bits_per_entry": 8 * nbytes / self.k_of_model},
         )
 

@@ -5,24 +5,20 @@ If all workers draw the same entries, from a seed they share, only values need t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simnet.base.rng import stream
-from simnet.collectives import registry
 from simnet.costs import ring_allreduce, topk_allgather, tree_allreduce
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, take_mean
-from simnet.sparsifier_models.steps import Step, in_order
-from simnet.sparsifier_models.value_codes import reader
+from simnet.sparsifier_models.steps import reduce_values
 from simnet.sparsifier_models.wire import ADDED_UP, Codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class RandomkOptions(GatheredOptions):
     """Options of `Randomk`.
 
@@ -38,7 +34,7 @@ class RandomkOptions(GatheredOptions):
     collective: Allreduce = "ring"
 
 
-class Randomk(Gathered):
+class Randomk(Gathered, fixed_volume=True, separable=True, costs=(ring_allreduce, tree_allreduce, topk_allgather)):
     """Random-k with a shared seed: an all-reduce of k values; or with own draws, over all-gather.
 
     A worker packs its values before its first message and applies the update after the last one, which is assumed. The
@@ -56,11 +52,7 @@ class Randomk(Gathered):
     """
 
     name = "randomk"
-    separable = True
     paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
-    fixed_volume = True
-    costs = (ring_allreduce, tree_allreduce, topk_allgather)
-    option_type = RandomkOptions
     options: RandomkOptions
 
     ascending = True
@@ -86,16 +78,5 @@ class Randomk(Gathered):
             return super()._communicate(corrected, gradients)
         indices = self._draw()
         update, sent = take_mean(corrected, indices, read=reader(self.options.values))
-        k, reduce = indices.size, registry.find("all_reduce", self.options.collective)
-        values = reduce.schedule(self.workers, k * self.wire.value_bytes)
-        encode, decode = self.wire.value_kernels(k), self.wire.reading_kernels(k)
-        steps: tuple[Step, ...] = (DeviceOp("gather", k), *encode, values, *decode, DeviceOp("scatter", k, launches=2))
-        schedule, kernels = in_order(self.workers, *steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, k),
-            kernels=kernels,
-            union=k,
-            sent=sent,
-        )
+        steps = reduce_values(self.workers, indices.size, self.wire, self.options.collective)
+        return self._make_exchange(update, steps, sent, union=indices.size)

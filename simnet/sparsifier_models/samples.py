@@ -69,7 +69,7 @@ def density_warning(models: Sequence[Sparsifier]) -> str | None:
     asked = f"{100 * whole / (scale * n):.3g} %"
     if whole / scale < enough:
         said = f"keeps {whole / scale:.3g} of them ({asked}), and {enough:.0f} are needed"
-    elif not all(one.searches_threshold for one in models) and abs(k * scale / whole - 1) > TENTH:
+    elif not all(one.traits.searches_threshold for one in models) and abs(k * scale / whole - 1) > TENTH:
         said, enough = (
             f"keeps {k:,} of them, {100 * k / n:.3g} % in place of {asked}",
             5.0 * sum(one.unit for one in models),

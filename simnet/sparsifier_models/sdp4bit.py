@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +12,10 @@ from simnet.base.rng import stream
 from simnet.costs import two_hop_reduce
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
-from simnet.sparsifier_models.group_codes import GroupCodes, halves, stochastic
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.thc import butterflies
-from simnet.sparsifier_models.two_hop import Hop, TwoHop, TwoHopOptions, sum_in_two_hops
+from simnet.sparsifier_models.two_hop import GroupCodes, Hop, TwoHop, TwoHopOptions, halves, stochastic, sum_in_two_hops
 
 FIRST_BITS, SECOND_BITS, WEIGHT_BITS = 8, 4, 4
 _STAGES = 5
@@ -53,7 +51,6 @@ def _rows(coded: GroupCodes, rows: int, width: int) -> Values:
     return coded.values().reshape(rows, -1)[:, :width]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SDP4BitOptions(TwoHopOptions):
     """Options of `SDP4Bit`.
 
@@ -75,7 +72,7 @@ class SDP4BitOptions(TwoHopOptions):
     shards: Literal["differences", "float16", "none"] = "differences"  # type: ignore[assignment]
 
 
-class SDP4Bit(TwoHop):
+class SDP4Bit(TwoHop, costs=(two_hop_reduce,)):
     """SDP4Bit. The density does not matter, and layers neither: the gradient is one buffer.
 
     All divide by P. The first hop sends codes of eight bits to the ranks of the node, the second one codes of four bits
@@ -106,8 +103,6 @@ class SDP4Bit(TwoHop):
 
     name = "sdp4bit"
     paper = "Jia et al., NeurIPS 2024, arXiv 2410.15526"
-    costs = (two_hop_reduce,)
-    option_type = SDP4BitOptions
     options: SDP4BitOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
@@ -135,7 +130,7 @@ class SDP4Bit(TwoHop):
             update = self._by_differences(mean)
         else:
             update = halves(mean).astype(np.float32) if self.options.shards == "float16" else mean
-        return self._exchanged("two hops", update, self._steps, sent=sent)
+        return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _mean(self, rows: Values, sent: Any) -> Values:
         """Return what both hops leave of the mean, with padding; adds what codes stand for to `sent`."""

@@ -18,7 +18,6 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import last_squares
 from simnet.base.jit_threshold import JitThreshold
 from simnet.base.rows import Rows, map_rows
 
@@ -70,7 +69,7 @@ def top_k(values: Values, k: int) -> Indices:
         bits = _bits(values)
         smallest, larger = _kth(loops, bits, k)
         indices = np.empty(k + loops.SLACK, dtype=np.int64)
-        loops.select(bits, smallest, _LARGEST, k - larger, indices, None)
+        loops.select(bits, smallest, _LARGEST, k - larger, indices)
         return indices[:k]
     magnitude = np.abs(values)
     least = np.partition(magnitude, n - k)[n - k]
@@ -121,23 +120,8 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
     (array([1, 4]), array([0, 1, 3, 4]))
     """
     if loops := _loops_for(values):
-        return _select(loops, _bits(values), _least(threshold, strict), False)[0]
+        return _select(loops, _bits(values), _least(threshold, strict))
     return np.flatnonzero(_exceed(values, threshold, strict))
-
-
-def entries_above(values: Values, threshold: float, *, strict: bool = True) -> tuple[Indices, Values]:
-    """Return the places of `above`, and the entries there.
-
-    Examples
-    --------
-    >>> entries_above(np.array([3, -5, 1, 3, 4], dtype=np.float32), 3)
-    (array([1, 4]), array([-5.,  4.], dtype=float32))
-    """
-    if loops := _loops_for(values):
-        indices, taken = _select(loops, _bits(values), _least(threshold, strict), True)
-        return indices, taken.view(np.float32)
-    indices = np.flatnonzero(_exceed(values, threshold, strict))
-    return indices, values[indices]
 
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
@@ -165,7 +149,7 @@ def squared_norm(values: Values | NDArray[np.float64]) -> float:
     """
     total, start = 0.0, 0
     if loops := _loops_for(values):
-        total = loops.compiled_sums.sum_of_squares(np.require(values, requirements=["C", "A"]))
+        total = loops.sum_of_squares(np.require(values, requirements=["C", "A"]))
         start = values.size - values.size % _BLOCK
     for first in range(start, values.size, _BLOCK):
         block = values[first : first + _BLOCK].astype(np.float64)
@@ -187,7 +171,9 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
     return total
 
 
-def add_rows(rows: Values | Rows, others: Values | Rows | None, out: Values | Rows) -> NDArray[np.float64]:
+def add_rows(
+    rows: Values | Rows, others: Values | Rows | None, out: Values | Rows, decay: float = 1.0, gain: float = 1.0
+) -> NDArray[np.float64]:
     """Put the sum of two arrays of rows, or one alone, into `out`, and return `squared_norms` of it.
 
     Examples
@@ -200,33 +186,22 @@ def add_rows(rows: Values | Rows, others: Values | Rows | None, out: Values | Ro
         return np.fromiter(out.each(_add_row, rows, repeat(None) if others is None else others), dtype=np.float64)
     assert not isinstance(rows, Rows)
     assert not isinstance(others, Rows)
-    loops = _loops_for(out[0])
-    if loops is None or others is None:
+    if (decay, gain) == (1.0, 1.0):
         np.add(rows, 0 if others is None else others, out=out)
-        return squared_norms(out)
-    full = out.shape[1] - out.shape[1] % _BLOCK
-    norms = np.zeros(len(out))
-    for worker, (row, other, into) in enumerate(zip(rows, others, out, strict=True)):
-        total = loops.add(row[:full], other[:full], into[:full])
-        np.add(row[full:], other[full:], out=into[full:])
-        # From the sum of the full blocks on, as `squared_norm` does.
-        norms[worker] = total + last_squares(into, _BLOCK)
-    return norms
+    else:
+        for worker, (row, into) in enumerate(zip(rows, out, strict=True)):
+            fresh = row * np.float32(gain)
+            into[:] = fresh if others is None else others[worker] * np.float32(decay) + fresh
+    return squared_norms(out)
 
 
 def take_mean(
-    rows: Values | Rows,
-    indices: Indices,
-    mean: Values | None = None,
-    left: NDArray[np.float64] | None = None,
-    read: Callable[[Values], Values] | None = None,
+    rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Take the entries at common `indices` out of every row; return their mean, as an all-reduce of values does.
+    """Take the entries at common, distinct `indices` out of every row; return their mean, as an all-reduce does.
 
-    `rows`, shape (P, n), are set to zero at the distinct `indices`. Returns the mean, shape (n,): the sum over the
-    rows, in order, over P, zero elsewhere; and the sum of squares taken from each row, shape (P,). `mean` is where to
-    put it; `left` gets `squared_norms` of the rows afterwards, and `indices` ascend then. `read` returns what receivers
-    read of the values of a row, whose rest stays.
+    Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
+    from each row, shape (P,). `read` is as of `take_entries`.
 
     Examples
     --------
@@ -235,68 +210,39 @@ def take_mean(
     (array([2., 0., 4.], dtype=float32), array([[0., 2., 0.],
            [0., 4., 0.]], dtype=float32))
     """
-    total = np.zeros(indices.size, dtype=np.float32)
-    sent = np.zeros(len(rows))
-    take = partial(taken, indices=indices) if left is None else partial(_taken, indices=indices)
-    if read is not None:
-        take = partial(taken_as_read if left is None else _taken_as_read, indices=indices, read=read)
-    for worker, found in enumerate(map_rows(take, rows)):
-        values = found
-        if left is not None:
-            values, left[worker] = found
+    total, sent = np.zeros(indices.size, dtype=np.float32), np.zeros(len(rows))
+    for worker, values in enumerate(map_rows(partial(take_entries, indices=indices, read=read), rows)):
         total += values
         sent[worker] = squared_norm(values)
-    mean = np.zeros(rows.shape[1], dtype=np.float32) if mean is None else mean
+    mean = np.zeros(rows.shape[1], dtype=np.float32)
     mean[indices] = total / np.float32(len(rows))
     return mean, sent
 
 
-def taken(row: Values, indices: Indices) -> Values:
+def take_entries(row: Values, indices: Indices, read: Callable[[Values], Values] | None = None) -> Values:
     """Return the entries of a row at `indices`, and set them to 0.
 
-    Examples
-    --------
-    >>> row = np.array([1, 2, 3], dtype=np.float32)
-    >>> taken(row, np.array([0, 2])), row
-    (array([1., 3.], dtype=float32), array([0., 2., 0.], dtype=float32))
-    """
-    values: Values = row[indices]
-    row[indices] = 0
-    return values
-
-
-def taken_as_read(row: Values, indices: Indices, read: Callable[[Values], Values]) -> Values:
-    """Return what receivers read of the entries of a row at `indices`; the row keeps the rest.
+    `read` returns what receivers read of values; it is returned then, and the row keeps the rest.
 
     Examples
     --------
     >>> row = np.array([1.25, 2, 3], dtype=np.float32)
-    >>> taken_as_read(row, np.array([0, 2]), np.floor), row
+    >>> take_entries(row, np.array([0, 2]), np.floor), row
     (array([1., 3.], dtype=float32), array([0.25, 2.  , 0.  ], dtype=float32))
     """
     values: Values = row[indices]
+    if read is None:
+        row[indices] = 0
+        return values
     seen = read(values)
     row[indices] = values - seen
     return seen
 
 
-def _taken_as_read(row: Values, indices: Indices, read: Callable[[Values], Values]) -> tuple[Values, float]:
-    return taken_as_read(row, indices, read), squared_norm(row)
-
-
-def _taken(row: Values, indices: Indices) -> tuple[Values, float]:
-    """Return `taken` of ascending indices, and `squared_norm` of the row afterwards."""
-    loops = _loops_for(row)
-    if loops is None or not row.flags.aligned:
-        values = taken(row, indices)
-        return values, squared_norm(row)
-    values = np.empty(indices.size, dtype=np.float32)
-    return values, loops.take(row, indices, values) + last_squares(row, _BLOCK)
-
-
 def _add_row(out: Values, row: Values, other: Values | None) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(add_rows(row[None], None if other is None else other[None], out[None])[0])
+        np.add(row, 0 if other is None else other, out=out)
+    return squared_norm(out)
 
 
 def _exceed(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]:
@@ -341,24 +287,18 @@ def _sample(loops: ModuleType, bits: Bits) -> Bits:
     return taken
 
 
-def _select(loops: ModuleType, bits: Bits, least: int, with_values: bool) -> tuple[Indices, Bits]:
-    """Return where magnitudes are `least` or more, and the entries there if wanted."""
-    n = bits.size
-    sample = _sample(loops, bits)
+def _select(loops: ModuleType, bits: Bits, least: int) -> Indices:
+    """Return the places of magnitudes from bits `least` on, in a buffer as large as a sample suggests, or the whole."""
+    if least > _INFINITY:
+        return np.zeros(0, dtype=np.int64)
+    n, sample = bits.size, _sample(loops, bits)
     reached = int(np.count_nonzero(sample >= least))
-    room = min(n, math.ceil((reached + _spread(reached)) * n / sample.size))
-    while True:
+    for room in (min(n, math.ceil((reached + _spread(reached)) * n / sample.size)), n):
         indices = np.empty(room + loops.SLACK, dtype=np.int64)
-        values = np.empty(indices.size if with_values else 0, dtype=np.uint32)
-        found = 0
-        if least <= _INFINITY:
-            found = loops.select(bits, least, _INFINITY, n, indices, values if with_values else None)
+        found = loops.select(bits, least, _INFINITY, n, indices)
         if found >= 0:
             break
-        room = n
-    indices, values = indices[:found], values[:found]
-    # What is returned is not to hold much more memory than it needs.
-    return (indices, values) if 2 * found > room else (indices.copy(), values.copy())
+    return indices[:found] if 2 * found > room else indices[:found].copy()
 
 
 def _spread(expected: float) -> float:

@@ -6,7 +6,6 @@ Each stage fits the tail that the one before has left: exponential, generalised 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -109,7 +108,6 @@ def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[flo
     return [FIRST, *[ratio] * (loops - 1), left / ratio ** (loops - 1)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SIDCoOptions(GatheredOptions):
     """Options of `SIDCo`.
 
@@ -132,7 +130,7 @@ class SIDCoOptions(GatheredOptions):
     groups: Literal["whole", "layers"] = "whole"
 
 
-class SIDCo(Thresholded):
+class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
     """SIDCo: thresholds by a fit of the magnitudes in stages, over all-gather.
 
     A first of several stages aims at a density of 0.25, the others share the rest evenly. Stages end early when less
@@ -159,11 +157,7 @@ class SIDCo(Thresholded):
 
     name = "sidco"
     paper = "Abdelmoniem et al., MLSys 2021, arXiv 2101.10761"
-    costs = (threshold_allgather,)
-    option_type = SIDCoOptions
     options: SIDCoOptions
-    rounds_down = True
-    released_widths = (4, 4)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)

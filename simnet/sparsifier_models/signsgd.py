@@ -6,7 +6,6 @@ Either the workers vote, and the sign of the majority is applied, or the mean of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Values
-from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step
 
 
 def scale_of(values: Values) -> np.float32:
@@ -48,7 +47,6 @@ def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Gener
     return np.where(plus, np.float32(1), np.float32(-1))
 
 
-@dataclass(frozen=True, kw_only=True)
 class SignSGDOptions(Options):
     """Options of `SignSGD`. The widths of values and indices do not matter.
 
@@ -70,7 +68,7 @@ class SignSGDOptions(Options):
     collective: Literal["auto", "parameter_server", "allgather"] = "auto"
 
 
-class SignSGD(Sparsifier):
+class SignSGD(Sparsifier, fixed_volume=True, sends_all=True, reads_gradients=False, costs=(signsgd, signsgd_allgather)):
     """SignSGD with majority vote, or EF-signSGD. The density does not matter.
 
     One bit knows no zero: an entry of zero is sent as plus. A vote that is tied is drawn by the server.
@@ -103,17 +101,10 @@ class SignSGD(Sparsifier):
 
     name = "signsgd"
     paper = "Bernstein et al., ICML 2018, arXiv 1802.04434; Karimireddy et al., ICML 2019, arXiv 1901.09847"
-    sends_all = True
-    fixed_volume = True
-    costs = (signsgd, signsgd_allgather)
-    option_type = SignSGDOptions
-    reads_gradients = False
     options: SignSGDOptions
 
-    @property
-    def conserves(self) -> bool:
-        """Whether the mean is applied."""
-        return self.options.vote == "mean"
+    def _option_traits(self) -> dict[str, Any]:
+        return {"conserves": self.options.vote == "mean"}
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         scales = np.ones(self.workers, dtype=np.float32)
@@ -121,15 +112,7 @@ class SignSGD(Sparsifier):
             scales = np.array([scale_of(row) for row in corrected])
         apply = self._mean if self.options.vote == "mean" else self._majority
         n = self.parameters
-        schedule, kernels = in_order(self.workers, *self._steps())
-        return Exchange(
-            update=apply(corrected, scales),
-            schedule=schedule,
-            selected=np.full(self.workers, n),
-            kernels=kernels,
-            union=n,
-            sent=np.square(scales, dtype=np.float64) * n,
-        )
+        return self._make_exchange(apply(corrected, scales), self._steps(), np.square(scales, dtype=np.float64) * n)
 
     def _majority(self, corrected: Values, scales: Values) -> Values:
         positive = np.zeros(self.parameters, dtype=np.int32)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.sparsifier_models.selection import Indices, Values
-from simnet.sparsifier_models.spar_all_gather import Outcome
-from simnet.sparsifier_models.spar_reduce_scatter import Entries, add, srs_route
+from simnet.sparsifier_models.spar_reduce_scatter import Entries, Outcome, add, srs_route
 
 # Fewer workers in a team, longer blocks or more entries of a block, and one block after the other is faster.
 _TEAM, _LENGTH, _KEPT = 16, 1 << 10, 64

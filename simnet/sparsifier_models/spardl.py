@@ -8,7 +8,6 @@ on the way, wherever it happens, is found again by the global residual collectio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,21 +23,24 @@ from simnet.sparsifier_models import spar_short_blocks
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm
-from simnet.sparsifier_models.spar_all_gather import (
+from simnet.sparsifier_models.spar_reduce_scatter import (
     Adaptive,
+    Entries,
     Outcome,
+    Reduced,
     adapted,
+    add,
     bruck_all_gather,
     recursive_all_gather,
+    spar_reduce_scatter,
+    srs_rounds,
     started,
 )
-from simnet.sparsifier_models.spar_reduce_scatter import Entries, Reduced, add, spar_reduce_scatter, srs_rounds
 from simnet.sparsifier_models.spar_short_blocks import ShortBlocks
-from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import SUMS_OF_SUMS, Codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class SparDLOptions(Options):
     """Options of `SparDL`.
 
@@ -75,7 +77,13 @@ class _Block(NamedTuple):
     keeps: Floats
 
 
-class SparDL(Sparsifier):
+class SparDL(
+    Sparsifier,
+    reads_gradients=False,
+    rounds_down=True,
+    released_widths=(4, 4),
+    costs=(spardl, spardl_bsag, spardl_rsag),
+):
     """SparDL: Spar-Reduce-Scatter, Spar-All-Gather, global residual collection.
 
     The gradient is cut into T = P/d blocks of c = ceil(n / T) entries, the last ones padded with zeros. Of each block
@@ -119,11 +127,6 @@ class SparDL(Sparsifier):
 
     name = "spardl"
     paper = "Zhao et al., ICDE 2024, arXiv 2304.00737"
-    costs = (spardl, spardl_bsag, spardl_rsag)
-    option_type = SparDLOptions
-    reads_gradients = False
-    rounds_down = True
-    released_widths = (4, 4)
     options: SparDLOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
@@ -134,7 +137,7 @@ class SparDL(Sparsifier):
             raise ValueError(f"teams must divide the {P} workers, got {d}. Allowed: {allowed}")
         if sag == "recursive" and d & (d - 1):
             raise ValueError(f"sag 'recursive' needs a power of two of teams, got {d}. Allowed: auto, bruck")
-        self.fixed_volume = d == 1
+        self._set_traits(fixed_volume=d == 1, conserves=self.options.residual == "global")
         self._d, self._T = d, P // d
         self._recursive = sag != "bruck" and d & (d - 1) == 0
         self._adapts = d > 1 and not self._recursive
@@ -146,12 +149,7 @@ class SparDL(Sparsifier):
         return SUMS_OF_SUMS
 
     @property
-    def conserves(self) -> bool:
-        """Whether residuals are collected globally."""
-        return self.options.residual == "global"
-
-    @property
-    def most(self) -> int:
+    def max_selected(self) -> int:
         """Entries that a worker may select: k, or more with B-SAG, whose h knows no upper bound."""
         return self.parameters if self._adapts else self.k
 
@@ -205,22 +203,20 @@ class SparDL(Sparsifier):
             sent, in_procedure = sent + gave, in_procedure + keeps
         if self._adapts:
             self._adaptive = adapted(self._adaptive, u, k_b, d)
-        schedule, kernels = in_order(P, *self._steps(k_b, h, u, union))
-        return Exchange(
-            update=update,
-            schedule=schedule,
+        exchange = self._make_exchange(
+            update,
+            self._steps(k_b, h, u, union),
+            sent,
             selected=kept,
-            kernels=kernels,
             union=union,
-            sent=sent,
             stats={
                 "k_block": float(k_b),
                 "h": np.tile(h, d).astype(np.float64),
                 "block_union": np.tile(u, d).astype(np.float64),
-                "rounds": float(len(schedule.rounds)),
-                "in_procedure": np.sqrt(in_procedure),
             },
         )
+        exchange.stats |= {"rounds": float(len(exchange.schedule.rounds)), "in_procedure": np.sqrt(in_procedure)}
+        return exchange
 
     def _gathered(self, teams: list[Entries], k_b: int, length: int) -> Outcome:
         """Return a block after the teams have met, of what each has of it."""

@@ -8,7 +8,6 @@ posted together (bucketing).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,16 +18,13 @@ from simnet.base.quantities import Count
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values
 from simnet.sparsifier_models.steps import Step
-from simnet.sparsifier_models.value_codes import reader
 from simnet.sparsifier_models.wire import EVERY, SUMS_OF_SUMS, Codes, Wire
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
-
-# Where a worker sends a region fewer entries than this in the mean, a step's parts are added up at once.
-_SHORT_PARTS = 1 << 8
 
 
 def rotation(n_workers: int, step: int) -> Indices:
@@ -165,34 +161,18 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
     (array([5., 8., 0., 4.], dtype=float32), array([[1, 1],
            [2, 0]]))
     """
-    P, n = rows.shape
     ends = np.array([np.searchsorted(indices, cuts) for indices in chosen])
-    entries = np.diff(ends, axis=1)
-    reduced = np.zeros(n, dtype=np.float32)
-    if entries.sum() < _SHORT_PARTS * P * P:
-        _reduce_together(rows, chosen, ends, reduced)
-        return reduced, entries
-    for step in range(P):
-        regions = rotation(P, step)
-        for worker in np.flatnonzero(entries[np.arange(P), regions]).tolist():
-            region = regions[worker]
-            part = chosen[worker][ends[worker, region] : ends[worker, region + 1]]
-            reduced[part] += rows[worker, part]
-    return reduced, entries
-
-
-def _reduce_together(rows: Values, chosen: Sequence[Places], ends: Indices, reduced: Values) -> None:
-    """Add up regions as `split_and_reduce` does, those of a step at once: no two workers send to the same one."""
-    workers = np.arange(len(rows))
+    workers, reduced = np.arange(len(rows)), np.zeros(rows.shape[1], dtype=np.float32)
     together = np.concatenate(chosen)
     begins = np.cumsum([0, *(indices.size for indices in chosen[:-1])])
     for step in range(len(rows)):
+        # No two workers send to the same one in a step, so that no entry comes twice.
         regions = rotation(len(rows), step)
         first, last = ends[workers, regions], ends[workers, regions + 1]
         sizes = last - first
-        before = np.cumsum(sizes) - sizes
-        part = together[np.repeat(begins + first - before, sizes) + np.arange(sizes.sum())]
+        part = together[np.repeat(begins + first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())]
         reduced[part] += rows[np.repeat(workers, sizes), part]
+    return reduced, np.diff(ends, axis=1)
 
 
 def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
@@ -268,7 +248,6 @@ def around_split(parameters: int, entries: Indices, *messages: Step, through_hos
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class SplitOptions(GatheredOptions):
     """Options of schemes that split and reduce.
 
@@ -305,14 +284,10 @@ class Rest(NamedTuple):
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
 
-class SplitReduce(Sparsifier):
+class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_widths=(4, 4)):
     """Common part of the schemes of the reference implementation of Ok-Topk."""
 
-    option_type = SplitOptions
-    reads_gradients = False
     options: SplitOptions
-    rounds_down = True
-    released_widths = (4, 4)
 
     @property
     def codes(self) -> Codes:

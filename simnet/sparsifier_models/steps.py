@@ -6,10 +6,17 @@ it as soon as it is done with the round before, whatever others do: see `simnet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
-from simnet.schedule import Schedule
+from simnet.schedule import Call, Schedule
+from simnet.sparsifier_models.wire import Wire
 
 Step: TypeAlias = DeviceOp | Schedule
 """A kernel, or messages."""
@@ -37,3 +44,101 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
             messages.append(step)
             before += len(step.rounds)
     return Schedule(workers).concat(*messages), tuple(kernels)
+
+
+def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: str = "") -> list[Step]:
+    """Return the steps by which workers reduce their values at k entries that all of them send.
+
+    Examples
+    --------
+    >>> [type(step).__name__ for step in reduce_values(4, 10, Wire(4, 4, 4, released=False), "ring")]
+    ['DeviceOp', 'Schedule', 'DeviceOp']
+    """
+    values = registry.find("all_reduce", collective).schedule(workers, k * wire.value_bytes)
+    return [
+        DeviceOp("gather", k),
+        *wire.value_kernels(k),
+        values.in_phase(phase) if phase else values,
+        *wire.reading_kernels(k),
+        DeviceOp("scatter", k, launches=2),
+    ]
+
+
+def kernels_beside(
+    parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
+) -> list[DeviceOp]:
+    """Return the kernels of all parts, `behind` rounds later; equal kernels of all parts become one."""
+    kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
+    alike = all(one == kinds[0] for one in kinds)
+    found = []
+    for number, kernel in enumerate(parts[0][0]) if alike else ():
+        found.append((kernel, [(kernels[number], owners) for kernels, owners in parts]))
+    for kernels, owners in () if alike else parts:
+        found += [(kernel, [(kernel, owners)]) for kernel in kernels]
+    merged = []
+    for kernel, own in found:
+        merged.append(_merged(kernel, own, workers)._replace(before=kernel.before + behind))
+    return merged
+
+
+def _merged(kernel: DeviceOp, own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
+    """Return a kernel that all parts have alike with the entries of each."""
+    entries = np.zeros(workers)
+    for one, owners in own:
+        entries[owners] = one.entries
+    instead = [
+        _merged(one, [(other.instead[number], owners) for other, owners in own], workers)
+        for number, one in enumerate(kernel.instead)
+    ]
+    return kernel._replace(entries=entries, instead=tuple(instead))
+
+
+# After these it has added up, or decoded, all that has come.
+_RELEASES = frozenset({"scatter", "sum", "cast"})
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+
+
+def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) -> Floats:
+    """Return the most bytes of messages that each worker holds at once, shape (P,).
+
+    Received bytes stay until a kernel adds or decodes them; contributions to an all-gather, or to a reduction outside
+    the gradient (of `gradient` bytes), count too. A reduction holds the messages of this round and of the one before.
+
+    Examples
+    --------
+    >>> from simnet.collectives import allgather_ring, allreduce_ring
+    >>> under_way(allgather_ring(4, 8.0), [DeviceOp("scatter", 1, before=3)], 100.0)
+    array([32., 32., 32., 32.])
+    >>> under_way(allreduce_ring(4, 100.0), [], 100.0)
+    array([50., 50., 50., 50.])
+    """
+    workers = schedule.n_ranks
+    released = {one.before for kernel in kernels for one in kernel.passes if one.method in _RELEASES}
+    gathers = any(one.method == "gather" for one in kernels)
+    call_of = {number: call for call in schedule.calls for number in range(call.first, call.first + call.rounds)}
+    received: dict[int, Floats] = {}
+    kept, most, last = np.zeros(workers), np.zeros(workers), np.zeros(workers)
+    for number, one in enumerate(schedule.rounds):
+        if number in released:
+            kept[:] = 0.0
+        call = call_of.get(number)
+        if call is not None and call.first == number:
+            kept += _given(call, workers, in_place=call.nbytes >= gradient * (1 - 1e-9) and not gathers)
+            last = np.zeros(workers)
+        if id(one) not in received:
+            received[id(one)] = np.bincount(one.dst, weights=one.nbytes, minlength=workers).astype(np.float64)
+        came = received[id(one)]
+        if call is not None and call.operation in _REDUCTIONS:
+            np.maximum(most, kept + last + came, out=most)
+            last = came
+        else:
+            kept += came
+            np.maximum(most, kept, out=most)
+    return most
+
+
+def _given(call: Call, workers: int, *, in_place: bool) -> Floats | float:
+    """Return what each worker gives to a collective, in memory of its own."""
+    if call.operation == "all_gather":
+        return call.nbytes / workers if call.sizes is None else call.sizes
+    return call.nbytes if call.operation in _REDUCTIONS and not in_place else 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -79,7 +78,6 @@ def hadamard(values: Floats, stages: int) -> Floats:
     return butterflies(values, stages) / math.sqrt(1 << stages)
 
 
-@dataclass(frozen=True, kw_only=True)
 class THCOptions(Options):
     """Options of `THC`.
 
@@ -98,7 +96,15 @@ class THCOptions(Options):
     allgather: Allgather = "auto"
 
 
-class THC(Sparsifier):
+class THC(
+    Sparsifier,
+    fixed_volume=True,
+    sends_all=True,
+    memory_factor=(1.7, 12.0),
+    reads_gradients=False,
+    auxiliary_state=("padding_error",),
+    costs=(thc,),
+):
     """THC, with a table of 16 codes and levels of 0 to 16. The density does not matter.
 
     All agree on the largest norm. A worker turns signs by a diagonal that all have drawn alike, transforms blocks of
@@ -129,14 +135,7 @@ class THC(Sparsifier):
 
     name = "thc"
     paper = "Li et al., NSDI 2024, arXiv 2302.08545"
-    sends_all = True
-    fixed_volume = True
-    costs = (thc,)
-    room = (1.7, 12.0)
-    option_type = THCOptions
     options: THCOptions
-    reads_gradients = False
-    kept_beside = ("padding_error",)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
@@ -153,8 +152,7 @@ class THC(Sparsifier):
 
     def diagonal(self, entries: int) -> Floats:
         """Return the random signs that all workers share in every exchange; float64 of shape (entries,)."""
-        signs: Floats = np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
-        return signs
+        return np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
 
     def _happens(self, what: str, worker: int, first: int, chances: Floats, draws: np.random.Generator) -> Any:
         """Return which of so many chances come true, of entries of a worker from the first on."""
@@ -173,7 +171,7 @@ class THC(Sparsifier):
             overflow += cut
         self.padding_error = padding if self.options.error_feedback else self.padding_error
         stats = {"overflow": overflow / self._padded(self.parameters)}
-        return self._exchanged("thc", update, self._steps, sent=sent, stats=stats)
+        return self._make_exchange(update, self._steps(), sent, key="thc", stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
         """Return the mean of a chunk, and the number of entries of each worker beyond T.

@@ -9,15 +9,21 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
+from simnet.costs import gaussiank, threshold_allgather
 from simnet.costs.devices import DeviceOp
+from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.gathered import Gathered, Sent
-from simnet.sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Indices, Values, above, count_above, top_k
 
 # Blocks this short stay in the cache while they are converted and summed.
 _BLOCK = 8192
@@ -93,14 +99,13 @@ def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
     return tuple(DeviceOp(method, entries) for (method, _), entries in launched.items())
 
 
-class Thresholded(Gathered):
+class Thresholded(Gathered, searches_threshold=True):
     """Common part: a scheme of this kind says how a worker finds its threshold, and the entries by it.
 
     ``threshold`` is the one that each worker used. Besides the statistics of `Exchange` there is ``tries``, shape (P,),
     the thresholds that each worker tried.
     """
 
-    searches_threshold = True
     sends_gain = False
     ascending = True
 
@@ -131,3 +136,195 @@ class Thresholded(Gathered):
         exchange.stats["threshold"] = np.array([one.threshold for one in self._runs], dtype=np.float64)
         exchange.stats["tries"] = np.array([one.tries for one in self._runs], dtype=np.float64)
         return exchange
+
+
+class Rule(NamedTuple):
+    """How the estimate is corrected.
+
+    Below `low` k entries the threshold is divided by `down`, above `high` k it is multiplied by `up`, at most `steps`
+    times, with `turns` in either direction, else in the one it first took. With `magnitudes` mean and deviation are
+    those of the magnitudes.
+    """
+
+    low: Fraction
+    high: Fraction | None
+    down: float
+    up: float
+    steps: int
+    turns: bool = False
+    magnitudes: bool = False
+
+    def bounds(self, k: int) -> tuple[int, float]:
+        """Return the fewest and most entries that are not adapted, rounded down as in the reference implementation."""
+        low = math.ceil(self.low * k) if self.turns else math.floor(self.low * k)
+        return low, math.inf if self.high is None else math.floor(self.high * k)
+
+
+RULES = {
+    "vgg": Rule(Fraction(3, 4), Fraction(5, 4), 1.02, 1.02, 20),
+    "lstm": Rule(Fraction(3, 4), None, 1.012, 1.0, 50),
+    "bert": Rule(Fraction(5, 6), None, 1.012, 1.0, 20),
+    # The released loops count five and three times, and select by the last threshold that they counted with.
+    "original": Rule(Fraction(2, 3), Fraction(4, 3), 2.0, 1.5, 4, turns=True, magnitudes=True),
+    "sidco": Rule(Fraction(2, 3), Fraction(4, 3), 2.0, 1.5, 2, turns=True, magnitudes=True),
+}
+
+
+class GaussianKOptions(GatheredOptions):
+    """Options of `GaussianK`.
+
+    Parameters
+    ----------
+    rules : {"vgg", "lstm", "bert", "original", "sidco"}
+        How the estimate is made and corrected: as in the reference implementation of Ok-Topk for the model of this
+        name; or from mean and deviation of the magnitudes, with at most four steps by halves as the scheme was first
+        released, or at most two as in the reference implementation of SIDCo.
+    """
+
+    rules: Literal["vgg", "lstm", "bert", "original", "sidco"] = "vgg"
+
+
+class GaussianK(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(gaussiank,)):
+    """Gaussian-k: threshold mean + z sigma on the magnitudes, z = -Phi^-1(c / 2), corrected towards k; over all-gather.
+
+    Mean and deviation are in double precision. A count from each worker is gathered first; on the wire ``released``
+    int32 indices and float32 values follow one after the other. No threshold can be reached by factors where the
+    estimate is not positive: a gradient of nothing but one negative value is sent whole, one of zeros not at all.
+
+    References
+    ----------
+    S. Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", arXiv 1911.08772, Algorithm 1;
+    S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022 (baseline Gaussiank).
+
+    Examples
+    --------
+    >>> gradients = np.random.default_rng(0).standard_normal((2, 10000)).astype(np.float32)
+    >>> exchange = GaussianK(workers=2, parameters=10000, density=0.01).exchange(gradients)
+    >>> exchange.selected, exchange.stats["threshold"].round(2), exchange.stats["tries"]
+    (array([100, 109]), array([2.58, 2.56]), array([1., 1.]))
+    """
+
+    name = "gaussiank"
+    paper = "Shi et al., 2019, arXiv 1911.08772"
+    options: GaussianKOptions
+
+    def _find(self, values: Values, worker: int) -> Found:
+        rule, magnitude = RULES[self.options.rules], np.abs(values)
+        low, high = rule.bounds(self.k)
+        mean, variance = moments(magnitude if rule.magnitudes else values)
+        threshold = mean - NormalDist().inv_cdf(self.density / 2) * math.sqrt(variance)
+        tries, direction = 1, 0
+        while tries <= rule.steps:
+            count = count_above(magnitude, threshold)
+            if count < low and direction <= 0:
+                threshold, taken = threshold / rule.down, -1
+            elif count > high and direction >= 0:
+                threshold, taken = threshold * rule.up, 1
+            else:
+                break
+            direction = 0 if rule.turns else taken
+            tries += 1
+        # Mean and deviation are a pass each; the last one picks the entries out.
+        kernels = [DeviceOp("count", self.parameters, launches=1 + tries), DeviceOp("scan", self.parameters)]
+        return Found(above(values, threshold), threshold, tries, kernels)
+
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
+        gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
+        sizes = gather(np.full(self.workers, wire.count_bytes)).in_phase("sizes")
+        if not wire.released:
+            return sizes.concat(gather(nbytes).in_phase("entries"))
+        return sizes.concat(
+            gather(counts * wire.index_bytes).in_phase("indices"), gather(counts * wire.value_bytes).in_phase("values")
+        )
+
+
+TRIM = 0.2
+
+
+class RedSyncOptions(GatheredOptions):
+    """Options of `RedSync`.
+
+    Parameters
+    ----------
+    trimmed : bool
+        Whether the k largest are taken, after a threshold has trimmed the gradient (trimmed top-k); else all above the
+        threshold that bisection finds.
+    interval : float
+        Width of the interval, > 0, within mean to maximum, at which bisection gives up.
+    """
+
+    trimmed: bool = False
+    interval: Positive = 0.2
+
+
+class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
+    """RedSync: bisection of the threshold until it keeps more than k and less than 2k entries, or trimmed top-k.
+
+    The threshold is mean + q (max - mean) of the magnitudes. Bisection of q in [0, 1] ends when k < nnz < 2k, or with
+    the last threshold tried when the interval is no longer than ``interval``. Only below k/2 is the threshold lowered:
+    a search that comes between k/2 and k moves away from k again. With the ``interval`` of the reference
+    implementation, 0.2, three thresholds are tried, and the last may keep any number of entries. Trimmed top-k lowers q
+    from 0.8 in steps of 0.2 until at least k entries are above, and takes the k largest of these; if even the mean
+    leaves fewer, of all.
+
+    On the wire ``released`` float32 values and int32 indices are gathered one after the other, as in the reference
+    implementation of SIDCo, which contains this scheme.
+
+    References
+    ----------
+    J. Fang et al., "RedSync: Reducing Synchronization Bandwidth for Distributed Deep Learning Training System", JPDC
+    133, 2019, Algorithms 2 and 3.
+
+    Examples
+    --------
+    Mean 3 and maximum 9: with q = 1/2 the threshold is 6, which 7, 8 and 9 exceed, more than k = 2 and less than 2k.
+
+    >>> gradients = np.array([[0, 1, -8, 9, 0, 0, 1, 1, 3, 7]], dtype=np.float32)
+    >>> RedSync(workers=1, parameters=10, density=0.2).exchange(gradients).selected
+    array([3])
+    >>> RedSync(workers=1, parameters=10, density=0.2, trimmed=True).exchange(gradients).selected
+    array([2])
+    """
+
+    name = "redsync"
+    paper = "Fang et al., JPDC 2019, arXiv 1808.04357"
+    options: RedSyncOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self.ascending = not self.options.trimmed
+
+    def _find(self, values: Values, worker: int) -> Found:
+        magnitude = np.abs(values)
+        mean, _ = moments(magnitude)
+        spread = float(magnitude.max()) - mean
+        if self.options.trimmed:
+            return self._trimmed(values, magnitude, mean, spread)
+        tries, low, high, threshold = 0, 0.0, 1.0, mean
+        while high - low > self.options.interval:
+            q = (low + high) / 2
+            threshold = mean + q * spread
+            count = count_above(magnitude, threshold)
+            tries += 1
+            if self.k < count < 2 * self.k:
+                break
+            if count < self.k / 2:
+                high = q
+            else:
+                low = q
+        # Mean, maximum, the counts, and the pass that picks the entries out.
+        kernels = [DeviceOp("count", self.parameters, launches=2 + tries), DeviceOp("scan", self.parameters)]
+        return Found(above(values, threshold), threshold, tries, kernels)
+
+    def _trimmed(self, values: Values, magnitude: Values, mean: float, spread: float) -> Found:
+        kept, tries = np.arange(values.size), 0
+        while tries < round(1 / TRIM):
+            tries += 1
+            threshold = mean + (1 - TRIM * tries) * spread
+            if count_above(magnitude, threshold) >= self.k:
+                kept = above(values, threshold)
+                break
+        indices = kept[top_k(values[kept], self.k)]
+        counts = DeviceOp("count", self.parameters, launches=1 + tries)
+        kernels = [counts, DeviceOp("scan", self.parameters), DeviceOp("topk", kept.size)]
+        return Found(indices, float(magnitude[indices].min()), tries, kernels)

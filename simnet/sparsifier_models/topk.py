@@ -5,25 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.costs import topk_allgather
+from simnet.costs import topk_allgather, topka
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.samples import apportion
-from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
-from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.selection import Indices, Values, top_k
 from simnet.sparsifier_models.wire import Codes
 
 
-class Topk(Gathered):
+class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(topk_allgather,)):
     """Top-k of the fused gradient, over all-gather (AG; elsewhere TopkA).
 
     References
@@ -45,28 +40,8 @@ class Topk(Gathered):
     """
 
     name = "topk"
-    separable = True
     # `simnet.hooks`, measured with several buckets.
-    overlaps = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
-    fixed_volume = True
-    costs = (topk_allgather,)
-
-    def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
-        """Return the compression gain of an exchange of `gradients` at each density, as `ARTopk.gains`.
-
-        Examples
-        --------
-        >>> model = Topk(workers=1, parameters=4, density=0.25)
-        >>> model.gains(np.array([[4, 2, 2, 1]], dtype=np.float32), [0.25, 0.5, 1.0])
-        array([0.64, 0.8 , 1.  ])
-        """
-        counts = counts_at(self, densities)
-        sent, given, code = np.zeros(len(counts)), 0.0, self.options.values or "float32"
-        for row in corrected_rows(self._checked(gradients, "gradients"), self._residual):
-            given += squared_norm(row)
-            sent += [squared_norm(read_back(row[indices], code)) for indices in nested_top_k(row, counts)]
-        return gain(sent, given)
 
     def _select(self, values: Values, worker: int) -> Indices:
         return top_k(values, self.k)
@@ -75,7 +50,6 @@ class Topk(Gathered):
         return (DeviceOp("topk", self.parameters),)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LayerwiseTopkOptions(GatheredOptions):
     """Options of `LayerwiseTopk`; ``layers`` is not optional.
 
@@ -89,7 +63,7 @@ class LayerwiseTopkOptions(GatheredOptions):
     fused: bool = True
 
 
-class LayerwiseTopk(Gathered):
+class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_allgather,)):
     """LWTopk: top-k of each layer, over all-gather.
 
     Every layer keeps the same density, at least one entry: the k of all layers may exceed that of the fused gradient.
@@ -107,11 +81,7 @@ class LayerwiseTopk(Gathered):
     """
 
     name = "lwtopk"
-    separable = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
-    fixed_volume = True
-    costs = (topk_allgather,)
-    option_type = LayerwiseTopkOptions
     options: LayerwiseTopkOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
@@ -161,3 +131,30 @@ class LayerwiseTopk(Gathered):
         by_layer = [np.full(self.workers, kept) for kept in self._kept]
         each = self.wire.entry_bytes
         return Schedule(self.workers).concat(*(super(LayerwiseTopk, self)._allgather(k, k * each) for k in by_layer))
+
+
+class TopkA(Topk, separable=True, rounds_down=True, released_widths=(4, 4), costs=(topka,)):
+    """TopkA: exact top-k of the fused gradient with k = max(1, floor(c n)), over all-gather.
+
+    What `simnet.sparsifier_models.topk.Topk` does, in the reference implementation of Ok-Topk: on the wire ``released``
+    float32 values and uint32 indices are gathered one after the other, and nothing else travels.
+
+    References
+    ----------
+    S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022 (baseline TopkA);
+    C. Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning", SC 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> model = TopkA(workers=2, parameters=5, density=0.5, wire="released")
+    >>> exchange = model.exchange(np.array([[4, 3, 1, 0, 0], [0, 5, 1, -8, 0]], dtype=np.float32))
+    >>> model.k, exchange.update
+    (2, array([ 2.,  4.,  0., -4.,  0.], dtype=float32))
+    >>> exchange.schedule.rounds
+    (Round(2 messages, 16 bytes, phase='values'), Round(2 messages, 16 bytes, phase='indices'))
+    """
+
+    name = "topka"
+    paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
+    sends_gain = False

@@ -6,8 +6,7 @@ of the sum is left out, and everybody gets all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,14 +27,13 @@ from simnet.sparsifier_models.split_reduce import (
     equal_cuts,
     split_and_reduce,
 )
-from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
 NEGLIGIBLE = 1e-8
 """Sums up to this size are left out of a piece by the released SSAR_Split_allgather."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TopkDSAOptions(SplitOptions):
     """Options of `TopkDSA`.
 
@@ -49,7 +47,7 @@ class TopkDSAOptions(SplitOptions):
     algorithm: Literal["split", "recursive_doubling", "split_allgather", "dense_allgather"] = "split"
 
 
-class TopkDSA(SplitReduce):
+class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     """TopkDSA, elsewhere TopkSA: top-k over a dynamic sparse all-reduce.
 
     The algorithm ``split`` gathers sparse regions as long as the sum has fewer than n / 3 entries other than zero, and
@@ -90,8 +88,6 @@ class TopkDSA(SplitReduce):
 
     name = "topkdsa"
     paper = "Renggli et al., SC 2019, arXiv 1802.08021; Li and Hoefler, PPoPP 2022"
-    costs = (topkdsa, topkdsa_bounds, sparcml_bounds)
-    option_type = TopkDSAOptions
     options: TopkDSAOptions
 
     @property
@@ -100,10 +96,9 @@ class TopkDSA(SplitReduce):
         by_width = Codes(otherwise="a stream turns dense by the width of an entry, for which codes have no rule")
         return super().codes if self.options.algorithm == "split" else by_width
 
-    @property
-    def conserves(self) -> bool:
-        """Whether all entries selected are sent, and no sum is dropped."""
-        return self.options.compat == "paper" or self.options.algorithm not in ("split", "split_allgather")
+    def _option_traits(self) -> dict[str, Any]:
+        loses = self.options.compat == "released" and self.options.algorithm in ("split", "split_allgather")
+        return {"conserves": not loses}
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, n, algorithm = self.workers, self.parameters, self.options.algorithm
@@ -137,14 +132,12 @@ class TopkDSA(SplitReduce):
         nnz = int(np.count_nonzero(total))
         total /= np.float32(P)
         selected = np.array([own.size for own in chosen], dtype=np.int64)
-        schedule, kernels = in_order(P, DeviceOp("topk", n), *steps, DeviceOp("scatter", float(n if dense else nnz)))
-        return Exchange(
-            update=total,
-            schedule=schedule,
+        return self._make_exchange(
+            total,
+            [DeviceOp("topk", n), *steps, DeviceOp("scatter", float(n if dense else nnz))],
+            sent,
             selected=selected,
-            kernels=kernels,
             union=int(np.count_nonzero(touched)),
-            sent=sent,
             stats={"threshold": threshold, "global_nnz": float(nnz), "dense": float(dense)},
         )
 

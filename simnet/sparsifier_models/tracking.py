@@ -5,20 +5,17 @@ A worker's tracker g_i approaches its gradient, or momentum: it takes in what a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from simnet.sparsifier_models.base import Sparsifier, State, checked_part
-from simnet.sparsifier_models.error_buffer import Decay
-from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.options import Decay, Options
 from simnet.sparsifier_models.selection import Values
 
 _STATES = ("tracked", "velocity", "second")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrackingOptions(Options):
     """Options of schemes that track gradients.
 
@@ -39,7 +36,7 @@ class TrackingOptions(Options):
     start: Literal["dense", "zero"] = "dense"
 
 
-class Tracking(Sparsifier):
+class Tracking(Sparsifier, memory_factor=(1.9, 8.0)):
     """Common part: trackers, and the momentum that they follow.
 
     Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
@@ -47,8 +44,6 @@ class Tracking(Sparsifier):
 
     Statistics of its own: ``distance``, shape (P,), of each tracker to what it follows.
     """
-
-    room = (1.9, 8.0)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
@@ -75,20 +70,9 @@ class Tracking(Sparsifier):
         """What each worker's tracker holds, g_i; float32 of shape (P, n), or (P, 0) without error feedback."""
         return self._trackers["tracked"]
 
-    @property
-    def keeps(self) -> bool:
-        """Whether what an exchange does not send becomes the residual: not where it is tracked."""
-        return super().keeps and self._following() is None
-
-    @property
-    def conserves(self) -> bool:
-        """Whether error feedback keeps all that is not applied; trackers do not."""
-        return self._following() is None
-
-    @property
-    def tracks(self) -> bool:
-        """Whether the update has entries that are not sent."""
-        return self._following() is not None
+    def _option_traits(self) -> dict[str, Any]:
+        tracks = self._following() is not None
+        return {"keeps_residual": not tracks, "conserves": not tracks, "tracks": tracks}
 
     @property
     def starts_dense(self) -> bool:
@@ -120,18 +104,17 @@ class Tracking(Sparsifier):
         """Take new trackers over, and return their mean."""
         self._begun = True
         self._trackers = {**self._trackers, "tracked": tracked}
-        mean: Values = np.add.reduce(tracked, axis=0) / np.float32(self.workers)
-        return mean
+        return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 
     def _lack(self, rows: Values) -> None:
         """Turn what is tracked into what trackers lack of it, in place."""
-        if self.tracks:
+        if self.traits.tracks:
             rows -= self.tracked
 
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes of the state of a worker: with trackers also their mean, for what is not sent."""
         found = super().held_bytes()
-        return found | {"mean": found["tracked"]} if self.tracks else found
+        return found | {"mean": found["tracked"]} if self.traits.tracks else found
 
     def _own_state(self) -> State:
         return {"begun": np.array(self._begun), **self._trackers}

@@ -17,9 +17,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,8 @@ from simnet.schedule import Schedule, beside
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.options import AlgorithmOf, Options
-from simnet.sparsifier_models.parts import kernels_beside
 from simnet.sparsifier_models.selection import Values, squared_norms
+from simnet.sparsifier_models.steps import kernels_beside
 from simnet.sparsifier_models.wire import EVERY, Codes, Wire
 
 PREFIX = "two_level/"
@@ -43,10 +42,15 @@ BOTTLENECK: Literal["bottleneck"] = "bottleneck"
 
 # As many sets of schedules are kept as of a scheme.
 _RECURRING = 64
+_OF_ENTRIES = ("weights", "transforms", "tracks")
+# Traits that a scheme has on two levels as well.
+_SAME = (
+    *("keeps_residual", "searches_threshold", "disjoint", "rounds_down", "is_restartable", "overlaps"),
+    *("released_widths", "moments", *_OF_ENTRIES),
+)
 _OF_SHARD = re.compile(r"shard(\d+)\.(.+)")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TwoLevelOptions(Options):
     """Options of schemes on two levels, in addition to those of the scheme.
 
@@ -131,7 +135,6 @@ class TwoLevel(Sparsifier):
     numbers that a scheme has once for all workers are means over the parts.
     """
 
-    option_type = TwoLevelOptions
     options: TwoLevelOptions
     scheme: ClassVar[type[Sparsifier]]
 
@@ -157,10 +160,13 @@ class TwoLevel(Sparsifier):
         ends = (np.arange(L + 1) * self.parameters // L).tolist()
         self._shards = [slice(first, last) for first, last in itertools.pairwise(ends)]
         self._models = [self._made(number, sizes[1:]) for number in range(L)]
-        self.fixed_volume = all(one.fixed_volume for one in self._there())
-        self.period = max(one.period for one in self._there())
-        self.searches_threshold = all(one.searches_threshold for one in self._there())
-        # What is sent inside; and schedules of exchanges that recur, by those of their parts.
+        there = [one.traits for one in self._there()]
+        self._set_traits(
+            fixed_volume=all(one.fixed_volume for one in there),
+            period=max(one.period for one in there),
+            searches_threshold=all(one.searches_threshold for one in there),
+            **{name: getattr(there[0], name) for name in ("keeps_residual", "conserves", *_OF_ENTRIES)},
+        )
         nbytes = self.parameters * self.options.scale * (self.options.value_bytes or 4)
         scatter = registry.find("reduce_scatter", self.options.inner_reduce_scatter).schedule(L, nbytes)
         gather = registry.find("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
@@ -203,9 +209,9 @@ class TwoLevel(Sparsifier):
             one.density, one.iteration = self.density, self.iteration
         return found
 
-    def __copy__(self) -> TwoLevel:
-        twin = object.__new__(type(self))
-        vars(twin).update(vars(self))
+    def __copy__(self) -> Self:
+        """Return a twin, whose parts are twins as well."""
+        twin = super().__copy__()
         twin._models = [copy(one) for one in self._models]
         return twin
 
@@ -225,9 +231,9 @@ class TwoLevel(Sparsifier):
         return sum(one.enough for one in self._there())
 
     @property
-    def most(self) -> int:
+    def max_selected(self) -> int:
         """Entries that a rank may select: those of the scheme of its part."""
-        return max(one.most for one in self._there())
+        return max(one.max_selected for one in self._there())
 
     @property
     def wire(self) -> Wire:
@@ -238,31 +244,6 @@ class TwoLevel(Sparsifier):
     def codes(self) -> Codes:
         """All: the scheme refuses what it does not know itself."""
         return EVERY
-
-    @property
-    def keeps(self) -> bool:
-        """As of the scheme."""
-        return self._there()[0].keeps
-
-    @property
-    def conserves(self) -> bool:
-        """As of the scheme."""
-        return self._there()[0].conserves
-
-    @property
-    def weights(self) -> tuple[float, float]:
-        """As of the scheme."""
-        return self._there()[0].weights
-
-    @property
-    def transforms(self) -> bool:
-        """As of the scheme."""
-        return self._there()[0].transforms
-
-    @property
-    def tracks(self) -> bool:
-        """As of the scheme."""
-        return self._there()[0].tracks
 
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a rank holds between exchanges, by the names of arrays: those of the largest part."""
@@ -348,7 +329,7 @@ class TwoLevel(Sparsifier):
             kernels=tuple(kernels),
             union=sum(one.union for one, _ in there),
             sent=sent,
-            period=self.period,
+            period=self.traits.period,
             recurs=recurs,
             replicas=replicas,
         )
@@ -438,7 +419,7 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
     """
     if issubclass(scheme, TwoLevel):
         raise ValueError("several levels are several numbers: ranks_per_node: [8, 4]")
-    if scheme.by_tensors:
+    if scheme.traits.by_tensors:
         raise ValueError(
             f"{scheme.name} cannot be on two levels: it works on the rows and columns of tensors, and the part of the "
             "gradient that a rank owns cuts through them"
@@ -446,13 +427,12 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
     if own := [name for name in OWN if name in scheme.option_type.__dataclass_fields__]:
         raise ValueError(f"{scheme.name} cannot be on two levels: it goes over nodes itself, and has its own {own[0]}")
     options = type(f"TwoLevel{scheme.option_type.__name__}", (TwoLevelOptions, scheme.option_type), {})
-    classwide = ("paper", "keeps_residual", "searches_threshold", "disjoint", "rounds_down", "restarts", "overlaps")
-    same = (*classwide, "released_widths", "moments")
-    attributes: dict[str, Any] = {name: getattr(scheme, name) for name in same}
-    attributes |= {
+    attributes: dict[str, Any] = {
+        "paper": scheme.paper,
         "__doc__": f"`{scheme.__name__}` on two levels: dense inside nodes, the scheme between them.",
         "name": f"{PREFIX}{scheme.name}",
-        "option_type": dataclass(frozen=True, kw_only=True)(options),
+        "option_type": options,
         "scheme": scheme,
     }
-    return type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes)
+    same = {name: getattr(scheme.traits, name) for name in _SAME}
+    return type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes, **same)

@@ -8,26 +8,24 @@ selections are disjoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.collectives import registry
+from simnet.costs import uniontopk
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.options import Allgather, Allreduce
-from simnet.sparsifier_models.selection import Indices, Values, take_mean
-from simnet.sparsifier_models.steps import in_order
-from simnet.sparsifier_models.value_codes import reader
+from simnet.sparsifier_models.selection import Indices, Values, take_mean, top_k
+from simnet.sparsifier_models.steps import reduce_values
 from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnionReducedOptions(GatheredOptions):
     """Options of schemes that gather indices and reduce values at their union.
 
@@ -43,7 +41,7 @@ class UnionReducedOptions(GatheredOptions):
     allreduce: Allreduce = "ring"
 
 
-class UnionReduced(Gathered):
+class UnionReduced(Gathered, rounds_down=True):
     """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
 
     The indices travel padded to k_max, the most that a worker selected. Scheme-specific statistics:
@@ -60,9 +58,7 @@ class UnionReduced(Gathered):
         Whether the workers gather their numbers of entries before the indices.
     """
 
-    option_type = UnionReducedOptions
     options: UnionReducedOptions
-    rounds_down = True
     announces: ClassVar[bool] = True
 
     @property
@@ -100,30 +96,20 @@ class UnionReduced(Gathered):
         U = np.flatnonzero(union)
         update, sent = take_mean(corrected, U, read=reader(self.options.values))
         wire, k_max = self.wire, int(counts.max())
-        reduce = registry.find("all_reduce", self.options.allreduce)
-        values = reduce.schedule(self.workers, U.size * wire.value_bytes).in_phase("values")
-        # The reference implementation makes the gathered indices unique by sorting them.
-        unique = () if self.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
-        schedule, kernels = in_order(
-            self.workers,
-            *self._selection_kernels(),
-            *wire.encoding_kernels(counts, self.parameters, ascending=self.ascending, values=False),
-            self._allgather(counts, nbytes),
-            *wire.decoding_kernels(float(counts.sum()), self.parameters, self.workers, values=False),
-            *unique,
-            DeviceOp("gather", U.size),
-            *wire.value_kernels(U.size),
-            values,
-            *wire.reading_kernels(U.size),
-            DeviceOp("scatter", U.size, launches=2),
-        )
-        return Exchange(
-            update=update,
-            schedule=schedule,
+        unique = () if self.traits.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
+        return self._make_exchange(
+            update,
+            [
+                *self._selection_kernels(),
+                *wire.encoding_kernels(counts, self.parameters, ascending=self.ascending, values=False),
+                self._allgather(counts, nbytes),
+                *wire.decoding_kernels(float(counts.sum()), self.parameters, self.workers, values=False),
+                *unique,
+                *reduce_values(self.workers, U.size, wire, self.options.allreduce, "values"),
+            ],
+            sent,
             selected=counts,
-            kernels=kernels,
             union=U.size,
-            sent=sent,
             stats={
                 "threshold": smallest,
                 "k_max": float(k_max),
@@ -138,3 +124,39 @@ class UnionReduced(Gathered):
         if not self.announces:
             return indices
         return gather(np.full(self.workers, wire.count_bytes)).in_phase("counts").concat(indices)
+
+
+class UnionTopk(UnionReduced, separable=True, costs=(uniontopk,)):
+    """Local top-k of the fused gradient: indices by all-gather, values by an all-reduce at their union.
+
+    The union has from k to P k entries (gradient build-up). All workers send k indices, so that neither counts nor
+    padding travel.
+
+    References
+    ----------
+    D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning",
+    CCGrid 2024: the baseline Top-k of its reference implementation.
+
+    Examples
+    --------
+    The third entry, selected by nobody, stays; at the first, worker 1 contributes its 1 as well.
+
+    >>> import numpy as np
+    >>> model = UnionTopk(workers=2, parameters=4, density=0.25)
+    >>> exchange = model.exchange(np.array([[4, 3, 2, 0], [1, 0, 2, -8]], dtype=np.float32))
+    >>> exchange.update, exchange.stats["build_up"]
+    (array([ 2.5,  0. ,  0. , -4. ], dtype=float32), 2.0)
+    >>> model.residual
+    array([[0., 3., 2., 0.],
+           [0., 0., 2., 0.]], dtype=float32)
+    """
+
+    name = "uniontopk"
+    paper = "Yoon and Oh, CCGrid 2024, arXiv 2402.13781 (its baseline Top-k)"
+    announces = False
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return top_k(values, self.k)
+
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        return (DeviceOp("topk", self.parameters),)

@@ -16,13 +16,11 @@ from simnet.costs.encodings import (
     SORT_METHOD,
     VALUE_BITS,
     VALUE_CODES,
-    VARYING_CODES,
-    IndexCode,
     ValueCode,
     encoded_index_bytes,
     encoded_value_bytes,
 )
-from simnet.sparsifier_models.index_codes import Places, difference_bytes
+from simnet.sparsifier_models.codes import Encoding, Places, difference_bytes
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices
 
@@ -69,24 +67,6 @@ SUMS_OF_SUMS = Codes(INDEX_CODES, ("float32",), "sums that are rounded anew on t
 
 EVERY = Codes(INDEX_CODES, VALUE_CODES)
 """The codes of a scheme whose entries arrive as they were sent."""
-
-
-class Encoding(NamedTuple):
-    """How indices and values travel.
-
-    Parameters
-    ----------
-    indices : IndexCode
-    values : ValueCode
-    """
-
-    indices: IndexCode
-    values: ValueCode
-
-    @property
-    def varies(self) -> bool:
-        """Whether bytes follow from more than how many entries are sent."""
-        return self.indices in VARYING_CODES
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ class Averager:
         _, pieces, models = self._offers[self.in_force]
         for model, (_, columns) in zip(models, pieces, strict=True):
             if model.keeps:
-                decay, gain = map(np.float32, model.weights)
+                decay, gain = map(np.float32, model.traits.weights)
                 residual = model.residual.copy()
                 residual[late] = decay * residual[late] + gain * rows[:, columns]
                 model.residual = residual
@@ -188,7 +188,7 @@ class Averager:
 def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
     """Exchange rows among some of the workers of a scheme; what these keep back comes from it and goes back to it."""
     fewer.density, fewer.iteration = model.density, model.iteration
-    kept = ("residual", *model.kept_beside) if model.keeps else ()
+    kept = ("residual", *model.traits.auxiliary_state) if model.keeps else ()
     for name in kept:
         setattr(fewer, name, getattr(model, name)[active])
     exchange = fewer.exchange(rows)

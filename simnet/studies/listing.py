@@ -43,7 +43,7 @@ def sparsifiers() -> Listing:
     rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), symbols)]
     for name, scheme in sparsifier_models.usable().items():
         own = set(own_options(name)) - common
-        costs = "; ".join(_formula(cost) for cost in scheme.costs)
+        costs = "; ".join(_formula(cost) for cost in scheme.traits.costs)
         rows.append((name, _summary(scheme), scheme.paper, _options(scheme.option_type, own), costs))
     return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
 

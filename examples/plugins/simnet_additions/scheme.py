@@ -6,8 +6,6 @@ per entry at 16 entries a block, where top-k sends four.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simnet.base.checks import check_int
@@ -17,7 +15,6 @@ from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values, top_k
 
 
-@dataclass(frozen=True, kw_only=True)
 class BlockTopkOptions(GatheredOptions):
     """Options of `BlockTopk`.
 
@@ -47,7 +44,6 @@ class BlockTopk(Gathered):
 
     name = "blocktopk"
     paper = "an example of simnet"
-    option_type = BlockTopkOptions
     options: BlockTopkOptions
 
     @property

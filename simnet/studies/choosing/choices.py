@@ -322,16 +322,16 @@ def _published(candidate: Candidate) -> Choice:
         candidate,
         "sparse",
         communicate,
-        follows_gradients=not whole.fixed_volume,
-        by_layers=whole.fixed_volume and not np.array_equal(_sent(whole), _sent(parts)),
-        period=whole.period,
+        follows_gradients=not whole.traits.fixed_volume,
+        by_layers=whole.traits.fixed_volume and not np.array_equal(_sent(whole), _sent(parts)),
+        period=whole.traits.period,
     )
 
 
 def follows_gradients(candidate: Candidate) -> bool:
     """Return whether what an exchange sends depends on the gradients; false where its options are wrong."""
     try:
-        return not _of_layers(candidate, 1).fixed_volume
+        return not _of_layers(candidate, 1).traits.fixed_volume
     except ValueError:
         return False
 

@@ -187,7 +187,7 @@ def _overlap(decision: Decision) -> str:
 
 
 def _overlaps(exchange: Candidate) -> bool:
-    return bool(sparsifier_models.scheme(exchange.scheme).overlaps)
+    return bool(sparsifier_models.scheme(exchange.scheme).traits.overlaps)
 
 
 def taken(decision: Decision) -> list[str]:

@@ -1,0 +1,427 @@
+"""Whole numbers of few bits in bytes, as they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.costs.encodings import (
+    BLOCK_COUNT_BYTES,
+    BLOCK_ENTRIES,
+    COUNT_BYTES,
+    INDEX_CODES,
+    TAG_BYTES,
+    VALUE_BITS,
+    VARYING_CODES,
+    IndexCode,
+    ValueCode,
+    encoded_index_bytes,
+    encoded_value_bytes,
+    table_bytes,
+)
+from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistical
+from simnet.sparsifier_models.selection import Indices, Values
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+
+class Encoding(NamedTuple):
+    """How indices and values travel.
+
+    Parameters
+    ----------
+    indices : IndexCode
+    values : ValueCode
+    """
+
+    indices: IndexCode
+    values: ValueCode
+
+    @property
+    def varies(self) -> bool:
+        """Whether bytes follow from more than how many entries are sent."""
+        return self.indices in VARYING_CODES
+
+
+def packed_bytes(entries: float, bits: float) -> float:
+    """Return the bytes of entries of `bits` bits each.
+
+    Examples
+    --------
+    >>> packed_bytes(70, 2), packed_bytes(3, 12)
+    (18.0, 5.0)
+    """
+    # Less what a product such as 4800.000000000001 is above the whole number that it stands for.
+    return float(np.ceil(entries * bits / 8 * (1 - 1e-12)))
+
+
+def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
+    """Pack codes below 2^bits into bytes, the first in the lowest bits; `bits` is 1, 2, 4 or 8.
+
+    Examples
+    --------
+    >>> pack_bits(np.array([1, 2, 3, 0, 3], dtype=np.uint8), 2)
+    array([57,  3], dtype=uint8)
+    """
+    each = 8 // bits
+    padded = np.zeros(-(-codes.size // each) * each, dtype=np.uint8)
+    padded[: codes.size] = codes
+    shifted = padded.reshape(-1, each) << (bits * np.arange(each, dtype=np.uint8))
+    return np.asarray(np.bitwise_or.reduce(shifted, axis=1).astype(np.uint8))
+
+
+def unpack_bits(packed: Bytes, bits: int, count: int) -> NDArray[np.uint8]:
+    """Return the first `count` codes that `pack_bits` packed.
+
+    Examples
+    --------
+    >>> unpack_bits(np.array([57, 3], dtype=np.uint8), 2, 5)
+    array([1, 2, 3, 0, 3], dtype=uint8)
+    """
+    shifts = bits * np.arange(8 // bits, dtype=np.uint8)
+    codes = (packed[:, np.newaxis] >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.ravel()[:count]
+
+
+def pack_12(indices: Indices) -> Bytes:
+    """Pack indices of 12 bits, two in three bytes; the last one is paired with zeros.
+
+    Of i and j: the low eight bits of i; its high four with the low four of j above them; the high eight of j.
+
+    Examples
+    --------
+    >>> [hex(one) for one in pack_12(np.array([0xABC, 0x123]))]
+    ['0xbc', '0x3a', '0x12']
+    """
+    pairs = np.zeros((-(-indices.size // 2), 2), dtype=np.int64)
+    pairs.reshape(-1)[: indices.size] = indices
+    i, j = pairs.T
+    return np.stack([i & 255, (i >> 8) | ((j & 15) << 4), j >> 4], axis=1).astype(np.uint8).ravel()
+
+
+def unpack_12(packed: Bytes, count: int) -> Indices:
+    """Return the first `count` indices that `pack_12` packed.
+
+    Examples
+    --------
+    >>> unpack_12(pack_12(np.array([7, 4095, 256])), 3)
+    array([   7, 4095,  256])
+    """
+    low, middle, high = packed.astype(np.int64).reshape(-1, 3).T
+    pairs = np.stack([low | ((middle & 15) << 8), (middle >> 4) | (high << 4)], axis=1)
+    return pairs.ravel()[:count]
+
+
+Places: TypeAlias = NDArray[np.integer[Any]]
+
+_WIDTHS: dict[str, type[np.integer[Any]]] = {"int64": np.int64, "int32": np.int32}
+_COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
+
+
+def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
+    """Return the bytes of the index differences in each region, shape (regions,), as of ``delta``.
+
+    `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
+    index stands for `entries`.
+
+    Examples
+    --------
+    >>> difference_bytes(np.array([1, 130, 131]), np.array([0, 131, 300]))
+    array([3., 1.])
+    """
+    region = np.searchsorted(cuts, indices, side="right") - 1
+    before = np.maximum(np.concatenate([[0], indices[:-1]]), cuts[region])
+    lengths = _lengths(indices - before)
+    return entries * np.bincount(region, weights=lengths, minlength=len(cuts) - 1).astype(np.float64)
+
+
+def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
+    """Return ascending, distinct indices below `n` as they travel.
+
+    Examples
+    --------
+    >>> indices = np.array([3, 7, 200])
+    >>> encode_indices(indices, 300, "delta"), encode_indices(indices, 300, "int16")
+    (array([  3,   0,   0,   0,   3,   4, 193,   1], dtype=uint8), array([  3,   0,   0,   0,   3,   0,   7,   0, 200,   0], dtype=uint8))
+    """  # noqa: E501
+    if code == "auto":
+        chosen = _shortest(indices, n)
+        return np.concatenate([np.array([INDEX_CODES.index(chosen)], np.uint8), encode_indices(indices, n, chosen)])
+    if code == "delta":
+        return np.concatenate([_bytes(np.array([indices.size]), np.uint32), _varints(np.diff(indices, prepend=0))])
+    if code == "bitmap":
+        bits = np.zeros(n, dtype=np.bool_)
+        bits[indices] = True
+        return np.packbits(bits, bitorder="little")
+    if code in BLOCK_ENTRIES:
+        block, within = np.divmod(indices, BLOCK_ENTRIES[code])
+        counts = np.bincount(block, minlength=-(-n // BLOCK_ENTRIES[code]))
+        local = pack_12(within) if code == "packed12" else _bytes(within, np.uint16)
+        return np.concatenate([_bytes(counts, _COUNTS[BLOCK_COUNT_BYTES[code]]), local])
+    return _bytes(indices, _WIDTHS[code])
+
+
+def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -> tuple[Indices, int]:
+    """Return the indices that `encode_indices` encoded, and their bytes; `data` may be longer.
+
+    `k` says how many there are, for ``int64`` and ``int32``; without it all bytes are indices.
+
+    Examples
+    --------
+    >>> decode_indices(np.array([3, 0, 0, 0, 3, 4, 193, 1], dtype=np.uint8), 300, "delta")
+    (array([  3,   7, 200]), 8)
+    """
+    if code == "auto":
+        found, nbytes = decode_indices(data[TAG_BYTES:], n, INDEX_CODES[data[0]], k)
+        return found, TAG_BYTES + nbytes
+    if code == "delta":
+        count = int(_read(data[:COUNT_BYTES], np.uint32)[0])
+        differences, nbytes = _from_varints(data[COUNT_BYTES:], count)
+        return np.cumsum(differences), COUNT_BYTES + nbytes
+    if code == "bitmap":
+        nbytes = -(-n // 8)
+        return np.flatnonzero(np.unpackbits(data[:nbytes], count=n, bitorder="little")), nbytes
+    if code in BLOCK_ENTRIES:
+        blocks = -(-n // BLOCK_ENTRIES[code])
+        start = blocks * BLOCK_COUNT_BYTES[code]
+        counts = _read(data[:start], _COUNTS[BLOCK_COUNT_BYTES[code]])
+        number = int(counts.sum())
+        nbytes = 3 * -(-number // 2) if code == "packed12" else 2 * number
+        local = data[start : start + nbytes]
+        within = unpack_12(local, number) if code == "packed12" else _read(local, np.uint16)
+        return np.repeat(np.arange(blocks) * BLOCK_ENTRIES[code], counts) + within, start + nbytes
+    width = np.dtype(_WIDTHS[code]).itemsize
+    nbytes = data.size if k is None else k * width
+    return _read(data[:nbytes], _WIDTHS[code]), nbytes
+
+
+def _shortest(indices: Indices, n: int) -> IndexCode:
+    """Return the code that takes the fewest bytes; of those alike the first."""
+    lengths = float(difference_bytes(indices, np.array([0, n]))[0])
+    codes = [one for one in INDEX_CODES if one != "auto"]
+    return min(codes, key=lambda one: float(encoded_index_bytes(one, n, indices.size, lengths)))
+
+
+def _lengths(differences: Places) -> Indices:
+    """Return the bytes of each difference: one for each seven bits, one at least."""
+    lengths = np.ones(differences.size, dtype=np.int64)
+    for bits in range(7, 63, 7):
+        larger = differences >= (1 << bits)
+        if not larger.any():
+            break
+        lengths += larger
+    return lengths
+
+
+def _varints(differences: Indices) -> Bytes:
+    """Return the differences by LEB128: seven bits in a byte, the lowest first; all but the last with the high bit."""
+    lengths = _lengths(differences)
+    ends = np.cumsum(lengths)
+    place = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
+    parts = (np.repeat(differences, lengths) >> (7 * place)) & 127
+    parts[place < np.repeat(lengths, lengths) - 1] |= 128
+    return parts.astype(np.uint8)
+
+
+def _from_varints(data: Bytes, count: int) -> tuple[Indices, int]:
+    """Return the first so many numbers of `_varints`, and how many bytes they were."""
+    ends = np.flatnonzero(data < 128)[:count] + 1
+    nbytes = int(ends[-1]) if count else 0
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if count else ends
+    place = np.arange(nbytes) - np.repeat(starts, ends - starts)
+    parts = (data[:nbytes].astype(np.int64) & 127) << (7 * place)
+    return (np.add.reduceat(parts, starts) if count else parts), nbytes
+
+
+def _bytes(array: NDArray[np.generic], kind: type[np.generic] | None = None) -> Bytes:
+    """Return the bytes of an array, as numbers of a kind."""
+    return np.frombuffer((array if kind is None else array.astype(kind)).tobytes(), dtype=np.uint8)
+
+
+def _read(data: Bytes, kind: type[np.integer[Any]]) -> Indices:
+    return np.frombuffer(data.tobytes(), dtype=kind).astype(np.int64)
+
+
+SIGMAS = 6.0
+"""Standard deviations that the bins of the statistical quantiser span together, as in all released codes."""
+
+HALVES = {"float16": "fp16", "bfloat16": "bf16"}
+"""Formats of two bytes, as `rounded` calls them."""
+
+LARGEST = {"fp16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127}
+"""Largest finite number of each format."""
+
+
+def rounded(values: Values, form: str) -> Values:
+    """Return the nearest numbers of a format, ties to even; overflow becomes the largest finite number.
+
+    `form` is ``fp16``, IEEE binary16, or ``bf16``, the upper half of a float32.
+
+    Examples
+    --------
+    >>> rounded(np.array([2049, 2051, 1e6, -1e-9], dtype=np.float32), "fp16")
+    array([ 2048.,  2052., 65504.,    -0.], dtype=float32)
+    >>> rounded(np.array([2049, 1e6], dtype=np.float32), "bf16")
+    array([  2048., 999424.], dtype=float32)
+    """
+    fitting: Values = np.clip(values, -LARGEST[form], LARGEST[form])
+    if form == "fp16":
+        halves = fitting.astype(np.float16)
+        return halves.astype(np.float32)
+    bits = fitting.view(np.uint32)
+    # Half a unit of the last place kept, less one where that place is even, and the rest is cut off.
+    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
+    bits &= np.uint32(0xFFFF0000)
+    return fitting
+
+
+def read_back(values: Values, code: ValueCode) -> Values:
+    """Return what is read of values that were sent.
+
+    ``float16`` and ``bfloat16`` round as `rounded`. ``8bit``, ``4bit`` and ``2bit`` are bins of
+    `lookup_quantisers.statistical`, 6 sigma wide together; with ``_linear``, the levels of `linear`. ``1bit`` is the
+    sign of each, and the mean of all magnitudes; a zero counts as positive.
+
+    Examples
+    --------
+    >>> values = np.array([1, -2, 6], dtype=np.float32)
+    >>> read_back(values, "1bit"), read_back(values, "2bit_linear")
+    (array([ 3., -3.,  3.], dtype=float32), array([ 0.66666675, -2.        ,  6.        ], dtype=float32))
+    """
+    if code == "float32" or not values.size:
+        return values
+    if code in HALVES:
+        return rounded(values, HALVES[code])
+    if code == "1bit":
+        return _signed(np.signbit(values), _mean_magnitude(values))
+    return _finite(_coded(values, code).values()[0])
+
+
+def reader(code: ValueCode | None) -> Callable[[Values], Values] | None:
+    """Return `read_back` with a code; None if nothing is lost, as with float32.
+
+    Examples
+    --------
+    >>> reader("bfloat16")(np.array([2049], dtype=np.float32)), reader(None)
+    (array([2048.], dtype=float32), None)
+    """
+    return None if code in (None, "float32") else partial(read_back, code=code)
+
+
+def encode_values(values: Values, code: ValueCode) -> Bytes:
+    """Return values as they travel: the table, if codes need one, and then the codes, the first in the lowest bits.
+
+    Examples
+    --------
+    >>> encode_values(np.array([1, -2, 6], dtype=np.float32), "1bit")
+    array([ 0,  0, 64, 64,  2], dtype=uint8)
+    """
+    if code == "float32" or not values.size:
+        return _bytes(values)
+    if code == "float16":
+        return _bytes(rounded(values, "fp16").astype(np.float16))
+    if code == "bfloat16":
+        return _bytes((rounded(values, "bf16").view(np.uint32) >> 16).astype(np.uint16))
+    if code == "1bit":
+        table, codes = _mean_magnitude(values), np.signbit(values).astype(np.uint8)
+    else:
+        coded = _coded(values, code)
+        # Levels at equal distances are told by the second of them, as the first is 0.
+        table = np.append(coded.offset, coded.table[0, 1:2] if code.endswith("linear") else coded.table[0])
+        codes = coded.codes[0]
+    return np.concatenate([_bytes(table), pack_bits(codes, VALUE_BITS[code])])
+
+
+def decode_values(data: Bytes, k: int, code: ValueCode) -> Values:
+    """Return the `k` values that `encode_values` encoded, as `read_back`. ValueError: a wrong number of bytes.
+
+    Examples
+    --------
+    >>> decode_values(np.array([0, 0, 64, 64, 2], dtype=np.uint8), 3, "1bit")
+    array([ 3., -3.,  3.], dtype=float32)
+    """
+    wanted = int(encoded_value_bytes(code, k))
+    if data.size != wanted:
+        raise ValueError(f"{k} values of {code} take {wanted} bytes, got {data.size}")
+    if not k:
+        return np.zeros(0, dtype=np.float32)
+    if VALUE_BITS[code] > 8:
+        kind = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[code]
+        found = np.frombuffer(data.tobytes(), dtype=kind)
+        if code == "bfloat16":
+            return (found.astype(np.uint32) << 16).view(np.float32)
+        return found.astype(np.float32)
+    table = np.frombuffer(data[: table_bytes(code)].tobytes(), dtype=np.float32)
+    codes = unpack_bits(data[table_bytes(code) :], VALUE_BITS[code], k)
+    if code == "1bit":
+        return _signed(codes != 0, table)
+    levels = table[1:]
+    if code.endswith("linear"):
+        levels = levels * np.arange(1 << VALUE_BITS[code]).astype(np.float32)
+    return _finite(Coded(codes[np.newaxis], table[:1], levels[np.newaxis]).values()[0])
+
+
+def _coded(values: Values, code: ValueCode) -> Coded:
+    rows, bins = values[np.newaxis], 1 << VALUE_BITS[code]
+    # A table in single precision may exceed it where values are as large as it holds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return linear(rows, bins) if code.endswith("linear") else statistical(rows, bins, SIGMAS)
+
+
+def _finite(values: Values) -> Values:
+    """Return what is read, at most as large as a float32 can be."""
+    limit = np.finfo(np.float32).max
+    return np.clip(values, -limit, limit)
+
+
+def _mean_magnitude(values: Values) -> Values:
+    return np.array([np.abs(values).mean(dtype=np.float64)]).astype(np.float32)
+
+
+def _signed(negative: NDArray[np.bool_], scale: Values) -> Values:
+    return np.where(negative, -scale, scale)
+
+
+def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Bytes:
+    """Return a message of ascending, distinct indices below `n` and their finite values.
+
+    Raises ValueError if indices do not ascend or exceed `n`, or there are more or fewer of them than values.
+
+    Examples
+    --------
+    >>> encode(np.array([3, 200]), np.array([1, -3], dtype=np.float32), 300, Encoding("delta", "1bit"))
+    array([  2,   0,   0,   0,   3, 197,   1,   0,   0,   0,  64,   2],
+          dtype=uint8)
+    """
+    if indices.shape != values.shape:
+        raise ValueError(f"there must be a value for each index, got {values.size} for {indices.size}")
+    if indices.size and (indices[0] < 0 or indices[-1] >= n or (np.diff(indices) <= 0).any()):
+        raise ValueError(f"indices must ascend within 0..{n - 1}")
+    return np.concatenate([encode_indices(indices, n, encoding.indices), encode_values(values, encoding.values)])
+
+
+def decode(message: Bytes, n: int, encoding: Encoding) -> tuple[Indices, Values]:
+    """Return the indices of a message, and the values that everybody reads. ValueError: the message has a wrong length.
+
+    Examples
+    --------
+    >>> encoding = Encoding("delta", "1bit")
+    >>> decode(encode(np.array([3, 200]), np.array([1, -3], dtype=np.float32), 300, encoding), 300, encoding)
+    (array([  3, 200]), array([ 2., -2.], dtype=float32))
+    """
+    found: IndexCode = encoding.indices
+    tag = 0
+    if found == "auto":
+        found, tag = INDEX_CODES[message[0]], TAG_BYTES
+    k = None
+    if found in ("int32", "int64"):
+        bits = (64 if found == "int64" else 32) + VALUE_BITS[encoding.values]
+        table = table_bytes(encoding.values) if message.size > tag else 0
+        k = (message.size - tag - table) * 8 // bits
+    indices, nbytes = decode_indices(message[tag:], n, found, k)
+    return indices, decode_values(message[tag + nbytes :], indices.size, encoding.values)

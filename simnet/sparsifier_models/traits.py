@@ -1,0 +1,90 @@
+"""What a scheme tells jobs, memory estimates, shards and reports about itself: one record with defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Cost: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """Properties of a scheme that others ask for.
+
+    A class gives those that differ from its base as keywords, ``class Topk(Gathered, separable=True)``, and has all of
+    them as `Sparsifier.traits`. Those that follow from options come from `Sparsifier._option_traits`.
+
+    Parameters
+    ----------
+    keeps_residual : bool
+        If true, what an exchange does not send may become the residual.
+    conserves : bool
+        If true, error feedback keeps all that is not applied; else the statistic ``lost`` says how much is neither.
+    weights : (float, float)
+        Decay and gain: g_e = decay * residual + gain * gradient. Conserved, or lost, is what g_e holds. A scheme whose
+        gain is not 1 reads gradients.
+    sends_all : bool
+        If true, every entry is sent, whatever the density.
+    rounds_down : bool
+        If true, k is floor(c n), one at least, in every mode.
+    disjoint : bool
+        If true, no two workers can select the same entry, so that all of them together select k.
+    searches_threshold : bool
+        If true, entries are selected by a threshold that need not be the k-th magnitude.
+    transforms : bool
+        If true, coefficients of a transform are sent, each of which changes several entries of the update.
+    tracks : bool
+        If true, the update has entries that were not sent now: of trackers, or of steps between exchanges.
+    reads_gradients : bool
+        If true, an exchange looks at the gradients without residuals, which then cannot hold their sums.
+    memory_factor : (float, float)
+        Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
+        their residuals, if few entries are sent; up to four times those of all workers more if all are.
+    auxiliary_state : tuple of str
+        Attributes, arrays with a row for each worker, that hold what it keeps back beside the residual. They follow the
+        residual.
+    moments : tuple of str
+        Arrays of its state that an optimiser would hold, which then has no memory of its own.
+    is_restartable : bool
+        If true, it may begin afresh, as among other workers: no exchange is of another kind for being the first.
+    period : int
+        Exchanges after which a scheme begins anew to adapt what it sends, such as thresholds that it uses again.
+    fixed_volume : bool
+        If true, messages depend on the density, and on whose turn it is, alone: not on the gradients.
+    separable : bool
+        If true, what is done to a worker's gradient takes no other's and changes nothing else, so that gradients may be
+        `simnet.base.rows.Rows`. Never inherited.
+    by_tensors : bool
+        If true, it works on the rows and columns of tensors, which a part of a gradient cuts through.
+    overlaps : bool
+        If true, an implementation is known that exchanges each bucket of PyTorch's DistributedDataParallel as soon as
+        the backward pass has made it, without delaying the backward pass.
+    released_widths : (int, int)
+        Bytes of a value and of an index on the wire ``released``.
+    costs : tuple of function
+        Its closed-form costs, functions of `simnet.costs`.
+    """
+
+    keeps_residual: bool = True
+    conserves: bool = True
+    weights: tuple[float, float] = (1.0, 1.0)
+    sends_all: bool = False
+    rounds_down: bool = False
+    disjoint: bool = False
+    searches_threshold: bool = False
+    transforms: bool = False
+    tracks: bool = False
+    reads_gradients: bool = True
+    memory_factor: tuple[float, float] = (0.7, 6.0)
+    auxiliary_state: tuple[str, ...] = ()
+    moments: tuple[str, ...] = ()
+    is_restartable: bool = True
+    period: int = 1
+    fixed_volume: bool = False
+    separable: bool = False
+    by_tensors: bool = False
+    overlaps: bool = False
+    released_widths: tuple[int, int] = (4, 8)
+    costs: tuple[Cost, ...] = ()
