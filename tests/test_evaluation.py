@@ -9,8 +9,8 @@ from commands import did, refused
 from simnet.calibration import calibrate, measured
 from simnet.calibration.curves import curves_of, split_systems
 from simnet.calibration.readers import write_tidy
-from simnet.validate.evaluation import evaluate
-from simnet.validate.evaluation_figures import recorded_figures, worse
+from simnet.validate.evaluation import SPLITS, evaluate
+from simnet.validate.evaluation_figures import recorded_figures, worse_figures
 
 PUBLIC = [name for name, one in measured.datasets().items() if one.file.startswith("public/")]
 QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")
@@ -22,8 +22,8 @@ QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")
 )
 def test_shipped_measurements_are_predicted_as_well_as_recorded(name):
     figures = evaluate(name).figures()
-    assert worse(figures, recorded_figures().get(name, {})) == []
-    assert set(figures["splits"]) == set(recorded_figures().get(name, {}))
+    assert worse_figures(figures, recorded_figures(name, SPLITS)) == []
+    assert set(figures["splits"]) == set(recorded_figures(name, SPLITS))
     for split_name, split in figures["splits"].items():
         ours, segments = split["models"]["ours"]["all"], split["models"].get("three_segments")
         # Of a public cluster with two numbers of ranks, nothing tells how many cards a node has: ranks may be far off.
@@ -72,7 +72,7 @@ def test_sizes_of_public_gpu_curves_are_predicted_within_the_aims():
 
 def test_sizes_of_the_largest_shipped_dataset_are_predicted_as_well_as_recorded():
     figures = evaluate("shaped_openmpi", splits=["sizes"]).figures()
-    assert worse(figures, {"sizes": recorded_figures()["shaped_openmpi"]["sizes"]}) == []
+    assert worse_figures(figures, {"sizes": recorded_figures("shaped_openmpi", SPLITS)["sizes"]}) == []
     assert 0.85 <= figures["splits"]["sizes"]["coverage"] <= 0.95
 
 
@@ -86,9 +86,9 @@ def test_public_curves_are_predicted_at_least_as_well_as_by_three_segments(share
 
 def test_what_got_worse_is_said():
     figures = evaluate("shaped_gloo", splits=["sizes"]).figures()
-    entry = recorded_figures()["shaped_gloo"]["sizes"]
+    entry = recorded_figures("shaped_gloo", SPLITS)["sizes"]
     better = entry | {"median": entry["median"] / 2, "count": entry["count"] + 1}
-    said = worse(figures, {"sizes": better, "ranks": entry})
+    said = worse_figures(figures, {"sizes": better, "ranks": entry})
     assert len(said) == 3
     assert "median" in " ".join(said)
 

@@ -18,7 +18,7 @@ from simnet.calibration import measured
 from simnet.calibration.readers import log_format, read_measurements
 from simnet.network.stack import STACKS
 from simnet.validate.evaluation import evaluate
-from simnet.validate.evaluation_figures import recorded_figures, worse
+from simnet.validate.evaluation_figures import recorded_figures, worse_figures
 from simnet.validate.links import held_by_links
 from simnet.validate.shapednet import Change, predict
 from simnet.validate.shapednet.exchanges import schedule_of
@@ -248,9 +248,9 @@ def test_links_of_no_magnitude_that_there_may_be_are_refused(column, value, mess
 @pytest.mark.parametrize("name", [name for name in measured.datasets() if name.startswith("shaped_")])
 def test_shipped_measurements_follow_from_their_links(name):
     figures = evaluate(name, splits=["links"]).figures()
-    recorded = {key: one for key, one in recorded_figures()[name].items() if key.startswith("links")}
+    recorded = recorded_figures(name, ["links"])
     assert set(recorded) == set(figures["splits"])
-    assert worse(figures, recorded) == []
+    assert worse_figures(figures, recorded) == []
     part = next(
         figures["splits"][key] for key in ("links", "links_unequal", "links_changing", "links_again") if key in recorded
     )

@@ -27,7 +27,10 @@ def curve(ranks, nodes=0, collective="all_reduce", algorithm="", seconds=None):
 
 def test_ranks_come_from_the_nearest_by_the_bus_factor_and_on_the_line_through_the_last_two():
     kept = [curve(ranks, seconds=np.full(10, float(ranks) ** 2)) for ranks in (2, 4, 8)]
-    inside, outside = rivals.beside("ranks", [kept[0], kept[2]], [curve(6)]), rivals.beside("ranks", kept, [curve(32)])
+    inside, outside = (
+        rivals.rival_times("ranks", [kept[0], kept[2]], [curve(6)]),
+        rivals.rival_times("ranks", kept, [curve(32)]),
+    )
     assert np.allclose(inside[0]["nearest"], 64)
     assert np.allclose(inside[0]["nearest_by_bus_factor"], 64 * (5 / 6) / (7 / 8))
     assert np.allclose(inside[0]["log_log"], 36)
@@ -37,20 +40,20 @@ def test_ranks_come_from_the_nearest_by_the_bus_factor_and_on_the_line_through_t
 
 def test_between_two_as_near_numbers_of_ranks_stands_their_geometric_mean():
     kept = [curve(ranks, seconds=np.full(10, value)) for ranks, value in ((4, 1.0), (16, 4.0))]
-    assert np.allclose(rivals.beside("ranks", kept, [curve(8)])[0]["nearest"], 2)
+    assert np.allclose(rivals.rival_times("ranks", kept, [curve(8)])[0]["nearest"], 2)
 
 
 def test_the_rule_takes_the_all_reduce_of_the_same_ranks_nodes_and_algorithm_else_the_nearest():
     flat = {(8, 1, "ring"): 1.0, (8, 1, "tree"): 2.0, (8, 2, "ring"): 3.0, (64, 8, "ring"): 4.0}
     kept = [curve(ranks, nodes, "all_reduce", how, np.full(10, one)) for (ranks, nodes, how), one in flat.items()]
     held = [curve(8, 1, "all_gather", "ring"), curve(8, 2, "all_gather"), curve(32, 4, "all_gather", "ring")]
-    said = [one["rule_of_bus_factor"][0] for one in rivals.beside("collectives", kept, held)]
+    said = [one["rule_of_bus_factor"][0] for one in rivals.rival_times("collectives", kept, held)]
     assert said == pytest.approx([0.5, 1.5, 4.0 * (31 / 32) / (2 * 63 / 64)])
 
 
 def test_without_an_all_reduce_or_a_bus_factor_the_rule_says_nothing():
-    said = rivals.beside("collectives", [curve(8)], [curve(8, collective="scan")])
-    said += rivals.beside("collectives", [curve(8, collective="all_gather")], [curve(8)])
+    said = rivals.rival_times("collectives", [curve(8)], [curve(8, collective="scan")])
+    said += rivals.rival_times("collectives", [curve(8, collective="all_gather")], [curve(8)])
     assert all(np.isnan(one["rule_of_bus_factor"]).all() for one in said)
 
 
@@ -59,7 +62,7 @@ def test_no_rival_looks_at_times_that_are_left_out(split):
     kept = [curve(4), curve(16), curve(4, collective="all_gather")]
     left = {"sizes": curve(4), "ranks": curve(8), "collectives": curve(8, collective="reduce_scatter")}[split]
     before, after = (
-        rivals.beside(split, kept, [Curve(left.setting, left.sizes, seconds)], learned=True)[0]
+        rivals.rival_times(split, kept, [Curve(left.setting, left.sizes, seconds)], learned=True)[0]
         for seconds in (left.seconds, np.full(10, 99.0))
     )
     assert set(before) == {*rivals.RULES[split], *rivals.LEARNED}
@@ -68,7 +71,7 @@ def test_no_rival_looks_at_times_that_are_left_out(split):
 
 def test_learned_models_are_near_a_smooth_surface():
     kept = [curve(ranks) for ranks in (2, 4, 8, 32, 64)]
-    (said,) = rivals.beside("ranks", kept, [curve(16)], learned=True)
+    (said,) = rivals.rival_times("ranks", kept, [curve(16)], learned=True)
     off = np.abs(said["gaussian_process"] / curve(16).seconds - 1)
     assert off.max() < 0.1
     assert np.abs(np.log(said["gradient_boosting"] / curve(16).seconds)).max() < np.log(3)

@@ -159,8 +159,11 @@ class TorchCommunicator(Communicator):
             raise InputError(f"the ranks do not meet: {first_line(error)}", file=backend) from None
         self._torch, self._dist = torch, dist
         # By the names that later versions have for them.
-        self._gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        self._scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        self._two_buffers = {
+            "all_gather": getattr(dist, "all_gather_single", dist.all_gather_into_tensor),
+            "reduce_scatter": getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor),
+            "alltoall": dist.all_to_all_single,
+        }
         self.library, self.tool = backend, f"replay-{backend}"
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # NCCL wants every rank in the first call of a group.
@@ -201,12 +204,8 @@ class TorchCommunicator(Communicator):
             dist.all_reduce(out, group=group)
         elif name == "broadcast":
             dist.broadcast(out, src=dist.get_global_rank(group, root), group=group)
-        elif name == "all_gather":
-            self._gathered(into, out, group=group)
-        elif name == "reduce_scatter":
-            self._scattered(into, out, group=group)
         else:
-            dist.all_to_all_single(into, out, group=group)
+            self._two_buffers[name](into, out, group=group)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of torch, CUDA and NCCL."""
@@ -295,12 +294,9 @@ class MpiCommunicator(Communicator):
             group.Allreduce(self._mpi.IN_PLACE, out)
         elif name == "broadcast":
             group.Bcast(out, root=root)
-        elif name == "all_gather":
-            group.Allgather(out, into)
-        elif name == "reduce_scatter":
-            group.Reduce_scatter_block(out, into)
         else:
-            group.Alltoall(out, into)
+            calls = {"all_gather": "Allgather", "reduce_scatter": "Reduce_scatter_block", "alltoall": "Alltoall"}
+            getattr(group, calls[name])(out, into)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of mpi4py and of the MPI library."""

@@ -264,29 +264,3 @@ def mixture(
         if adds and (first + size) % SUMMED == 0:
             total += add_block(row, first + size - SUMMED, sums)
     return total
-
-
-@compile_function(types.void(*_STREAM, _ROW, float32, float32, _ROW), **UNCOUNTED)
-def remember(
-    state: Any, bits: Any, normals: Any, flags: Any, outside: Any, row: Any, fresh: Any, kept: Any, drawn: Any
-) -> None:
-    """Replace a row by `fresh` times the next normals plus `kept` times itself; `drawn`, (`BLOCK`,), is scratch."""
-    for first in range(0, row.size, BLOCK):
-        into = row[first : first + BLOCK]
-        fill(state, bits, normals, flags, outside, drawn[: into.size])
-        for i in range(into.size):
-            into[i] = drawn[i] * fresh + kept * into[i]
-
-
-@compile_function(types.void(_GIVEN, _GIVEN, _GIVEN, float32, float32, float32, _ROW), **UNCOUNTED)
-def combine(fixed: Any, first: Any, second: Any, a: Any, b: Any, c: Any, out: Any) -> None:
-    """Add up three rows, each times a number."""
-    for i in range(out.size):
-        out[i] = a * fixed[i] + b * first[i] + c * second[i]
-
-
-@compile_function(types.void(_ROW, _GIVEN, float32), **UNCOUNTED)
-def silence(row: Any, life: Any, dead: Any) -> None:
-    """Multiply entries by zero where `life` is below `dead`, by one elsewhere."""
-    for i in range(row.size):
-        row[i] *= float32(life[i] >= dead)

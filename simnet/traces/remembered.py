@@ -6,25 +6,26 @@ Every draw is from a stream named after the iteration, so any iteration can be c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import ModuleType
 
 import numpy as np
 
 from simnet.base.rng import stream
 from simnet.traces.normals import Normals
-from simnet.traces.runs import RUN, LayerRun
 from simnet.traces.source import Values
 
 # It is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART, _FORGOTTEN = 64, 0.01
 
+PIECE = 1 << 16
+"""Entries that are computed at a time, few enough for the cache."""
+
 
 class FadingNormals:
     """Autocorrelated standard normals of all entries."""
 
-    def __init__(self, runs: Sequence[LayerRun], seed: int, memory: float, turns: bool) -> None:
-        self._runs, self._seed, self._turns = runs, seed, turns
+    def __init__(self, entries: int, seed: int, memory: float, turns: bool) -> None:
+        self._entries, self._seed, self._turns = entries, seed, turns
         self._kept = math.sqrt(memory) if turns else memory
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
@@ -39,13 +40,12 @@ class FadingNormals:
         self._at = -1
         if not restart <= at <= iteration or not len(rows):
             at = restart - (math.ceil(math.log(_FORGOTTEN, self._kept)) if self._kept > 0 else 0)
-            rows = rows if len(rows) else np.empty((1 + self._turns, self._runs[-1].entries.stop), dtype=np.float32)
+            rows = rows if len(rows) else np.empty((1 + self._turns, self._entries), dtype=np.float32)
             for fresh, normals in zip(rows, self._news(at, compiled), strict=True):
                 normals.fill(fresh)
         while at < iteration:
             at += 1
-            go_on = self._turn if self._turns else self._fade
-            go_on(rows, self._news(at, compiled), compiled)
+            self._advance(rows, self._news(at, compiled))
         self._at, self._rows = at, rows
         return np.asarray(rows[0])
 
@@ -55,33 +55,22 @@ class FadingNormals:
         some = names[: 1 + self._turns]
         return [Normals(stream(self._seed, "gradients", *name), compiled) for name in some]
 
-    def _fade(self, rows: Values, news: list[Normals], compiled: ModuleType | None) -> None:
-        """Advance by an iteration, in place."""
-        kept, fresh = np.float32(self._kept), np.float32(math.sqrt(1 - self._kept**2))
-        piece = np.empty(RUN, dtype=np.float32)
-        if compiled is not None:
-            compiled.remember(*news[0].state, rows[0], fresh, kept, piece[: compiled.BLOCK])
-            return
-        for run in self._runs:
-            new, old = piece[: run.entries.stop - run.entries.start], rows[0, run.entries]
-            news[0].fill(new)
-            new *= fresh
-            new += kept * old
-            old[:] = new
-
-    def _turn(self, rows: Values, news: list[Normals], compiled: ModuleType | None) -> None:
-        """Advance by an iteration, in place: two numbers rotate by an angle."""
-        # Its cosine is what is kept of them.
-        along, across = np.float32(self._kept**2), np.float32(self._kept * math.sqrt(1 - self._kept**2))
-        fresh, piece = np.float32(math.sqrt(1 - self._kept**2)), np.empty(RUN, dtype=np.float32)
-        for run in self._runs:
-            one, other = rows[:, run.entries]
-            turned = along * other + across * one
+    def _advance(self, rows: Values, news: list[Normals]) -> None:
+        """Advance by an iteration, in place: a number fades, or two rotate by an angle whose cosine is kept of them."""
+        turns, kept = self._turns, self._kept
+        new_share = math.sqrt(1 - kept**2)
+        shares = (kept**2, kept * new_share, new_share) if turns else (kept, 0.0, new_share)
+        along, across, fresh = map(np.float32, shares)
+        room = np.empty(PIECE, dtype=np.float32)
+        for first in range(0, rows.shape[1], PIECE):
+            one, *others = part = rows[:, first : first + PIECE]
+            turned = [along * other + across * one for other in others]
             one *= along
-            one -= across * other
-            other[:] = turned
-            for row, normals in zip((one, other), news, strict=True):
-                new = piece[: row.size]
+            for other, new in zip(others, turned, strict=True):
+                one -= across * other
+                other[:] = new
+            for row, normals in zip(part, news, strict=True):
+                new = room[: row.size]
                 normals.fill(new)
                 new *= fresh
                 row += new

@@ -53,8 +53,7 @@ from simnet.traces import ordering
 from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, compiled_loops_for
 from simnet.traces.ranked import Ranked, spread_evenly
-from simnet.traces.remembered import FadingNormals
-from simnet.traces.runs import RUN, LayerRun, cut_into_runs
+from simnet.traces.remembered import PIECE, FadingNormals
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 from simnet.traces.synthetic_parameters import (
     TABLES,
@@ -100,11 +99,15 @@ class SyntheticSource:
         self._lasting, self._own = _loadings(kin, "lasting"), _loadings(kin, "own_lasting")
         self._ends = np.cumsum(sizes)
         self._places = [slice(end - size, end) for end, size in zip(self._ends.tolist(), sizes, strict=True)]
-        self._runs = cut_into_runs(sizes, self._ordered)
+        self._pieces = [
+            (layer, slice(first, min(first + PIECE, place.stop)))
+            for layer, place in enumerate(self._places)
+            for first in range(place.start, place.stop, PIECE)
+        ]
         self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
         self._most_rows = row_count(workers, self.parameters) - 2
-        self._remembered = FadingNormals(self._runs, seed, like.memory, like.turns)
+        self._remembered = FadingNormals(self.parameters, seed, like.memory, like.turns)
         self._logs = np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
@@ -158,7 +161,7 @@ class SyntheticSource:
         orders = self._orders(progress)
         noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
         kept = self._normals("own", lasting, compiled)
-        room, norms = np.empty(RUN, dtype=np.float32), np.zeros(len(rows))
+        room, norms = np.empty(PIECE, dtype=np.float32), np.zeros(len(rows))
         # What is ordered is looked at twice, so that it can only be added when it is done: some workers at a time.
         aside = adds and bool(orders)
         together = max(1, _ASIDE // self.parameters) if aside else len(rows)
@@ -175,8 +178,8 @@ class SyntheticSource:
                     sums = np.empty(compiled.SUMS)
                     norms[place] = compiled.mixture(*noise.state, *given, room[: compiled.BLOCK], sums)
                     norms[place] += last_squares(row, compiled.SUMMED)
-            for run in self._runs if compiled is None else ():
-                self._mix(made[:, run.entries], common[run.entries], scales[run.entries], weights, factors[some], run)
+            for layer, part in self._pieces if compiled is None else ():
+                self._mix(layer, made[:, part], common[part], scales[part], weights[:4, layer], factors[some])
             for row, skip in zip(made, skips[some], strict=False):
                 for one in kept:
                     one.skip(skip * self.parameters, room)
@@ -186,19 +189,18 @@ class SyntheticSource:
                 rows[some] += made
         return norms if adds and not aside else None
 
-    def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: LayerRun) -> None:
-        """Make the gradients of a run of layers from normals, shape (P, size), in place; in ordered ones only x."""
-        own, joint, linear, square = np.repeat(weights[:4, run.layers], run.sizes, axis=1)
+    def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
+        """Make gradients of a layer from normals, shape (P, size), in place; in an ordered one only x."""
+        own, joint, linear, square = weights
         x *= own
         x += joint * common
-        if run.ordered:
-            return
-        y = np.abs(x)
-        y *= square
-        y += linear
-        x *= y
-        x *= scales
-        x *= factors
+        if not self._ordered[layer]:
+            y = np.abs(x)
+            y *= square
+            y += linear
+            x *= y
+            x *= scales
+            x *= factors
 
     def _orders(self, progress: float) -> list[_Order]:
         """Return the order of the layers with quantiles; space the normals of small ones evenly."""
@@ -243,21 +245,21 @@ class SyntheticSource:
                 Normals(draws, compiled).fill(self._rows[name])
         return self._rows[name]
 
-    def _pieces(self, compiled: ModuleType | None, *name: str | int) -> Iterator[Values]:
-        """Yield a recurring row run by run: cached, or drawn again if there are too many."""
+    def _parts(self, compiled: ModuleType | None, *name: str | int) -> Iterator[Values]:
+        """Yield a recurring row piece by piece: cached, or drawn again if there are too many."""
         if name in self._rows or len(self._rows) < self._most_rows:
             row = self._row(*name, compiled=compiled)
-            yield from (row[run.entries] for run in self._runs)
+            yield from (row[part] for _, part in self._pieces)
             return
-        draws, piece = stream(self._seed, "gradients", *name), np.empty(RUN, dtype=np.float32)
+        draws, room = stream(self._seed, "gradients", *name), np.empty(PIECE, dtype=np.float32)
         normals = Normals(draws, compiled)
-        for run in self._runs:
-            part = piece[: run.entries.stop - run.entries.start]
+        for _, part in self._pieces:
+            drawn = room[: part.stop - part.start]
             if name == ("life",):
-                draws.random(dtype=np.float32, out=part)
+                draws.random(dtype=np.float32, out=drawn)
             else:
-                normals.fill(part)
-            yield part
+                normals.fill(drawn)
+            yield drawn
 
     def _clock(self, progress: float) -> float:
         """Return the position of a share of the run between knots."""
@@ -320,28 +322,19 @@ class SyntheticSource:
         changing = math.sqrt(1 - self.like.fixed)
         shares = [math.sqrt(self.like.fixed), changing * math.cos(angle), changing * math.sin(angle)]
         fixed, first, second = (np.float32(one) for one in shares)
-        for run, *rows in zip(self._runs, *(self._pieces(compiled, *name) for name in names), strict=True):
-            if compiled is not None:
-                compiled.combine(*rows, fixed, first, second, self._logs[run.entries])
-                continue
-            piece = np.multiply(fixed, rows[0], out=self._logs[run.entries])
-            piece += first * rows[1]
-            piece += second * rows[2]
+        for (_, part), *rows in zip(self._pieces, *(self._parts(compiled, *name) for name in names), strict=True):
+            logs = np.multiply(fixed, rows[0], out=self._logs[part])
+            logs += first * rows[1]
+            logs += second * rows[2]
 
     def _scaled(self, logs: Values, spread_and_dead: Values, compiled: ModuleType | None) -> Values:
         """Turn log s over its deviation into s, in place, in layers that are not ordered."""
         if self._ordered.all():
             return logs
-        for run, life in zip(self._runs, self._pieces(compiled, "life"), strict=True):
-            if not run.ordered:
-                piece = logs[run.entries]
-                if compiled is not None and len(run.sizes) == 1:
-                    deviation, dead = spread_and_dead[:, run.layers.start]
-                    piece *= deviation
-                    exponential(piece, out=piece)
-                    compiled.silence(piece, life, dead)
-                    continue
-                deviation, dead = np.repeat(spread_and_dead[:, run.layers], run.sizes, axis=1)
+        for (layer, part), life in zip(self._pieces, self._parts(compiled, "life"), strict=True):
+            if not self._ordered[layer]:
+                deviation, dead = spread_and_dead[:, layer]
+                piece = logs[part]
                 piece *= deviation
                 exponential(piece, out=piece)
                 piece *= life >= dead

@@ -33,7 +33,7 @@ from simnet.calibration.readers.facts import LogFacts
 from simnet.calibration.summary import read_rows
 from simnet.validate.evaluation_figures import PLACES, PLAIN, Evaluation
 from simnet.validate.links import CLOSED_FORM, held_by_links
-from simnet.validate.rivals import RIVALS, beside, installed
+from simnet.validate.rivals import RIVALS, installed, rival_times
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
 """What is left out in turn; with ``links`` all, but for the time of a message; see `simnet.validate.links`."""
@@ -152,7 +152,7 @@ def _at_sizes(
     curves = fit_predictor(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
     model = CalibratedCostModel(curves, {"sizes": half_widths(chosen.held["sizes"], DEFAULT_COVERAGE)}, {}, {})
     found = []
-    for one, rest, rivals in zip(held, kept, beside(name, kept, held, learned=learned), strict=True):
+    for one, rest, rivals in zip(held, kept, rival_times(name, kept, held, learned=learned), strict=True):
         plain = {other: CURVE_FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
         found.append(_predicted(name, "", model, one, rivals | plain))
     return [one for one in found if one is not None]
@@ -167,7 +167,7 @@ def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
             continue
         model = calibrate(kept, chosen=choose_models(kept, plain=False))
         plain = {name: fit_predictor(kept, name, "interpolated", with_steps=False) for name in PLAIN}
-        for one, rivals in zip(held, beside("ranks", kept, held, learned=learned), strict=True):
+        for one, rivals in zip(held, rival_times("ranks", kept, held, learned=learned), strict=True):
             family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
             place = place_of(ranks, family)
             others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
@@ -194,7 +194,7 @@ def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         model = calibrate(kept, chosen=choose_models(kept, plain=False))
         if model.model.steps is None:
             continue
-        rivals = beside("collectives", kept, held, learned=learned)
+        rivals = rival_times("collectives", kept, held, learned=learned)
         found += [_predicted("collectives", "", model, one, said) for one, said in zip(held, rivals, strict=True)]
     return [one for one in found if one is not None]
 

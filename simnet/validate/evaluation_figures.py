@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class Evaluation:
         return lines
 
 
-def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+def worse_figures(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
     """Return where a dataset is worse than recorded: in the median or 90 % quantile of a split, or in its count."""
     said = []
     for split, before in recorded.items():
@@ -118,14 +118,13 @@ def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def recorded_figures() -> dict[str, Any]:
-    """Return the figures recorded for shipped datasets: by dataset and split, errors of our model over all sizes."""
-    text = Path(__file__).with_name("recorded.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+def recorded_figures(name: str, splits: Collection[str]) -> dict[str, Any]:
+    """Return the errors of our model over all sizes that are recorded for a shipped dataset, by split."""
+    recorded = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
+    return {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
 
 
-def drawn(evaluation: Evaluation) -> Plot:
+def draw_evaluation(evaluation: Evaluation) -> Plot:
     """Return a figure of predicted against measured times of what was left out, one panel per split."""
     held = evaluation.held
     present = [split for split in TITLES if (held["split"] == split).any()]

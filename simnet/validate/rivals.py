@@ -64,7 +64,7 @@ _LEAVES = 3
 Rival: TypeAlias = Callable[[Curve], Floats]
 
 
-def beside(
+def rival_times(
     split: str, kept: Sequence[Curve], held: Sequence[Curve], *, learned: bool = False
 ) -> list[dict[str, Floats]]:
     """Return what each rival says of the curves that are left out, by its name, for each of them.

@@ -29,7 +29,7 @@ def read_shipped(name: str) -> pd.DataFrame:
 
 
 def settings_where(column: str) -> set[str]:
-    """Return the settings of which a column of ``settings.csv`` is true: ``seen``, ``telling`` or ``changes``."""
+    """Return the settings that have a mark in ``settings.csv``: ``seen``, ``telling`` or ``changes``."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 
