@@ -27,7 +27,7 @@ from simnet.report.html import TERMS, report
 from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, page_data
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
-from simnet.report.summary import MAX_SWITCHES, RunFacts, spread_summary, summarize
+from simnet.report.summary import MAX_SWITCHES, RunFacts, learning_columns, spread_summary, summarize
 from simnet.report.timeline import Recorded, message_sample, write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
@@ -293,6 +293,13 @@ def test_a_policy_far_slower_does_not_flatten_the_others_and_that_is_said():
 def test_figures_of_one_policy_one_iteration_and_no_network(bandwidth):
     for plot in figures.render(joined({"only": frame([1.0], bandwidth=bandwidth, latency=0.0)}), "oracle"):
         ET.fromstring(plot.svg)
+
+
+def test_figures_of_a_training_too_short_to_be_measured_have_no_curves():
+    short, long = (frame(seconds).assign(purpose="train", global_error=1.0) for seconds in ([1.0] * 2, [90.0] * 2))
+    iterations = joined({name: one.assign(loss=np.nan, accuracy=np.nan) for name, one in (("a", short), ("b", long))})
+    plots = figures.render(iterations, learnt=learning_columns(summary_of(a=short, b=long)))
+    assert [plot.name for plot in plots][:2] == ["learning", "efficiency"]
 
 
 def test_hostile_names_are_names():

@@ -8,7 +8,7 @@ before they are drawn: a line is the mean over a stretch of iterations, its band
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.units import format_seconds
@@ -33,6 +33,7 @@ from simnet.report.drawing import (
     SECONDS,
     Plot,
     canvas,
+    label_powers,
     plot,
     policy_looks,
     scale,
@@ -153,11 +154,8 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
             axes.annotate(
                 format_seconds(float(ends[policy])), (start[row], row), (5, 0), textcoords="offset points", va="center"
             )
-        axes.set_yticks(rows, [short(policy) + (" (bound)" if policy == bound else "") for policy in order])
+        _label_policies(axes, order, bound)
         axes.invert_yaxis()
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"simulated time [{name}], mean over workers")
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
@@ -184,11 +182,8 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         for row, frame in enumerate(changing.values()):
             for choice, bars in _stretches(frame, position).items():
                 strips.broken_barh(bars, (row - 0.36, 0.72), color=colours[choice], linewidth=0)
-        strips.set_yticks(range(len(changing)), [short(p) + (" (bound)" if p == bound else "") for p in changing])
+        _label_policies(strips, changing, bound)
         strips.set_ylim(len(changing) - 0.5, -0.5)
-        strips.grid(visible=False, axis="y")
-        strips.tick_params(axis="y", length=0)
-        strips.spines["left"].set_visible(False)
         _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
@@ -258,9 +253,7 @@ def _equal_products(axes: Axes, points: Floats) -> None:
     for power in range(math.floor(math.log2(low.prod())), math.ceil(math.log2(high.prod())) + 1):
         axes.plot(x, 2.0**power / x, color="#C8CDD3", linewidth=0.7, zorder=1)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_locator(NullLocator())
+        label_powers(axis, (1.0, 2.0, 5.0))
 
 
 def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
@@ -287,6 +280,13 @@ def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         if frames:
             axes[0].legend(fontsize="small")
     return figure
+
+
+def _label_policies(axes: Axes, policies: Collection[str], bound: str | None) -> None:
+    axes.set_yticks(range(len(policies)), [short(one) + (" (bound)" if one == bound else "") for one in policies])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
 
 
 def _label_iterations(*axes: Axes) -> None:

@@ -191,6 +191,12 @@ def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | 
     )
 
 
+_COMPARED = (
+    *("s", "low_s", "high_s", "more_s", "more_low_s", "more_high_s"),
+    *("rank", "tied", "least_with", "compared"),
+)
+
+
 def comparison(
     rows: pd.DataFrame, by: Sequence[str], column: str, *, policy: str = "policy", bound: str | None = None
 ) -> pd.DataFrame:
@@ -233,22 +239,17 @@ def comparison(
             starts = {name: off.loc[name].loc[values_compared.index].to_numpy().T for name in rivals}
         won = contest(rivals, starts) if rivals and len(values_compared) else None
         for name in names:
+            place, least, mean, more = None, None, _NOTHING, _NOTHING
             took_part = won is not None and name in rivals
             there = (values_compared if took_part else values)[name].dropna()
-            mean, more = estimate(there) if len(there) else _NOTHING, _NOTHING
+            if len(there):
+                mean = estimate(there)
             if won is not None and took_part:
                 more = won.differences.get(name, exactly(0.0))
-            found.append(
-                dict(zip(by, key, strict=True))
-                | {policy: name}
-                | dict(zip((f"{stem}_s", f"{stem}_low_s", f"{stem}_high_s"), mean, strict=True))
-                | dict(zip((f"{stem}_more_s", f"{stem}_more_low_s", f"{stem}_more_high_s"), more, strict=True))
-                | {
-                    f"{stem}_rank": won.order.index(name) + 1 if won is not None and took_part else None,
-                    f"{stem}_tied": won is not None and name in (won.policy, *won.tied_with),
-                    f"{stem}_least_with": won.fastest_in[name] if won is not None and took_part else None,
-                    f"{stem}_compared": len(values_compared) if took_part else 0,
-                }
-            )
+                place, least = won.order.index(name) + 1, won.fastest_in[name]
+            tied = won is not None and name in (won.policy, *won.tied_with)
+            cells = (*mean, *more, place, tied, least, len(values_compared) if took_part else 0)
+            own = {f"{stem}_{end}": value for end, value in zip(_COMPARED, cells, strict=True)}
+            found.append(dict(zip(by, key, strict=True)) | {policy: name} | own)
     table = pd.DataFrame(found)
     return table.astype({f"{stem}_{name}": "Int64" for name in ("rank", "least_with")})

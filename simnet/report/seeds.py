@@ -33,7 +33,7 @@ from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.sentences import percent
-from simnet.report.summary import PHASES, Summary, Winner, plain, significant
+from simnet.report.summary import PHASES, Summary, Winner, plain, significant, winner_among
 
 HEADINGS = (
     *("policy", "mean time", "vs best", "paired interval", "fastest with"),
@@ -161,19 +161,9 @@ def summarize(
 
 
 def _winner(each: pd.DataFrame, stem: str) -> Winner | None:
-    ranked = each[each[f"{stem}_rank"].notna()].sort_values(f"{stem}_rank")
-    if not len(ranked):
-        return None
-    names, tied, means = (ranked[name].tolist() for name in ("policy", f"{stem}_tied", f"{stem}_s"))
-    runner_up = next((number for number in range(1, len(names)) if not tied[number]), None)
-    more = None if runner_up is None else float(ranked[f"{stem}_more_s"].iloc[runner_up])
-    return {
-        "policy": names[0],
-        "tied_with": [name for name, one in zip(names[1:], tied[1:], strict=True) if one],
-        "runner_up": None if runner_up is None else names[runner_up],
-        "margin_s": plain(more),
-        "margin_fraction": None if runner_up is None or more is None else plain(more / means[runner_up]),
-    }
+    ranked = each[each[f"{stem}_rank"].notna()].sort_values(f"{stem}_rank").set_index("policy")
+    more, seconds = (dict(zip(ranked.index, ranked[f"{stem}{end}"].tolist(), strict=True)) for end in ("_more_s", "_s"))
+    return winner_among(list(ranked.index), set(ranked.index[ranked[f"{stem}_tied"]]), more.__getitem__, seconds)
 
 
 def write(
@@ -209,7 +199,7 @@ def sentence(summary: Fields) -> str:
         return f"{said}no policy that can be run {short}.{unsettled}"
     compared = each[summary["winner"]["policy"]]["simulated_compared"]
     few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
-    said += _outcome(summary["winner"], each, "simulated") + few + "." + _unsettled(summary)
+    said += _outcome(summary["winner"], each) + few + "." + _unsettled(summary)
     winners = [summary["winner"]["policy"], *summary["winner"]["tied_with"]]
     apart = wording.entering_apart(paired.start_ranges(each), winners, summary["run"].get("starts_not_sampled"))
     said = " ".join([said, *apart])
@@ -247,20 +237,20 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     return wording.standing(seconds, winners, alone, tied, mean) + rest
 
 
-def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -> str:
+def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]]) -> str:
     name = winner["policy"]
-    seconds = format_seconds(each[name][f"{stem}_s"])
+    seconds = format_seconds(each[name]["simulated_s"])
     if winner["tied_with"]:
         tied = wording.listed([name, *winner["tied_with"]])
         said = f"{tied} are tied as fastest: {name} took {seconds} on average"
     else:
-        often = f"{each[name][f'{stem}_least_with']} of {each[name][f'{stem}_compared']}"
+        often = f"{each[name]['simulated_least_with']} of {each[name]['simulated_compared']}"
         chances = {one: row["chance_to_be_fastest"] for one, row in each.items() if row["chance_to_be_fastest"]}
         near = wording.within_error(name, chances)
         said = f"{name} was fastest{near}: {seconds} on average, the least with {often} seeds"
     other = winner["runner_up"]
     if other is not None:
-        mean, within = versus(each[other], each[name][f"{stem}_s"], stem)
+        mean, within = versus(each[other], each[name]["simulated_s"], "simulated")
         said += f"; {other}, the {'next' if winner['tied_with'] else 'runner-up'}, took {mean} more ({within})"
     return said
 

@@ -12,7 +12,7 @@ from simnet.job import MAIN
 from simnet.report import cost_summary, learning, run_events, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
-from simnet.report.summary import PHASES, PolicySummary, Summary, learning_of, ranked
+from simnet.report.summary import PHASES, PolicySummary, Summary, known_of, ranked
 from simnet.report.wording import listed
 
 Key: TypeAlias = str | float | None
@@ -46,7 +46,7 @@ def sentence(summary: Summary) -> str:
     flexible was fastest: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to
     ART-Ring at iteration 1 (1 s), when bandwidth fell to 1 Gbit/s. Accuracy is ignored.
     """
-    trained = learning_of(summary)
+    trained = known_of(summary, "learning")
     first = learning.learning_headline(trained, summary["bound"])
     once = learning.ONE_SEED if first else ""
     winner, ranges = summary["winner"], start_ranges(summary["policies"])
@@ -69,11 +69,10 @@ def what_happened(summary: Summary) -> list[str]:
     """Say which iterations are no part of means; and of every stop who died when, who waited, and how it went on."""
     said = []
     if first := summary["steady_from"]:
-        last = [
-            f", until {name} had settled" for name, one in summary["policies"].items() if one["settled_after"] == first
-        ]
+        settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
+        until = f", until {settled[0]} had settled" if settled else ""
         said.append(
-            f"Percentiles and densities leave out the first {first} iteration{'s' * (first != 1)}{''.join(last[:1])}; "
+            f"Percentiles and densities leave out the first {first} iteration{'s' * (first != 1)}{until}; "
             "times and bytes do not."
         )
     stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
@@ -92,18 +91,17 @@ def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 def cost_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the inner-step costs of each policy, if known."""
-    costs = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
-    return cost_summary.cost_cells(costs, summary.get("prices"))
+    return cost_summary.cost_cells(known_of(summary, "spent"), summary.get("prices"))
 
 
 def memory_of(summary: Summary) -> dict[str, Fields]:
     """Return the memory of a worker under each policy, if known."""
-    return {name: one["memory"] for name, one in summary["policies"].items() if "memory" in one}
+    return known_of(summary, "memory")
 
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
-    return learning.learning_cells(learning_of(summary))
+    return learning.learning_cells(known_of(summary, "learning"))
 
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -187,9 +185,7 @@ def _outcome(summary: Summary) -> str:
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:
-        chances = {
-            one: each["judgement"]["chance_to_be_fastest"] for one, each in policies.items() if "judgement" in each
-        }
+        chances = {one: known["chance_to_be_fastest"] for one, known in known_of(summary, "judgement").items()}
         first = "took" if winner["runner_up"] is None else f"was fastest{wording.within_error(name, chances)}:"
         result = f"{name} {first} {_duration(policies[name])}"
         story = f"it {_changes(policies[name])}"

@@ -9,7 +9,7 @@ not show.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired
 
@@ -337,12 +337,13 @@ def ranked(one: PolicySummary) -> bool:
 
 def learning_columns(summary: Summary) -> dict[str, Fields]:
     """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
-    return learning.learning_table(learning_of(summary), summary["bound"])
+    return learning.learning_table(known_of(summary, "learning"), summary["bound"])
 
 
-def learning_of(summary: Summary) -> dict[str, Fields]:
-    """Return how the training of each policy went, of those that trained a model."""
-    return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
+def known_of(summary: Summary, key: str) -> dict[str, Fields]:
+    """Return what is known of each policy under a key that not all have, such as ``learning``."""
+    policies: Mapping[str, Any] = summary["policies"]
+    return {name: one[key] for name, one in policies.items() if key in one}
 
 
 def exchange_seconds(iterations: pd.DataFrame) -> Floats:
@@ -427,15 +428,23 @@ def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
 
 
 def _winner(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Winner | None:
-    if not seconds:
+    tied = fastest(seconds, ranges)
+    order = [*tied, *sorted(seconds.keys() - set(tied), key=lambda name: (seconds[name], name))]
+    return winner_among(order, tied, lambda name: seconds[name] - seconds[order[0]], seconds)
+
+
+def winner_among(
+    order: Sequence[str], tied: Collection[str], margin: Callable[[str], float], seconds: Mapping[str, float]
+) -> Winner | None:
+    """Return who won, given all in order and those tied with the first; `margin` is by how much more one took [s]."""
+    if not order:
         return None
-    first, *tied = fastest(seconds, ranges)
-    runner_up = min(seconds.keys() - {first, *tied}, key=lambda name: (seconds[name], name), default=None)
-    margin = None if runner_up is None else seconds[runner_up] - seconds[first]
+    runner_up = next((name for name in order[1:] if name not in tied), None)
+    more = None if runner_up is None else margin(runner_up)
     return {
-        "policy": first,
-        "tied_with": tied,
+        "policy": order[0],
+        "tied_with": [name for name in order[1:] if name in tied],
         "runner_up": runner_up,
-        "margin_s": plain(margin),
-        "margin_fraction": None if runner_up is None or margin is None else plain(margin / seconds[runner_up]),
+        "margin_s": plain(more),
+        "margin_fraction": None if runner_up is None or more is None else plain(more / seconds[runner_up]),
     }
