@@ -36,8 +36,9 @@ from simnet.job.steady import last_half
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import Fixed, Ramp
 from simnet.schedule import Schedule
-from simnet.studies.choosing import Choice, OperatingPoint, choices
+from simnet.studies.choosing.choices import Choice, choices
 from simnet.studies.choosing.cost_models import network_of
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.problem import problem_from_flags
 from simnet.studies.choosing.request import ChooseRequest
 from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchanges

@@ -17,10 +17,11 @@ from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
 from simnet.network import Network
 from simnet.scenario import load
-from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
-from simnet.studies.choosing.cost_models import selecting
-from simnet.studies.choosing.decision import QUANTITIES
+from simnet.studies.choosing.choices import choices
+from simnet.studies.choosing.cost_models import by_closed_form, by_simulation, selecting
+from simnet.studies.choosing.decision import QUANTITIES, decide, fastest
 from simnet.studies.choosing.maps import axis, draw_map
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.problem import problem_from_flags, problem_from_scenario
 from simnet.studies.choosing.request import ChooseRequest
 from simnet.studies.choosing.sampled_exchanges import SampledExchanges, sample

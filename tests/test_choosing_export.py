@@ -19,8 +19,9 @@ from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.step_model import StepModel, undetermined_parameters
 from simnet.policies import moo
 from simnet.scenario import load
-from simnet.studies.choosing import OperatingPoint, decide
+from simnet.studies.choosing.decision import decide
 from simnet.studies.choosing.fabric_tuner import by_fabric
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import Exact, entry, lost_at, make
 from simnet.studies.choosing.policy_file import load_policy
 from simnet.studies.choosing.problem import problem_from_flags, problem_from_scenario

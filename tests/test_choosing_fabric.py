@@ -15,7 +15,8 @@ from simnet.base.errors import InputError
 from simnet.calibration import calibrate, cost_model_yaml
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
-from simnet.studies.choosing import choices, decide
+from simnet.studies.choosing.choices import choices
+from simnet.studies.choosing.decision import decide
 from simnet.studies.choosing.fabric_policy import left_out, make
 from simnet.studies.choosing.policy import entry
 from simnet.studies.choosing.policy_file import PolicyTable, load_policy

@@ -15,9 +15,11 @@ from simnet.job import Compute, Job, run_in_step
 from simnet.job.steady import last_half
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.scenario import load
-from simnet.studies.choosing import OperatingPoint, by_closed_form, choices, job_output
+from simnet.studies.choosing import job_output
 from simnet.studies.choosing import sampled_exchanges as rehearsing
-from simnet.studies.choosing.cost_models import network_of
+from simnet.studies.choosing.choices import choices
+from simnet.studies.choosing.cost_models import by_closed_form, network_of
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchanges, kept_each, ratio
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.choosing.win_probability import over_job

@@ -32,7 +32,7 @@ from simnet.report import learning, paired
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source
-from simnet.studies.sweeping import cell, drawing, folder, grid, slurm, work
+from simnet.studies.sweeping import cell, drawing, grid, schedulers, work
 from simnet.traces.synthetic import SyntheticSource
 
 TINY = """
@@ -719,7 +719,7 @@ def test_what_was_begun_is_taken_away_and_nothing_else(here, tiny, tmp_path):
 
 @needs.posix
 def test_two_sweeps_do_not_share_a_folder(here, tiny, tmp_path):
-    with folder.alone(tmp_path):
+    with work.lock_sweep(tmp_path):
         assert "another sweep is at work there" in refused(tiny, "--param", "seed=1", "--out", tmp_path)
 
 
@@ -767,7 +767,7 @@ def killed(command, place, cells, kills, draws):
     for left in range(kills, 0, -1):
         number = draws.randint(1, cells - count - left)
         when = ("before", "after")[left % 2]
-        killing.run_killed(["sweep", *command, "--out", place, "-q"], folder.CELLS, number, when=when, whom="one")
+        killing.run_killed(["sweep", *command, "--out", place, "-q"], work.CELLS, number, when=when, whom="one")
         count += number - (when == "before")
         assert len(list(place.glob("cells/*.json"))) == count
         assert len(list(place.glob("cells/.*.tmp"))) == (when == "before")
@@ -869,8 +869,8 @@ def test_a_scheduler_that_is_not_there_is_told(here, scheduler, tiny, tmp_path, 
 
 @pytest.mark.extras
 def test_jobs_of_a_cluster_give_the_same_bytes_and_leave_no_files_of_their_own(swept, tiny, tmp_path, monkeypatch):
-    local = partial(slurm.answered, cluster="local")
-    monkeypatch.setattr(slurm, "answered", local)
+    local = partial(schedulers.run_on_slurm, cluster="local")
+    monkeypatch.setattr(schedulers, "run_on_slurm", local)
     did(tiny, *GRID, "--out", tmp_path, "--scheduler", "slurm:jobs=3,timeout_min=5")
     assert contents(tmp_path) == contents(swept[0])
 
@@ -878,11 +878,11 @@ def test_jobs_of_a_cluster_give_the_same_bytes_and_leave_no_files_of_their_own(s
 @pytest.mark.extras
 def test_a_job_that_dies_loses_its_cells_alone(tiny, tmp_path, monkeypatch):
     tasks = [(Source(str(tiny)), "other") for _ in range(4)] + [(Source(str(tiny)), "deadly")]
-    found = dict(slurm.answered(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
+    found = dict(schedulers.run_on_slurm(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
     assert [found[number].kind for number in range(5)] == ["refused"] * 5
-    monkeypatch.setattr(slurm, "run_share", dies_of_the_last)
+    monkeypatch.setattr(schedulers, "run_share", dies_of_the_last)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    found = dict(slurm.answered(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
+    found = dict(schedulers.run_on_slurm(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
     assert [found[number].kind for number in range(5)] == ["refused"] * 4 + ["lost"]
     assert "did not finish" in found[4].content
     assert not (tmp_path / "jobs").exists()

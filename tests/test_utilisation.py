@@ -20,7 +20,6 @@ from simnet.studies.utilisation import (
     Training,
     bandwidth_for,
     bucket_times,
-    exchange_time,
     period_for,
     stall,
     utilisation,
@@ -100,11 +99,11 @@ def test_an_exchange_takes_what_the_network_says(workers, latency):
     one = Training(workers, 12_345_678, 0.1, "diloco", bits=16, latency=latency, buckets=1)
     network = Network(star(workers, latency=latency, bandwidth=2e8))
     finish = network.time(allreduce_ring(workers, 2 * 12_345_678)).finish
-    assert exchange_time(one, 2e8) == pytest.approx(float(np.max(finish)), rel=1e-9)
+    assert bucket_times(one, 2e8).sum() == pytest.approx(float(np.max(finish)), rel=1e-9)
     # Pieces have the same bytes, and a latency each.
     pieces = replace(one, buckets=7)
     apart = 7 * float(np.max(network.time(allreduce_ring(workers, 2 * 12_345_678 / 7)).finish))
-    assert exchange_time(pieces, 2e8) == pytest.approx(apart, rel=1e-9)
+    assert bucket_times(pieces, 2e8).sum() == pytest.approx(apart, rel=1e-9)
 
 
 def run(one, bandwidth, rounds):
@@ -138,7 +137,7 @@ def test_the_closed_form_is_a_run_bucket_by_bucket(strategy, period, fragments, 
     # The link is busy for this part of the time from one exchange to the next, were there no waits.
     bandwidth = 1e8
     for _ in range(60):
-        bandwidth *= exchange_time(one, bandwidth) / (busy * one.compute * one.steps / one.pieces)
+        bandwidth *= bucket_times(one, bandwidth).sum() / (busy * one.compute * one.steps / one.pieces)
     assert utilisation(one, bandwidth) == pytest.approx(run(one, bandwidth, 400), rel=1e-6)
 
 

@@ -24,7 +24,8 @@ from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
 from simnet.studies import comparison
-from simnet.studies.choosing import choices, memory_filter
+from simnet.studies.choosing import memory_filter
+from simnet.studies.choosing.choices import choices
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 WORKERS, DENSITY = 8, 0.1

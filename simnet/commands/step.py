@@ -17,9 +17,8 @@ from simnet.studies import options
 from simnet.studies.target import Target as NamedNetwork
 
 if TYPE_CHECKING:
-    from simnet.studies.step import Step
+    from simnet.studies.step import Step, TracedSteps
     from simnet.studies.timing import Place
-    from simnet.studies.traced_step import TracedSteps
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def _timed(
     """Return the steps of a model, or of traces."""
     algorithms = shared.algorithm or ()
     if shared.trace is not None:
-        from simnet.studies.traced_step import timed_trace
+        from simnet.studies.step import timed_trace
 
         return timed_trace(shared.trace, place, algorithms=algorithms, steps=steps)
     from simnet.studies.step import timed

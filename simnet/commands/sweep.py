@@ -69,7 +69,7 @@ def sweep(
     """Run a scenario over a grid of values, on all processors or a cluster; resumes where it was killed."""
     from simnet.base.processes import Pool
     from simnet.scenario.identity import place_of
-    from simnet.studies.sweeping import folder, table, work
+    from simnet.studies.sweeping import table, work
 
     fields = [*(set_ or ()), *options.stack(stack)]
     planned = work.plan(
@@ -87,7 +87,7 @@ def sweep(
         if dry_run:
             _list(planned, check(pool), place)
             return
-        with terminal.no_empty_folders(place, folder.CELLS), folder.alone(place):
+        with terminal.no_empty_folders(place, work.CELLS), work.lock_sweep(place):
             checks = check(pool)
             work.refuse_all(planned, checks)
             todo = work.Work(planned, checks, place, again=force)
@@ -129,13 +129,13 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, json_: bool) -> No
 
 def _list(planned: Plan, checks: Checks, place: Path) -> None:
     """List the cells."""
-    from simnet.studies.sweeping import folder, work
+    from simnet.studies.sweeping import work
 
     for cell in planned.cells:
         if cell.number in checks.refused:
             state = f"refused: {checks.refused[cell.number]}"
         else:
-            there = folder.stored(place, checks.identities[cell.number]) is not None
+            there = work.stored_rows(place, checks.identities[cell.number]) is not None
             state = "is there" if there else "to run"
         typer.echo(terminal.printable(f"{cell.number}: {cell}: {state}"))
     work.refuse_all(planned, checks)

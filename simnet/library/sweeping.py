@@ -18,7 +18,7 @@ from simnet.library.asking import Fields, Share, overrides, verb, written
 from simnet.report.drawing import Plot
 from simnet.report.tables import ReprHtml
 from simnet.scenario.identity import place_of
-from simnet.studies.sweeping import drawing, folder, table, work
+from simnet.studies.sweeping import drawing, table, work
 from simnet.studies.sweeping.grid import Column
 
 _MEASURES = {"iteration": drawing.ITERATION, "target": drawing.TARGET}
@@ -150,7 +150,7 @@ def sweep(
         place = Path(within.enter_context(TemporaryDirectory()) if out is None else out)
         place_of(place, place, table.request_of(planned.base, planned.axes), force=force)
         pool = within.enter_context(InlinePool() if jobs == 1 else Pool(jobs or os.cpu_count() or 1))
-        within.enter_context(folder.alone(place))
+        within.enter_context(work.lock_sweep(place))
         checks = work.check(planned, place, pool, lambda number, share: None)
         work.refuse_all(planned, checks)
         todo = work.Work(planned, checks, place, again=force)

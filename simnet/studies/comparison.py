@@ -78,24 +78,6 @@ def sources(
 ) -> dict[int, Source]:
     """Return, for each number of workers, the scenario in which every exchange is a policy of its own.
 
-    Parameters
-    ----------
-    scenario : str or Path
-        A YAML file, or the name of a scenario that comes with simnet.
-    workers : sequence of int
-        Numbers of workers; that of the scenario when empty.
-    schemes : sequence of str
-        Exchanges to compare in place of those of the scenario, as `simnet.studies.variants` reads them.
-    density : str, optional
-        Density in place of that of the scenario, as a scenario would have it: ``0.01`` or ``1 %``.
-    overrides, seed
-        As for `simnet.scenario.load`.
-
-    Raises
-    ------
-    InputError
-        If there is no such scenario or scheme, or something is wrong with the scenario.
-
     Examples
     --------
     >>> found = sources("quickstart", workers=[2, 3], schemes=["topk", "spardl"], density="2 %")
@@ -113,11 +95,6 @@ def each_fixed(
     scenario: str | Path, schemes: Sequence[str] = (), overrides: Sequence[str] = (), seed: int | None = None
 ) -> list[str]:
     """Return the fields of a scenario, as ``--set`` does, that make every exchange a fixed policy; nobody dies.
-
-    Parameters
-    ----------
-    scenario, schemes, overrides, seed
-        As of `sources`.
 
     Examples
     --------
@@ -143,21 +120,7 @@ def each_fixed(
 def row(
     workers: int, label: str, result: PolicyResult, held: WorkerMemory | None = None, warning: str | None = None
 ) -> dict[str, Any]:
-    """Return what a run has for a row of the comparison, of which `as_table` makes `COLUMNS`.
-
-    Parameters
-    ----------
-    workers : int
-        How many there are.
-    label : str
-        The exchange.
-    result : PolicyResult
-        What the run left.
-    held : WorkerMemory, optional
-        What a worker holds.
-    warning : str, optional
-        Why the sample is too small, as of `simnet.studies.samples.sample_warnings`.
-    """
+    """Return what a run has for a row of the comparison, of which `as_table` makes `COLUMNS`."""
     steady = steady_part(result.iterations)
     return {
         "exchange": label,
@@ -191,15 +154,7 @@ class Held:
         self._last: tuple[Job, Job] | None = None
 
     def of(self, job: Job, policy: Policy) -> WorkerMemory | None:
-        """Return what a worker holds in a job under a policy that keeps to one exchange.
-
-        Parameters
-        ----------
-        job : Job
-            The job.
-        policy : Policy
-            The policy.
-        """
+        """Return what a worker holds in a job under a policy that keeps to one exchange."""
         if not is_measurable(job, elsewhere=self._elsewhere):
             return None
         (candidate,), workers, limit = policy.candidates, job.source.workers, job.device_memory
@@ -239,29 +194,6 @@ def write(
 
     Where a model was trained, it has the columns of `simnet.report.learning.COLUMNS`, too. The first exchange is the
     reference of those with as many workers and the same seed.
-
-    Parameters
-    ----------
-    folder : path
-        Made when it is not there.
-    done : mapping of str to dict
-        What `row` returned, by the labels of runs, at least one; with `seed` if there are several.
-    loaded : Scenario
-        The scenario, with the most workers.
-    lock : str
-        What the folder keeps of the request; see `simnet.scenario.identity.request`.
-    device : DeviceSummary
-        What selected, as of `told`.
-    missing : sequence of str
-        Labels of runs that are not done.
-    held : sequence of str
-        What is said of memory: as of `Held.sentences`.
-    skip : int, optional
-        First iterations that means leave out; by default, until all had settled that do.
-    assumed : Assumed, optional
-        What it rests on.
-    built : mapping of int to Run, optional
-        What ran, by the number of workers: how far times of leaders depend on when workers enter is sampled on it.
     """
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
@@ -396,45 +328,19 @@ def _means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
 
 
 def told(loaded: Scenario, device: DeviceProfile) -> Fields:
-    """Return what is said of the device of a comparison, with the codes that are made and read there.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        As of `write`.
-    device : DeviceProfile
-        The device.
-    """
+    """Return what is said of the device of a comparison, with the codes that are made and read there."""
     return with_codes(device, loaded.config.exchanges.values(), loaded.config.workers)
 
 
 def title(loaded: Scenario, device: Fields, seeds: int) -> str:
-    """Return what stands above the table of a comparison with so many seeds.
-
-    Parameters
-    ----------
-    loaded, device
-        As of `write`.
-    seeds : int
-        How many.
-    """
+    """Return what stands above the table of a comparison with so many seeds."""
     known = f"{device['name']}{run_setup.describe_codes(device)}"
     said = f"{loaded.name}; device {known}; {run_setup.barrier_title([loaded.config.job.barrier])}"
     return f"{said}; {seeds} seeds" if seeds > 1 else said
 
 
 def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
-    """Return what is to be said below the table: warnings, what has not settled, is left out, ignored or assumed.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        The scenario, with the most workers.
-    held : Held
-        What workers hold.
-    table : DataFrame
-        What `write` returned.
-    """
+    """Return what is to be said below the table: warnings, what has not settled, is left out, ignored or assumed."""
     count = " with {} workers" if table["workers"].nunique() > 1 else ""
     names = [one["exchange"] + count.format(one["workers"]) for _, one in table.iterrows()]
     warned = table["warning"] if "warning" in table else [None] * len(table)
@@ -475,11 +381,6 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
 
     There is no mean time to a target that some seeds did not reach: that of the others would be too short. An exchange
     that has not settled with one of the seeds has no rank; ``settled_after`` is the most.
-
-    Parameters
-    ----------
-    table : DataFrame
-        With the columns of `COLUMNS`, and `seed`.
     """
     by = ["workers", "exchange"]
     groups = table.groupby(by, sort=False)

@@ -274,21 +274,7 @@ class JobPrediction(ReprHtml):
 
 
 def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> JobPrediction:
-    """Predict the iterations of a job under each of its policies.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The job, and the network that it is on.
-    policies : sequence of str, optional
-        Only these; by default all but the one-step oracle, which no job can follow.
-
-    Raises
-    ------
-    InputError
-        If there is no such policy, or the scenario cannot be built; or it has other jobs, deaths, or workers that come
-        and go, which a prediction part by part leaves out.
-    """
+    """Predict the iterations of a job under each of its policies."""
     config = scenario.config
     if config.other_jobs:
         raise InputError("must be left out: the iterations of a job alone are predicted", field="other_jobs")

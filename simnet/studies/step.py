@@ -1,4 +1,4 @@
-"""What a training step of a replicated or sharded model calls, how long it takes on a network, and what memory."""
+"""A training step of a replicated or sharded model, or of traces: its calls, its time on a network, and memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_ti
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import ModelProfile
 from simnet.evidence.conditions import NEVER_COMPARED
+from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
 from simnet.parallel import (
     SHARDINGS,
@@ -23,6 +24,7 @@ from simnet.parallel import (
     StepTiming,
     describe_slowdown,
     plan_step,
+    read_traced_step,
     repeat_step,
 )
 from simnet.report.columns import Fields
@@ -245,18 +247,6 @@ class Step(TimedSteps):
 def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence[str] = ()) -> PlannedStep:
     """Return the step of a model, as options say it.
 
-    Parameters
-    ----------
-    profile, sharding, workers
-        As of `simnet.parallel.plan_step`.
-    given : sequence of str
-        Its options, as ``replicas=2``.
-
-    Raises
-    ------
-    InputError
-        If there is no such way, or option, or a value is not allowed.
-
     Examples
     --------
     >>> from simnet.costs.models import load_model
@@ -288,38 +278,7 @@ def timed(
     steps: int = 1,
     memory: str | None = None,
 ) -> Step:
-    """Return training steps on a network, as options say it.
-
-    Parameters
-    ----------
-    model : str
-        A profile of `simnet.costs.models`.
-    sharding, workers, given
-        As of `planned_of`.
-    place : callable
-        Returns the network; asked when the step itself is right.
-    device : str, optional
-        What computes: a device profile, or the file of one; default: that which goes with the stack.
-    compute : str, optional
-        Time of a microbatch, forward and backward, with its unit; default: the model's on the device.
-    batch : int, optional
-        Samples of a microbatch; default: those of the tokens that are given, or of the time that is known.
-    backward : str, optional
-        Share of the backward pass in it; default: the profile's.
-    slowdown : float
-        How many times as long computing takes while collectives are under way beside it, >= 1.
-    algorithms : sequence of str
-        As ``all_reduce=tree``; as of `simnet.parallel.time_step`.
-    steps : int
-        How many steps, one after another, >= 1.
-    memory : str, optional
-        What a worker's device holds, with its unit.
-
-    Raises
-    ------
-    InputError
-        If a value is not allowed, or there are fewer hosts than workers.
-    """
+    """Return training steps on a network, as options say it."""
     profile = options.model(model)
     whole = options.quantity(compute, "--compute", quantities.seconds)
     limit = options.quantity(memory, "--memory", quantities.size)
@@ -395,3 +354,48 @@ def _value(text: str, name: str) -> object:
     if re.fullmatch(r"\d{0,15}\.\d{1,15}", text):
         return float(text)
     return options.words(text) if name in _LISTS else text
+
+
+@dataclass(frozen=True)
+class TracedSteps(TimedSteps):
+    """Training steps of a trace.
+
+    Parameters
+    ----------
+    series, stack
+        As of `TimedSteps`.
+    trace : str
+        Where the traces are.
+    """
+
+    trace: str
+
+    def figures(self) -> dict[str, object]:
+        """Return what ``simnet step --json`` prints."""
+        return {"trace": self.trace} | super().figures()
+
+    def sentences(self) -> list[str]:
+        """Return the time of the step, and the assumptions."""
+        return [
+            f"{self.trace}, {self.timing.graph.workers:,} ranks: {self.takes()}",
+            f"Assumed: what is no collective and no message takes what the traces say, on each rank one after another; "
+            f"messages go by the stack {self.stack}. How far such steps are off was not measured.",
+        ]
+
+
+def timed_trace(
+    trace: str, place: Callable[[int], Place], *, algorithms: Sequence[str] = (), steps: int = 1
+) -> TracedSteps:
+    """Time the step of traces on a network."""
+    step = read_traced_step(trace_prefix(trace))
+    ranks = step.graph.workers
+    found = place(ranks)
+    if len(found.placement) < ranks:
+        raise InputError(f"has {ranks:,} ranks, the network places for {len(found.placement):,}", file=trace)
+    try:
+        chosen = options.fields(algorithms, "--algorithm")
+        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:ranks])
+        series = repeat_step(placed, step.seconds(1.0), steps)
+    except ValueError as error:
+        raise InputError(str(error), file="--algorithm") from None
+    return TracedSteps(series, name_of(found.network.stack), trace)

@@ -109,28 +109,7 @@ def on_topology(
     seed: int = 0,
     stack: str | None = None,
 ) -> Place:
-    """Return the network of a family of topologies; rank r is on host r.
-
-    Parameters
-    ----------
-    family : str
-        A topology of a scenario that needs no file.
-    fields : mapping of str to str or int
-        Its parameters as a scenario writes them; the name is that of an option.
-    overrides : sequence of str
-        Further ones, as ``k=4``.
-    n_ranks : int
-        Hosts, where the family has a number of hosts and none is given.
-    seed : int
-        Seed of the choice between equal routes.
-    stack : str, optional
-        How messages are sent, a name of `simnet.network.STACKS`; default: that of a calibrated cluster, else ``ideal``.
-
-    Raises
-    ------
-    InputError
-        If there is no such family, a parameter is missing, unknown or out of range, or hosts do not reach each other.
-    """
+    """Return the network of a family of topologies; rank r is on host r."""
     found = None if family == "file" else topology_parts.Topology.parts([family]).get(family)
     if found is None:
         families = set(topology_parts.Topology.names()) - {"file"}
@@ -144,45 +123,13 @@ def on_topology(
 def on_platform(
     file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0, stack: str | None = None
 ) -> Place:
-    """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r.
-
-    Parameters
-    ----------
-    file : str
-        The file.
-    fields, overrides, seed, stack
-        As for `on_topology`, of `simnet.scenario.topology_parts.TopologyFile`.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or hosts do not reach each other.
-    """
+    """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r."""
     part = _described(topology_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
     return _built(topology_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
-    """Time a schedule; rank r is on the host of worker r.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    place : Place
-        The network.
-    start : float
-        When all ranks enter [s].
-    messages : bool
-        Whether to keep when each message went.
-
-    Raises
-    ------
-    InputError
-        If there are fewer hosts than ranks.
-    SimnetError
-        If it can never end.
-    """
+    """Time a schedule; rank r is on the host of worker r."""
     hosts, stream = hosts_of(schedule, place), ("iteration", place.iteration)
     timing = place.network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
     spread = start_spread(place.network, schedule, np.array(hosts), start, seed=place.network.seed, name=stream)

@@ -184,31 +184,13 @@ class Training:
 
 
 def bucket_times(training: Training, bandwidth: float) -> Floats:
-    """Return the time that each bucket of an exchange takes [s].
-
-    Parameters
-    ----------
-    training : Training
-        What is exchanged.
-    bandwidth : float
-        Of each worker's link, each way [byte/s], > 0; may be infinite.
-    """
+    """Return the time that each bucket of an exchange takes [s]."""
     nbytes = training.bits / 8 * training.parameters / training.pieces * training.shares
     return np.asarray(ring_allreduce(training.latency, 1 / bandwidth, nbytes, training.workers))
 
 
-def exchange_time(training: Training, bandwidth: float) -> float:
-    """Return the time that the buckets of an exchange take, one after the other [s]; parameters are as there."""
-    return float(bucket_times(training, bandwidth).sum())
-
-
 def stall(training: Training, bandwidth: float) -> float:
     """Return for how long workers wait for an exchange [s].
-
-    Parameters
-    ----------
-    training, bandwidth
-        As of `bucket_times`.
 
     Examples
     --------
@@ -227,16 +209,6 @@ def stall(training: Training, bandwidth: float) -> float:
 def utilisation(training: Training, bandwidth: float) -> float:
     """Return the share of computing in the time of a training.
 
-    Parameters
-    ----------
-    training, bandwidth
-        As of `bucket_times`.
-
-    Raises
-    ------
-    ValueError
-        If the bandwidth is not above 0.
-
     Examples
     --------
     >>> round(utilisation(Training(2, 10**9, 0.1, "diloco", period=100, bits=16), 10e9 / 8), 3)
@@ -250,20 +222,6 @@ def utilisation(training: Training, bandwidth: float) -> float:
 
 def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> float:
     """Return the least bandwidth that reaches a utilisation [byte/s]; infinite where latency alone forbids it.
-
-    Parameters
-    ----------
-    training : Training
-        What is exchanged.
-    target : float
-        The utilisation, in (0, 1).
-    grid : bool
-        Whether to take the next of `GRID`, as published; infinite beyond it.
-
-    Raises
-    ------
-    ValueError
-        If the target is not in (0, 1).
 
     Examples
     --------
@@ -290,20 +248,6 @@ def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> f
 def period_for(training: Training, target: float, bandwidth: float) -> int:
     """Return the least H that reaches a utilisation at a bandwidth.
 
-    Parameters
-    ----------
-    training : Training
-        What is exchanged; its own period does not matter.
-    target : float
-        The utilisation, in (0, 1).
-    bandwidth : float
-        As of `utilisation`.
-
-    Raises
-    ------
-    ValueError
-        If the target is not in (0, 1), or the strategy has no period.
-
     Examples
     --------
     >>> period_for(Training(2, 10**9, 0.1, "diloco", bits=16), 0.95, 10e9 / 8)
@@ -329,20 +273,6 @@ def within(
     found: Callable[[Training, float], float], training: Training, bandwidth: float = math.inf, off: float = 0.0
 ) -> Within:
     """Return what a function finds, and between what as the time of a step and the bandwidth are off.
-
-    Parameters
-    ----------
-    found : callable
-        Takes a training and a bandwidth; rises with both, or falls with both.
-    training, bandwidth
-        As of `bucket_times`.
-    off : float
-        By which part of itself each may be off, in [0, 1).
-
-    Raises
-    ------
-    ValueError
-        If `off` is not in [0, 1).
 
     Examples
     --------
@@ -491,26 +421,6 @@ def answer(
     buckets: int | None = None,
 ) -> Answer:
     """Return the answer to what the options of ``simnet utilisation`` ask.
-
-    Parameters
-    ----------
-    compute, latency, bandwidth : str
-        Quantities with their units.
-    device, batch : str, int, optional
-        On what the model computes, in place of `compute`, and samples of a worker in a step.
-    model : str, optional
-        A profile of `simnet.costs.models`, or `parameters` in its place.
-    backward, off : str, optional
-        A number, or per cent.
-    target : str, optional
-        Such numbers, with commas between.
-    strategy, workers, parameters, grid, period, fragments, delay, bits, buckets
-        As of `Training` and `Answer`.
-
-    Raises
-    ------
-    InputError
-        If a value is not allowed, or values do not fit each other.
 
     Examples
     --------

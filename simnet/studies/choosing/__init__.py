@@ -19,22 +19,3 @@ maps, map_page    where the decision flips, over two quantities
 policy            a table by latency and bandwidth, to be looked up while a job runs; policy_file is its file
 ================= ====================================================================================================
 """
-
-from simnet.studies.choosing.choices import Choice, choices
-from simnet.studies.choosing.cost_models import CostModel, Estimate, by_closed_form, by_fabric, by_simulation
-from simnet.studies.choosing.decision import Decision, decide, fastest
-from simnet.studies.choosing.operating_point import OperatingPoint
-
-__all__ = [
-    "Choice",
-    "CostModel",
-    "Decision",
-    "Estimate",
-    "OperatingPoint",
-    "by_closed_form",
-    "by_fabric",
-    "by_simulation",
-    "choices",
-    "decide",
-    "fastest",
-]

@@ -73,22 +73,7 @@ class ChooseAnswer:
 def answer(
     request: ChooseRequest, pool: Pool | None = None, progress: Callable[[float], None] = lambda done: None
 ) -> ChooseAnswer:
-    """Return the decision that a request asks for.
-
-    Parameters
-    ----------
-    request : ChooseRequest
-        The request.
-    pool : Pool, optional
-        Where the jobs of a grid are simulated; by default here.
-    progress : callable
-        Called with the share of a grid that is done.
-
-    Raises
-    ------
-    InputError
-        If flags do not fit each other, or something is wrong with the scenario.
-    """
+    """Return the decision that a request asks for."""
     refuse_ignored(request)
     if request.of_exchange:
         return _on_exchange(request)
@@ -125,17 +110,7 @@ def _on_exchange(request: ChooseRequest) -> ChooseAnswer:
 
 
 def refuse_ignored(request: ChooseRequest, *, decision: bool = True, table: bool = False, tuner: bool = False) -> None:
-    """Refuse flags that the answer would not heed, and say what does.
-
-    Parameters
-    ----------
-    request : ChooseRequest
-        What is asked.
-    decision : bool
-        Whether a ranking is wanted; else it is a map, or a file that decides at run time.
-    table : bool
-        Whether that file is a policy table.
-    """
+    """Refuse flags that the answer would not heed, and say what does."""
     if request.scenario is not None and request.fabric is not None:
         raise InputError("is either a scenario or --fabric", file="simnet choose")
     options.stack(request.stack)

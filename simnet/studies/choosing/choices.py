@@ -91,14 +91,6 @@ class Choice:
 def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     """Return what there is to choose from.
 
-    Parameters
-    ----------
-    per_node : int
-        Workers of a node; with several, two-level all-reduces, ring all-gathers, and every exchange between nodes with
-        dense collectives inside are worth it.
-    every : bool
-        Also all other schemes that have a closed form, with their default options.
-
     Examples
     --------
     >>> [one.label for one in choices()][:5]
@@ -202,13 +194,6 @@ def _artopk(reduce: registry.Collective, selection: str) -> Choice:
 def on_two_levels(one: Choice, per_node: int) -> Choice:
     """Return a choice between nodes, with dense collectives inside.
 
-    Parameters
-    ----------
-    one : Choice
-        The choice, with what a worker goes through.
-    per_node : int
-        Ranks of a node.
-
     Examples
     --------
     >>> on_two_levels(choices()[0], 4).label
@@ -249,15 +234,6 @@ def _slack_of_tree(
     """Return what a tree may take less: paths of a truncated one overlap, and after a broadcast it begins early.
 
     By whoever broadcasts, a truncated one then has a message less one after another.
-
-    Parameters
-    ----------
-    share : float
-        Of the bytes that are sent.
-    nbytes : callable
-        Bytes at a point.
-    after_broadcast : bool
-        Whether workers begin as soon as they have passed on a broadcast.
     """
 
     def slack(point: OperatingPoint) -> Floats:
@@ -275,18 +251,6 @@ def _slack_of_tree(
 
 def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
     """Return choices of exchanges that somebody names.
-
-    Parameters
-    ----------
-    among : sequence of Candidate
-        The exchanges; their labels stay.
-    per_node : int
-        As of `choices`.
-
-    Raises
-    ------
-    InputError
-        If a scheme has no closed form.
 
     Examples
     --------

@@ -115,19 +115,9 @@ def by_closed_form(
 
     Where no formula of the density says what an exchange sends, rehearsed ones are timed on the links of the point.
 
-    Parameters
-    ----------
-    device : DeviceProfile
-        What selecting costs.
-    error : float, optional
-        Relative error of the time to communicate that the 90 % interval stands for, >= 0. By default what measured
-        times were off by whose software is left out, as it is here.
-    sampled : SampledExchanges, optional
-        Exchanges of gradients like those of the job.
-
     Examples
     --------
-    >>> from simnet.studies.choosing import choices
+    >>> from simnet.studies.choosing.choices import choices
     >>> from simnet.costs.devices import load_device
     >>> estimate = by_closed_form(load_device("ideal"))(choices()[0], OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9))
     >>> f"{estimate.seconds:.4f} s, {estimate.low:.4f} to {estimate.high:.4f}"
@@ -173,21 +163,7 @@ def _from_links(point: OperatingPoint, estimate: Estimate) -> Estimate:
 
 
 class _Mean(NamedTuple):
-    """The time of rehearsed exchanges.
-
-    Parameters
-    ----------
-    seconds : ndarray
-        To communicate, the mean over them and over moments [s].
-    select : Selecting
-        To select.
-    moments : ndarray, shape (moments,)
-        The mean of each moment [s].
-    follows : Follows
-        How far jobs may be from it whose gradients are not known; `select` has it in its interval.
-    messages : float
-        Of an exchange, for each worker.
-    """
+    """The time of rehearsed exchanges."""
 
     seconds: Floats
     select: Selecting
@@ -206,19 +182,7 @@ def _mean(
     *,
     spread: bool = True,
 ) -> _Mean:
-    """Return the time of rehearsed exchanges, simulated, and how far that of the last depends on when workers enter.
-
-    Parameters
-    ----------
-    choice : Choice
-        The exchange.
-    point : OperatingPoint
-        The job.
-    sampled : SampledExchanges
-        Exchanges of gradients like those of the job.
-    moments, device, placement, sampled
-        As of `by_simulation`.
-    """
+    """Return the time of rehearsed exchanges, simulated, and how far that of the last depends on when workers enter."""
     exchanges, workers = sampled.of(choice, point), int(point.workers)
     hosts = None if placement is None else list(placement[:workers])
     if len(exchanges) > 1:
@@ -323,19 +287,6 @@ def by_simulation(
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
     Latency and bandwidth of a point do not matter: they are in the network. The time is the mean over the `moments`.
-
-    Parameters
-    ----------
-    moments : sequence of (Network, float)
-        Networks, and when exchanges begin there [s].
-    device : DeviceProfile
-        What selecting costs.
-    placement : sequence of int, optional
-        Host of each worker.
-    sampled : SampledExchanges, optional
-        Exchanges of gradients like those of the job.
-    sampled : bool
-        Whether to look how far times depend on when exactly workers enter.
     """
     sampled = SampledExchanges() if sampled is None else sampled
 
@@ -360,17 +311,7 @@ def by_simulation(
 def by_networks(
     network_at: Callable[[OperatingPoint], Network], device: DeviceProfile, sampled: SampledExchanges | None = None
 ) -> CostModel:
-    """Return the cost model that simulates every cell of a point on a network of its own.
-
-    Parameters
-    ----------
-    network_at : callable
-        Makes the network of a point without arrays.
-    device : DeviceProfile
-        What selecting costs.
-    sampled : SampledExchanges, optional
-        Exchanges of gradients like those of the job.
-    """
+    """Return the cost model that simulates every cell of a point on a network of its own."""
     sampled = SampledExchanges() if sampled is None else sampled
     fields = ("workers", "parameters", "density", "latency", "bandwidth")
     known: dict[tuple[object, ...], tuple[list[float], str]] = {}
@@ -420,17 +361,6 @@ def selecting(
     """Return what workers take to select at a point, and to merge and unpack what they receive.
 
     Where they work unlike long between the same messages, the longest of each time counts: the others wait for it.
-
-    Parameters
-    ----------
-    choice : Choice
-        The exchange.
-    point : OperatingPoint
-        The job.
-    device : DeviceProfile
-        What its kernels cost.
-    sampled : SampledExchanges, optional
-        Exchanges of gradients like those of the job.
     """
     if choice.kernel_calls is None:
         found = (SampledExchanges() if sampled is None else sampled).of(choice, point)[-1]

@@ -196,11 +196,6 @@ class Decision(NamedTuple):
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
 
         NaN if there is no choice of one of these kinds.
-
-        Parameters
-        ----------
-        overlapped : bool
-            Whether what is left of them after the backward pass counts.
         """
         times = [(row.choice.kind, row.left if overlapped else row.seconds) for row in self.rows]
         whole = [seconds for kind, seconds in times if kind != "sparse"]
@@ -231,26 +226,10 @@ def decide(
 ) -> Decision:
     """Rank the choices at a point.
 
-    Parameters
-    ----------
-    choices : sequence of Choice
-        At least one.
-    point : OperatingPoint
-        Without arrays.
-    cost_model : callable
-        How long each takes.
-    varies : sequence of str
-        The quantities of which the cost model takes arrays; nothing is said of others.
-    misjudged : float
-        By which factor latency and bandwidth may be misjudged, >= 1.
-    coarse : bool
-        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-5; for slow cost models.
-    backward : float
-        Seconds of back-propagation that exchanges may go beside, as in PyTorch's DistributedDataParallel; 0 for none.
-
     Examples
     --------
-    >>> from simnet.studies.choosing import by_closed_form, choices
+    >>> from simnet.studies.choosing.cost_models import by_closed_form
+    >>> from simnet.studies.choosing.choices import choices
     >>> from simnet.costs.devices import load_device
     >>> point = OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9)
     >>> decision = decide(choices(), point, by_closed_form(load_device("ideal")))
@@ -272,15 +251,7 @@ def decide(
 
 
 def ranked(choices: Sequence[Choice], found: Sequence[Estimate]) -> tuple[Row, ...]:
-    """Return the choices at a point, the fastest first; all of each is left, as if nothing went on beside it.
-
-    Parameters
-    ----------
-    choices : sequence of Choice
-        At least one.
-    found : sequence of Estimate
-        What each takes, no arrays.
-    """
+    """Return the choices at a point, the fastest first; all of each is left, as if nothing went on beside it."""
     likely = at_point([choice.candidate for choice in choices], found)
     rows = []
     said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
@@ -294,17 +265,7 @@ def ranked(choices: Sequence[Choice], found: Sequence[Estimate]) -> tuple[Row, .
 
 
 def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel) -> tuple[np.ndarray, Floats]:
-    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first.
-
-    Parameters
-    ----------
-    choices : sequence of Choice
-        What there is to choose from.
-    point : OperatingPoint
-        The job and the links; fields may be arrays that broadcast.
-    cost_model : callable
-        How long each takes.
-    """
+    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
     times = np.stack(np.broadcast_arrays(*(cost_model(choice, point).seconds for choice in choices)))
     return times.argmin(axis=0), times.min(axis=0)
 

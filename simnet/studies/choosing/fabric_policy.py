@@ -46,26 +46,6 @@ def make(
 ) -> PolicyTable:
     """Make the table of a problem that is about a calibrated cluster.
 
-    Parameters
-    ----------
-    problem : Problem
-        Of `simnet.studies.choosing.problem.from_fabric`.
-    fabric : CalibratedCostModel
-        The cluster.
-    workers : sequence of int
-        Numbers of workers, each >= 2; by default the numbers of ranks that were measured, else that of the problem.
-    ranges : mapping of str to (float, float)
-        Of ``density`` and ``parameters``; by default from a tenth to ten times those of the problem.
-    cells : int
-        Along each of these two, >= 1.
-    seed : int
-        Of the points at which the loss is looked at.
-
-    Raises
-    ------
-    InputError
-        If a value is out of range, or the fabric says nothing of a collective.
-
     Examples
     --------
     >>> from simnet.calibration import Curve, Setting, calibrate

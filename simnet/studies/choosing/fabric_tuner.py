@@ -37,20 +37,6 @@ def by_fabric(fabric: CalibratedCostModel, ranks: int, title: str) -> Tuning:
 
     Where several algorithms were measured, each pinned, they are compared; else its step model compares those of
     NCCL. Of an algorithm whose protocol was not pinned, the step model says it.
-
-    Parameters
-    ----------
-    fabric : CalibratedCostModel
-        The cluster.
-    ranks : int
-        Of the communicator.
-    title : str
-        What it is for.
-
-    Raises
-    ------
-    InputError
-        If the fabric is not one of NCCL.
     """
     if ranks < 2:
         raise InputError(f"must be at least 2 for a tuner, got {ranks}", file="--workers")

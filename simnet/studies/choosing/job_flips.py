@@ -42,15 +42,6 @@ def job_flips(
 
     They say it on a star of constant links without a stack, of exchanges that all have closed forms, where the first
     two take as long as simulated, within `AGREE`, and simulations `AWAY` on both sides of each value confirm it.
-
-    Parameters
-    ----------
-    load : callable
-        Loads the scenario with further fields.
-    loaded, run : Scenario, Run
-        The scenario.
-    found : WholeJob
-        Its exchanges, the fastest first.
     """
     job, network = run.job, loaded.config.network
     kind, topology = network.topology.choice

@@ -328,30 +328,6 @@ def rank_job_grid(
 ) -> JobGrid:
     """Simulate the jobs of a grid, and rank them.
 
-    Parameters
-    ----------
-    scenario : str
-        A YAML file, or the name of a scenario that comes with simnet.
-    parameters : sequence of str
-        As ``FIELD=VALUES``; see `simnet.studies.sweeping.grid.axis`. At least one.
-    schemes : sequence of str
-        Exchanges in place of those of the scenario, as `simnet.studies.variants` reads them.
-    overrides, seed
-        As for `simnet.scenario.load`.
-    error : float, optional
-        Relative error of the time of messages, in place of what was measured.
-    pool : Pool
-        Where cells are simulated.
-    progress : callable
-        Called with the share that is done.
-
-    Raises
-    ------
-    InputError
-        If something is wrong with the scenario or a parameter.
-    SimnetError
-        If no cell has a result.
-
     Examples
     --------
     >>> from simnet.base.processes import InlinePool

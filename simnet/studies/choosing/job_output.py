@@ -98,19 +98,7 @@ def title(asked: Asked) -> str:
 
 
 def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> Table:
-    """Return the exchanges as a table, the fastest first, with what has not settled last; parts are means.
-
-    Parameters
-    ----------
-    asked : Asked
-        What the decision is about.
-    found : WholeJob
-        The exchanges, the fastest first.
-    likely : Chances
-        How likely each of them is the fastest.
-    held : Held
-        What a worker holds with each of them.
-    """
+    """Return the exchanges as a table, the fastest first, with what has not settled last; parts are means."""
     table = empty_table(title(asked), _HEADINGS, ["exchange"])
     ranked = len(found.rows)
     for place, row in enumerate([*found.rows, *found.aside]):
@@ -142,13 +130,7 @@ def _standing(found: WholeJob, likely: Chances, place: int) -> tuple[str, str, s
 
 
 def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> list[str]:
-    """Return the decision in words: what, by how much, whether compression pays, and what another policy gains.
-
-    Parameters
-    ----------
-    asked, found, likely, held
-        As of `ranking`.
-    """
+    """Return the decision in words: what, by how much, whether compression pays, and what another policy gains."""
     best = found.best
     said = []
     # Chances are among exchanges; a policy of the scenario that beats them all is the first place.
@@ -224,19 +206,7 @@ def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
 
 
 def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> dict[str, Any]:
-    """Return the decision for programs; names end in units.
-
-    Parameters
-    ----------
-    asked : Asked
-        What the decision is about.
-    found : WholeJob
-        The exchanges, the fastest first.
-    likely : Chances
-        How likely each of them is the fastest.
-    held : Held
-        What a worker holds with each of them.
-    """
+    """Return the decision for programs; names end in units."""
     job = asked.job
     gain = found.gain_over_dense()
     chances = [one.tolist() for one in (likely.fastest, likely.regret, likely.low, likely.high)]

@@ -14,11 +14,11 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
-from simnet.base.units import format_bandwidth, format_seconds
 from simnet.studies.choosing import output
 from simnet.studies.choosing.cost_models import Estimate, Selecting
 from simnet.studies.choosing.decision import Decision, ranked
 from simnet.studies.choosing.maps import TIED, TIED_COLOUR, Axis, colours, over
+from simnet.studies.choosing.operating_point import FORMATS
 from simnet.studies.choosing.problem import Problem
 
 CELLS = 32
@@ -27,42 +27,18 @@ CELLS = 32
 SHADED = 1.0
 """The margin from which on a colour is full."""
 
-FORMATS: dict[str, Callable[[float], str]] = {
-    "latency": format_seconds,
-    "bandwidth": format_bandwidth,
-    "density": lambda value: f"{100 * value:.3g} %",
-    "workers": lambda value: f"{value:.0f}",
-    "model": lambda value: f"{value:,.0f}",
-}
-"""How values of an axis are written."""
-
 # One in the unit whose powers of ten are marked; workers come in powers of two.
 _MARKS = {"latency": (1.0, 10), "bandwidth": (0.125, 10), "density": (1.0, 10), "workers": (1.0, 2), "model": (1.0, 10)}
 
 
 def points(one: Axis, problem: Problem) -> Axis:
-    """Return the points of a page along an axis of its map: some of those of the map, and that of the problem.
-
-    Parameters
-    ----------
-    one : Axis
-        Of the map.
-    problem : Problem
-        What is asked.
-    """
+    """Return the points of a page along an axis of its map: some of those of the map, and that of the problem."""
     some = np.unique(np.linspace(0, len(one.values) - 1, min(len(one.values), CELLS)).round().astype(int))
     return with_own(Axis(one.name, one.values[some]), problem)
 
 
 def with_own(one: Axis, problem: Problem) -> Axis:
     """Return an axis with the value of the problem among its own, if that is within its range.
-
-    Parameters
-    ----------
-    one : Axis
-        Of a map.
-    problem : Problem
-        What is asked.
 
     Examples
     --------
@@ -76,41 +52,13 @@ def with_own(one: Axis, problem: Problem) -> Axis:
 
 
 def weighed(problem: Problem, x: Axis, y: Axis) -> list[Estimate]:
-    """Return what each choice takes at every point of two axes; fields broadcast to shape (len(y), len(x)).
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be decided.
-    x, y : Axis
-        The quantities that vary.
-    """
+    """Return what each choice takes at every point of two axes; fields broadcast to shape (len(y), len(x))."""
     where = over(problem.point, x, y)
     return [problem.cost_model(choice, where) for choice in track_progress(problem.among, 0.2)]
 
 
 def page_data(problem: Problem, x: Axis, y: Axis, found: Sequence[Estimate]) -> dict[str, Any]:
-    """Return what the page of a map shows.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is asked.
-    x, y : Axis
-        The points, as of `with_own`.
-    found : sequence of Estimate
-        As of `weighed`.
-
-    Returns
-    -------
-    dict
-        `x` and `y`, each with `name`, `label`, `values` and `texts` of the points, and `marks`, pairs of value and
-        text. `choices`, pairs of label and colour, the last for cells in which some are tied. `texts`, all different
-        texts. `cells`, row by row of `y`, each a list: places among `texts` of what to take and of a warning (-1 for
-        none), the margin of the runner-up (-1 if it is infinite, 0 if it is tied), and choice by choice, the fastest
-        first, its place among `choices` and those of its texts under `headings`. `own`, the place among the cells of
-        what is asked, None if it is none of them. `links`, the links of a scenario over time on these axes.
-    """
+    """Return what the page of a map shows."""
     shape = len(y.values), len(x.values)
     each = [_spread(one, shape) for one in found]
     places = {choice.label: place for place, choice in enumerate(problem.among)}

@@ -30,7 +30,7 @@ from simnet.network.compiled_loop import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.report.paired import TIE
 from simnet.report.wording import listed
-from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.problem import Problem
 from simnet.studies.choosing.sampled_exchanges import sample
 
@@ -56,8 +56,8 @@ class Quantity(NamedTuple):
     ----------
     field : str
         Of `OperatingPoint`.
-    heading : str
-        On the axis and as the column's name, with its unit.
+    heading, label : str
+        Of the column, and of the axis, with the unit.
     factor : float
         SI units in one of the heading's.
     read : callable
@@ -72,6 +72,7 @@ class Quantity(NamedTuple):
 
     field: str
     heading: str
+    label: str
     factor: float
     read: Callable[[str], float]
     low: float
@@ -90,11 +91,15 @@ def _number(text: str) -> float:
 
 AXES: MappingProxyType[str, Quantity] = MappingProxyType(
     {
-        "latency": Quantity("latency", "latency_ms", 1e-3, units.seconds, 1e-5, 0.2, 1e-12, 1e6),
-        "bandwidth": Quantity("bandwidth", "bandwidth_Gbit_per_s", 1.25e8, units.bandwidth, 1.25e6, 5e10, 1.0, 1e18),
-        "density": Quantity("density", "density", 1.0, units.fraction, 1e-4, 0.3, 1e-12, 1.0),
-        "workers": Quantity("workers", "workers", 1.0, _number, 2, 256, 1, 1e6, whole=True),
-        "model": Quantity("parameters", "parameters", 1.0, _number, 1e6, 1e9, 1, 1e13),
+        "latency": Quantity("latency", "latency_ms", "latency [ms]", 1e-3, units.seconds, 1e-5, 0.2, 1e-12, 1e6),
+        "bandwidth": Quantity(
+            "bandwidth", "bandwidth_Gbit_per_s", "bandwidth [Gbit/s]", 1.25e8, units.bandwidth, 1.25e6, 5e10, 1.0, 1e18
+        ),
+        "density": Quantity(
+            "density", "density", "density (fraction kept)", 1.0, units.fraction, 1e-4, 0.3, 1e-12, 1.0
+        ),
+        "workers": Quantity("workers", "workers", "workers", 1.0, _number, 2, 256, 1, 1e6, whole=True),
+        "model": Quantity("parameters", "parameters", "parameters (4 bytes each)", 1.0, _number, 1e6, 1e9, 1, 1e13),
     }
 )
 """What a map may go over."""
@@ -188,20 +193,6 @@ class Map:
 def axis(name: str, text: str | None, cells: int) -> Axis:
     """Return an axis of a map: values evenly spread over the logarithm of a range such as ``10 us:200 ms``.
 
-    Parameters
-    ----------
-    name : str
-        A quantity of `AXES`.
-    text : str, optional
-        The range ``LOW:HIGH``, with units; the usual range of the quantity when omitted.
-    cells : int
-        How many values; whole numbers may be fewer.
-
-    Raises
-    ------
-    InputError
-        If there is no such quantity, or the range is none.
-
     Examples
     --------
     >>> axis("workers", "2:8", 100).values
@@ -232,17 +223,6 @@ def cells_within(problem: Problem, names: Sequence[str], ranges: Mapping[str, st
     """Return how many cells along each axis may be simulated in about so many seconds.
 
     What it takes is counted in messages, so that the same map has the same cells on every machine.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be decided, by simulation.
-    names : sequence of str
-        Both axes.
-    ranges : mapping of str to str
-        Of those that have one.
-    seconds : float
-        On one processor.
     """
     point = problem.point
     if "workers" in names:
@@ -254,20 +234,7 @@ def cells_within(problem: Problem, names: Sequence[str], ranges: Mapping[str, st
 
 
 def draw_map(problem: Problem, x: Axis, y: Axis) -> Map:
-    """Weigh the choices of a problem in every cell.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be decided.
-    x, y : Axis
-        The quantities that vary.
-
-    Raises
-    ------
-    InputError
-        If both axes are the same, there are too many cells, or the cost model of the problem says nothing of an axis.
-    """
+    """Weigh the choices of a problem in every cell."""
     if x.name == y.name:
         raise InputError(f"needs two quantities, got {x.name} twice", file="--map")
     if len(x.values) * len(y.values) > MOST_CELLS:
@@ -320,7 +287,7 @@ def drawn(made: Map) -> Plot:
         for one in present[:-1]:
             area = (places == one).astype(float)
             axes.contour(x.shown, y.shown, area, levels=[0.5], colors="#222222", linewidths=0.9)
-        axes.set(xscale="log", yscale="log", xlabel=_label(x), ylabel=_label(y))
+        axes.set(xscale="log", yscale="log", xlabel=x.quantity.label, ylabel=y.quantity.label)
         axes.grid(visible=False)
         for one in (axes.xaxis, axes.yaxis):
             one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -345,27 +312,8 @@ def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
 
 
 def over(point: OperatingPoint, x: Axis, y: Axis) -> OperatingPoint:
-    """Return a point whose fields go along two axes, in shapes that broadcast to (len(y), len(x)).
-
-    Parameters
-    ----------
-    point : OperatingPoint
-        The others of its fields.
-    x, y : Axis
-        The axes.
-    """
+    """Return a point whose fields go along two axes, in shapes that broadcast to (len(y), len(x))."""
     return point.at(x.quantity.field, x.values[np.newaxis, :]).at(y.quantity.field, y.values[:, np.newaxis])
-
-
-def _label(one: Axis) -> str:
-    names = {
-        "latency": "latency [ms]",
-        "bandwidth": "bandwidth [Gbit/s]",
-        "density": "density (fraction kept)",
-        "workers": "workers",
-        "model": f"parameters ({VALUE:.0f} bytes each)",
-    }
-    return names[one.name]
 
 
 def _place(axes: Axes, problem: Problem, x: Axis, y: Axis) -> list[Line2D]:

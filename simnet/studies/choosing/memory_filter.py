@@ -56,20 +56,7 @@ class Held(NamedTuple):
         return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
     def left(self, among: Sequence[T], label: Any) -> tuple[T, ...]:
-        """Return the choices that are not ruled out.
-
-        Parameters
-        ----------
-        among : sequence
-            The choices.
-        label : callable
-            Returns the label of a choice.
-
-        Raises
-        ------
-        InputError
-            If none is left.
-        """
+        """Return the choices that are not ruled out."""
         refused = {**{label: f"has not settled: {why}" for label, why in self.unsettled.items()}, **self.ruled_out}
         found = tuple(one for one in among if label(one) not in refused)
         if among and not found:
@@ -108,18 +95,6 @@ NOTHING = Held({}, None, "")
 def limit_of(size: str | None, device: str | None = None) -> float | None:
     """Return the bytes that an option says a device holds; None if it is not given.
 
-    Parameters
-    ----------
-    size : str, optional
-        A size with its unit, or ``device`` for what the profile says.
-    device : str, optional
-        The device.
-
-    Raises
-    ------
-    InputError
-        If it is no size, or the profile does not say it.
-
     Examples
     --------
     >>> limit_of("24 GB"), limit_of("device", "v100"), limit_of(None)
@@ -146,22 +121,6 @@ def at_point(
 ) -> Held:
     """Return what a worker holds with each choice at an operating point, by the first exchanges of synthetic gradients.
 
-    Parameters
-    ----------
-    among : sequence of Choice
-        The choices.
-    point : OperatingPoint
-        The job; its fields are numbers.
-    limit : float, optional
-        What a device holds [byte].
-    seed, shape
-        As of `simnet.studies.choosing.sampled_exchanges.SampledExchanges`.
-
-    Raises
-    ------
-    InputError
-        If there is a limit and more than `MOST_WORKERS`.
-
     Examples
     --------
     >>> from simnet.studies.choosing.choices import choices
@@ -183,15 +142,7 @@ def at_point(
 
 
 def on_job(job: Job, among: Sequence[Candidate]) -> Held:
-    """Return what a worker of a job holds with each exchange; of one that cannot do the job nothing is said.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    among : sequence of Candidate
-        The exchanges.
-    """
+    """Return what a worker of a job holds with each exchange; of one that cannot do the job nothing is said."""
     each, kept = {}, with_shared_gradients(job)
     for one in among:
         try:

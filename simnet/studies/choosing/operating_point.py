@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.costs import NodeLinks
 
 Number: TypeAlias = float | Floats
@@ -17,6 +19,15 @@ Number: TypeAlias = float | Floats
 
 VALUE = 4.0
 """Bytes of a value, and of an index."""
+
+FORMATS: dict[str, Callable[[float], str]] = {
+    "latency": format_seconds,
+    "bandwidth": format_bandwidth,
+    "density": lambda value: f"{100 * value:.3g} %",
+    "workers": lambda value: f"{value:.0f}",
+    "model": lambda value: f"{value:,.0f}",
+}
+"""The text of a value of a quantity."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -30,7 +30,7 @@ from simnet.report.wording import ahead
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip, Row
 from simnet.studies.choosing.memory_filter import HEADING, NOTHING, Held
-from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.operating_point import FORMATS, OperatingPoint
 from simnet.studies.choosing.problem import Problem
 from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, kept_each, ratio, sample
 from simnet.studies.codes import costs_told
@@ -44,27 +44,10 @@ HEADINGS = (
 _MOST_BYTES_ASKED = 1024
 # A correction of less is not worth a sentence.
 _FAR_OFF = 0.02
-_UNITS = {"latency": "s", "bandwidth": "B/s", "density": "1", "workers": "1"}
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "latency": format_seconds,
-    "bandwidth": format_bandwidth,
-    "density": lambda value: f"{100 * value:.3g} %",
-    "workers": lambda value: f"{value:.0f}",
-}
 
 
 def ranking(problem: Problem, decision: Decision, held: Held = NOTHING) -> Table:
-    """Return the choices as a table, the fastest first, with what has not settled last, and what a worker holds.
-
-    Parameters
-    ----------
-    problem : Problem
-        What was asked.
-    decision : Decision
-        What is fastest.
-    held : Held
-        What a worker holds with each choice.
-    """
+    """Return the choices as a table, the fastest first, with what has not settled last, and what a worker holds."""
     sent = sent_bytes(problem, decision)
     table = empty_table(title(problem), [*HEADINGS, *([HEADING] if held.each else [])], ["exchange"])
     for place, row in enumerate(decision.rows):
@@ -105,13 +88,7 @@ def title(problem: Problem) -> str:
 
 
 def sentences(problem: Problem, decision: Decision, held: Held = NOTHING) -> list[str]:
-    """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out.
-
-    Parameters
-    ----------
-    problem, decision, held
-        As of `ranking`.
-    """
+    """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out."""
     best = decision.best
     said = taken(decision)
     if len(decision.rows) == 1 and held.unsettled:
@@ -229,19 +206,6 @@ def lead(tied: Sequence[str], margin: float, second: str) -> str:
 def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float], *, sure: bool) -> str:
     """Return what to take, and how likely that is right.
 
-    Parameters
-    ----------
-    label : str
-        The choice that is predicted to be the fastest.
-    chance, regret : float
-        How likely it is, and by which fraction it is expected to be slower than the fastest.
-    margin : str
-        By how much it is before which other.
-    others : mapping of str to float
-        The chances of the others.
-    sure : bool
-        Whether that is sure.
-
     Examples
     --------
     >>> advice("ART-ring", 0.973, 0.0011, "12 % before AG-Topk", {"AG-Topk": 0.027}, sure=True)
@@ -265,15 +229,6 @@ def alone(label: str) -> str:
 def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> list[str]:
     """Return what follows from a sample of which workers keep few entries for each other, if anything does.
 
-    Parameters
-    ----------
-    each : float
-        How many a worker keeps for each worker.
-    among : sequence of Candidate
-        The exchanges that follow the gradients.
-    corrected : bool
-        Whether their times are corrected by what was measured.
-
     Examples
     --------
     >>> few_kept(1.4, [Candidate("ok", "oktopk")], corrected=True)[0].startswith("A sample in which")
@@ -295,11 +250,6 @@ def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> lis
 
 def undetermined(intervals: Iterable[tuple[str, float, float]]) -> list[str]:
     """Say of which choices the interval is not determined, if of any.
-
-    Parameters
-    ----------
-    intervals : iterable of (str, float, float)
-        Choices, with the ends of their intervals [s].
 
     Examples
     --------
@@ -333,13 +283,7 @@ def share(value: float) -> str:
 
 
 def figures(problem: Problem, decision: Decision, held: Held = NOTHING) -> dict[str, Any]:
-    """Return the decision for programs; names end in units.
-
-    Parameters
-    ----------
-    problem, decision, held
-        As of `ranking`.
-    """
+    """Return the decision for programs; names end in units."""
     point, regret = problem.point, decision.regret
     sent = sent_bytes(problem, decision)
     return {
@@ -449,7 +393,7 @@ def flip_figures(flips: Sequence[Flip]) -> list[dict[str, Any]]:
 
 
 def _sentence(flip: Flip) -> str:
-    shown = _FORMATS[flip.quantity](flip.value)
+    shown = FORMATS[flip.quantity](flip.value)
     if flip.quantity == "workers":
         return f"{flip.label} is faster with {shown} workers"
     return f"{flip.label} is faster from a {flip.quantity} of {shown} {'up' if flip.up else 'down'}"

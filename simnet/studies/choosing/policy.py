@@ -58,27 +58,6 @@ def make(
 ) -> PolicyTable:
     """Make the table of a problem.
 
-    Parameters
-    ----------
-    problem : Problem
-        Whose cost model knows latency, bandwidth and density.
-    latency, bandwidth : (float, float), optional
-        Ranges [s], [byte/s]; by default those of the problem's trajectory and a quarter beyond, else from a tenth to
-        ten times its point.
-    cells : int
-        Along each axis, >= 1.
-    densities : sequence of float
-        Candidates; by default the one of the problem.
-    weights : Weights, optional
-        The weighted choice among densities in place of the knee.
-    seed : int
-        Of gradients and of the points at which the loss is looked at.
-
-    Raises
-    ------
-    InputError
-        If the cost model does not know what it must, or a value is out of range.
-
     Examples
     --------
     >>> from simnet.studies.choosing.problem import ChooseRequest, problem_from_flags
@@ -328,24 +307,6 @@ def lost_at(
     """Return by how much a table is slower than the fastest at its density, and the exact choices.
 
     Of the whole gradient, sent where the exact choice sends a part of it, it is that density's fastest.
-
-    Parameters
-    ----------
-    table : PolicyTable
-        The table.
-    pairs : sequence of (int, float)
-        Places of exchanges, and densities, that the entries of the table stand for.
-    exact : Exact
-        Chooses by the cost model itself.
-    latency, bandwidth : ndarray, shape (states,)
-        Of the links [s], [byte/s].
-
-    Returns
-    -------
-    lost : ndarray, shape (states,)
-        As a fraction of the fastest.
-    place, rate : ndarray of int, shape (states,)
-        The exact exchange and density, as `Exact` returns them.
     """
     place, rate = exact(latency, bandwidth)
     communicate, select = exact.times(latency, bandwidth)

@@ -231,13 +231,7 @@ class PolicyTable(_Part):
         return self.along("bandwidth")
 
     def along(self, name: str) -> Floats:
-        """Return the edges of cells along an axis in SI units, of workers the numbers themselves.
-
-        Raises
-        ------
-        ValueError
-            If the table has no such axis.
-        """
+        """Return the edges of cells along an axis in SI units, of workers the numbers themselves."""
         values = getattr(self.edges, _field(name)) if name in self.axes else None
         if values is None:
             raise ValueError(f"the table has no axis {name!r}; it goes by {', '.join(self.axes)}")
@@ -252,20 +246,7 @@ class PolicyTable(_Part):
         density: float | None = None,
         parameters: float | None = None,
     ) -> Found:
-        """Return the choice for a state of the network, or for a job; outside the table that of the nearest cell.
-
-        Parameters
-        ----------
-        latency, bandwidth : float
-            Of a table of links: [s] >= 0, [byte/s] > 0.
-        workers, density, parameters : int, float, float
-            Of a table of a calibrated cluster: >= 1, in (0, 1], > 0.
-
-        Raises
-        ------
-        ValueError
-            If what the table goes by is not given, something else is, or one of them is no such number.
-        """
+        """Return the choice for a state of the network, or for a job; outside the table that of the nearest cell."""
         every = {
             "latency": latency,
             "bandwidth": bandwidth,
@@ -332,13 +313,7 @@ class PolicyTable(_Part):
 
 
 def load_policy(path: str | Path) -> PolicyTable:
-    """Read a table.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, no JSON, or a field of it is not as it must be.
-    """
+    """Read a table."""
     name = str(path)
     text = read_text(Path(path), MAX_BYTES)
     try:

@@ -182,13 +182,7 @@ def problem_from_flags(request: ChooseRequest, *, over: bool = False) -> Problem
 
 
 def problem_from_scenario(loaded: Scenario, request: ChooseRequest) -> Problem:
-    """Return the problem of a scenario: its job, on its slowest links; flags override.
-
-    Raises
-    ------
-    InputError
-        If no two workers are connected, or its strategy cannot switch between exchanges.
-    """
+    """Return the problem of a scenario: its job, on its slowest links; flags override."""
     of_gradients(loaded, "choices are of jobs that exchange in every iteration", ["sharding"])
     job = loaded.build().job
     share, compute, backward, trained = _outer_step(job)

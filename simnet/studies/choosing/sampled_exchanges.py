@@ -90,16 +90,6 @@ class Ratio(NamedTuple):
 def ratio(scheme: str, part: Part, kept_each: float = math.inf) -> Ratio:
     """Return how far jobs of other gradients, and of all entries of the model, are from a rehearsal.
 
-    Parameters
-    ----------
-    scheme : str
-        Its name. One of which nothing was measured may be off as any that was.
-    part : {"messages", "kernels"}
-        What messages take beyond their latencies, or what kernels take.
-    kept_each : float
-        Entries that a worker of the rehearsal keeps for each worker. Below `KEPT_EACH`, regions of few entries are
-        less even than those of a model: the ratio is that times what rehearsals of more took over ones of as few.
-
     Examples
     --------
     >>> enough, few = (ratio("oktopk", "messages", kept) for kept in (100, 2))
@@ -126,11 +116,6 @@ def ratio(scheme: str, part: Part, kept_each: float = math.inf) -> Ratio:
 
 def kept_each(point: OperatingPoint) -> float:
     """Return how many entries a worker of a rehearsal keeps for each worker; infinite if they are all of the model's.
-
-    Parameters
-    ----------
-    point : OperatingPoint
-        The job; its fields are numbers.
 
     Examples
     --------
@@ -181,20 +166,7 @@ class SampledExchanges:
         self._unsettled: dict[tuple[int, int, float], dict[str, str]] = {}
 
     def of(self, choice: Choice, point: OperatingPoint) -> tuple[Sample, ...]:
-        """Return exchanges of a settled period, of the whole gradient; of a choice that follows none, one exchange.
-
-        Parameters
-        ----------
-        choice : Choice
-            The exchange.
-        point : OperatingPoint
-            The job; its fields are numbers.
-
-        Raises
-        ------
-        InputError
-            If the sample would not fit into memory, or the scheme cannot do with what it is given.
-        """
+        """Return exchanges of a settled period, of the whole gradient; of a choice that follows none, one exchange."""
         key = int(point.workers), int(point.parameters), float(point.density)
         known = self._known.setdefault(key, {})
         if choice.label not in known:
@@ -212,15 +184,7 @@ class SampledExchanges:
         return found
 
     def unsettled(self, among: Sequence[Choice], point: OperatingPoint) -> dict[str, str]:
-        """Return which choices have not settled at the end of their rehearsal, by `simnet.job.steady`, and why.
-
-        Parameters
-        ----------
-        among : sequence of Choice
-            The choices.
-        point : OperatingPoint
-            The job; its fields are numbers.
-        """
+        """Return which choices have not settled at the end of their rehearsal, by `simnet.job.steady`, and why."""
         for one in among:
             if one.follows_gradients:
                 # Who asks for the time of one that cannot be rehearsed is told why.
@@ -231,13 +195,7 @@ class SampledExchanges:
         return {label: why for label, why in self._unsettled.get(key, {}).items() if label in labels}
 
     def kept_each(self, point: OperatingPoint) -> float:
-        """Return how many entries a worker of a rehearsal keeps for each worker; infinite if they need no correction.
-
-        Parameters
-        ----------
-        point : OperatingPoint
-            The job; its fields are numbers.
-        """
+        """Return the entries that a worker keeps for each worker; infinite if they need no correction."""
         return math.inf if self._size else kept_each(point)
 
 
@@ -245,20 +203,6 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | No
     """Exchange a sample of synthetic gradients, and return what that sends and runs.
 
     Bytes and entries count for the whole gradient.
-
-    Parameters
-    ----------
-    choice : Choice
-        The exchange.
-    point : OperatingPoint
-        The job; its fields are numbers.
-    seed, shape
-        As of `SampledExchanges`.
-
-    Raises
-    ------
-    InputError
-        As `SampledExchanges.of` does.
     """
     scheme, rows = first_rows(choice, point, seed, shape, _SMALL)
     found = scheme.exchange(rows)
@@ -270,24 +214,7 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | No
 def first_rows(
     choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | None = None, least: int = _LEAST
 ) -> tuple[Sparsifier, Values]:
-    """Return the scheme of a choice and the first gradients that it exchanges, float32 of shape (P, entries).
-
-    Parameters
-    ----------
-    choice : Choice
-        The exchange.
-    point : OperatingPoint
-        The job; its fields are numbers.
-    seed, shape
-        As of `SampledExchanges`.
-    least : int
-        Entries of a worker where the scheme keeps k of any gradient.
-
-    Raises
-    ------
-    InputError
-        As `SampledExchanges.of` does.
-    """
+    """Return the scheme of a choice and the first gradients that it exchanges, float32 of shape (P, entries)."""
     parameters, density = int(point.parameters), float(point.density)
     entries = _entries(point) if choice.kernel_calls is None else min(least, parameters)
     layers = (shape, _LAYERS) if choice.kernel_calls is None else (None, 1)
@@ -307,19 +234,7 @@ def first_rows(
 def _rehearsed(
     among: Sequence[Choice], point: OperatingPoint, size: tuple[int, int], seed: int, shape: str | None
 ) -> tuple[dict[str, tuple[Sample, ...] | InputError], dict[str, str]]:
-    """Return the exchanges of the last half of a rehearsal, or what is wrong, by choice; and who had not settled why.
-
-    Parameters
-    ----------
-    among : sequence of Choice
-        Which are rehearsed side by side.
-    point : OperatingPoint
-        The job.
-    size : (int, int)
-        Entries of each worker, and iterations.
-    seed, shape
-        As of `SampledExchanges`.
-    """
+    """Return the exchanges of the last half, or what is wrong, by choice; and why some had not settled."""
     entries, iterations = size
     source = synthetic(**_gradients(point, entries, seed, shape))
     models: dict[str, Sparsifier] = {}

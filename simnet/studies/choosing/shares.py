@@ -11,13 +11,6 @@ from numpy.typing import NDArray
 def largest_first(which: NDArray[np.intp], labels: Sequence[str]) -> dict[str, float]:
     """Return the share of each label among the places of `which`, the largest first, of equals in their order.
 
-    Parameters
-    ----------
-    which : ndarray of int
-        Places in `labels`.
-    labels : sequence of str
-        All of them, also those that do not occur.
-
     Examples
     --------
     >>> largest_first(np.array([[1, 1], [0, 1]]), ["AG", "ART", "dense"])

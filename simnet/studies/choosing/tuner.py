@@ -266,11 +266,6 @@ def by_links(point: OperatingPoint, title: str) -> Tuning:
     model. Cards of a node are shared by its ranks. LL128 needs 128 bytes to arrive as one, and in order, which a
     latency and a bandwidth do not promise: it is left to a single node.
 
-    Raises
-    ------
-    InputError
-        If there is one worker only.
-
     Examples
     --------
     >>> tuning = by_links(OperatingPoint(16, 1, 1.0, 1e-5, 1.25e9), "an example")
@@ -305,19 +300,7 @@ def by_links(point: OperatingPoint, title: str) -> Tuning:
 
 
 def by_steps(steps: StepModel, title: str, method: str, ranks: int, nodes: int, *, ordered: bool = True) -> Tuning:
-    """Return what a step model says.
-
-    Parameters
-    ----------
-    steps : StepModel
-        One of NCCL.
-    title, method : str
-        Of `Tuning`.
-    ranks, nodes : int
-        Of the communicator; 0 nodes if not known.
-    ordered : bool
-        Whether bytes arrive in order, as LL128 needs.
-    """
+    """Return what a step model says."""
     from simnet.calibration.curves import Setting
 
     if ranks < 2:

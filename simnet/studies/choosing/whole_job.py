@@ -68,19 +68,7 @@ _AMONG, _SLOWER = 4, 2.0
 def candidates_of(
     loaded: Scenario, *, every: bool = False, per_node: int = 1, named: Sequence[Candidate] = ()
 ) -> list[tuple[Candidate, Kind]]:
-    """Return the exchanges that a job may have: those of its scenario, and the usual ones.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        The scenario.
-    every : bool
-        Also all other schemes, with their default options.
-    per_node : int
-        Workers of a node, as of `simnet.studies.choosing.choices`.
-    named : sequence of Candidate
-        Exchanges in place of all these.
-    """
+    """Return the exchanges that a job may have: those of its scenario, and the usual ones."""
     if named:
         return [(one, _kind(one)) for one in named]
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
@@ -106,24 +94,7 @@ def _kind(one: Candidate) -> Kind:
 def decide_job(
     run: Run, among: Sequence[tuple[Candidate, Kind]], *, effort: float = EFFORT, policies: bool = True
 ) -> WholeJob:
-    """Find the exchange with which a job takes the least time.
-
-    Parameters
-    ----------
-    run : Run
-        The job, and the policies of its scenario. Workers that fail are left out of it, as `simnet compare` does.
-    among : sequence of (Candidate, kind)
-        The exchanges there are.
-    effort : float
-        About how many seconds of a processor it may take; with infinity all is simulated.
-    policies : bool
-        Whether also to say what policies gain.
-
-    Raises
-    ------
-    SimnetError
-        If no exchange can do the job.
-    """
+    """Find the exchange with which a job takes the least time."""
     load_kept_loop()
     job = replace(run.job, failures={}, patience=None)
     among = [(fit_to_network(one, job), kind) for one, kind in among]
@@ -205,27 +176,7 @@ class _Trial:
         found: float = math.inf,
         like: Candidate | None = None,
     ) -> Forecast:
-        """Simulate a sample of a job's iterations under a policy.
-
-        Parameters
-        ----------
-        named : Candidate
-            The exchange, or the name of the policy.
-        kind : {"dense", "half", "sparse"}
-            What it sends.
-        policy : Policy
-            The policy.
-        samples : int
-            About how many iterations.
-        cost : float
-            What that takes [s].
-        fastest : float
-            About how long the job lasts at best, if that is known: exchanges are then tried at the same moments [s].
-        found : float
-            How long it lasts with an exchange that has been tried: one that takes many times that is not followed [s].
-        like : Candidate, optional
-            An exchange that has been tried and is slow on the same links; default: the one named.
-        """
+        """Simulate a sample of a job's iterations under a policy."""
         self.left -= cost
         job, recordings = self.job, self.recordings(policy.candidates)
         block = pace = None
@@ -305,17 +256,7 @@ def _window(samples: int, iterations: int) -> int:
 def _race(
     trial: _Trial, among: Sequence[tuple[Candidate, Kind]], effort: float
 ) -> tuple[list[Forecast], dict[str, str], dict[str, list[str]]]:
-    """Return a row per exchange, those that cannot do the job, and those that are alike; the fastest have most points.
-
-    Parameters
-    ----------
-    trial : _Trial
-        The job.
-    among : sequence of (Candidate, kind)
-        The exchanges.
-    effort : float
-        What may be spent.
-    """
+    """Return a row per exchange, those that cannot do the job, and those that are alike."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
     rows: dict[str, Forecast] = {}

@@ -21,15 +21,7 @@ from simnet.studies.job_totals import JobTotal, Spent, judged, messages, off_ali
 
 
 def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:
-    """Return how likely each exchange is the fastest at an operating point.
-
-    Parameters
-    ----------
-    among : sequence of Candidate
-        The exchanges.
-    found : sequence of Estimate
-        What each takes, no arrays.
-    """
+    """Return how likely each exchange is the fastest at an operating point."""
     sending = _part([one.kind for one in found], ((one.communicate, one.least, one.most) for one in found))
     selecting = _part(["select"] * len(among), (one.selecting for one in found))
     parts = [
@@ -57,17 +49,6 @@ def over_job(
     """Return how likely each exchange is the one with which a job takes the least time.
 
     What a sample of iterations leaves open between the fastest and another adds to what messages may be off by.
-
-    Parameters
-    ----------
-    rows : sequence of Forecast
-        What the job takes with each.
-    job : Job
-        The job.
-    error : float, optional
-        Relative error of the time to communicate, in place of what was measured; see `by_closed_form`.
-    computes : (float, float)
-        By which factors computing may be off; see `simnet.studies.job_totals.computing_factors`.
 
     Examples
     --------

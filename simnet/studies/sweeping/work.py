@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,37 @@ import pandas as pd
 
 from simnet.base.errors import InputError
 from simnet.base.processes import Outcome, Pool, Progress
-from simnet.base.writing import mark_incomplete, write_files
+from simnet.base.writing import explain_write_errors, lock_folder, mark_incomplete, write_files
+from simnet.report.results import prepare_folder
 from simnet.scenario import Scenario, find, load
 from simnet.scenario.source import Source
-from simnet.studies.sweeping import cell, cluster, folder, grid, slurm, table
+from simnet.studies.sweeping import cell, grid, schedulers, table
+
+CELLS = "cells"
+"""The folder of the cells' files."""
 
 _LISTED = 20
+
+
+@contextmanager
+def lock_sweep(folder: Path) -> Iterator[None]:
+    """Make and lock the folder; InputError if another sweep is at work there."""
+    prepare_folder(folder)
+    with explain_write_errors(folder / CELLS):
+        (folder / CELLS).mkdir(exist_ok=True)
+    with lock_folder(folder, "sweep", (CELLS,)):
+        yield
+
+
+def stored_rows(folder: Path, identity: str) -> list[dict[str, Any]] | None:
+    """Return the rows of a cell whose file is complete, else None."""
+    path = folder / CELLS / f"{identity}.json"
+    try:
+        if not path.is_file() or path.stat().st_size > cell.MAX_BYTES:
+            return None
+        return cell.decoded(path.read_bytes(), identity)
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,7 @@ def plan(
 def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
     """Read and build every cell before the first one runs, without those whose files exist."""
     found = Checks()
-    cells = str((place / folder.CELLS).resolve())
+    cells = str((place / CELLS).resolve())
     tasks = [(source, cells, workers.jobs) for source in planned.tasks]
     for number, outcome in workers.each(cell.check, tasks, progress):
         if outcome.kind == "done":
@@ -188,7 +214,7 @@ class Work:
         for number in sorted(checks.identities):
             self._numbers.setdefault(checks.identities[number], []).append(number)
         for identity, numbers in self._numbers.items():
-            rows = None if again else folder.stored(place, identity)
+            rows = None if again else stored_rows(place, identity)
             if rows is not None:
                 self.results |= dict.fromkeys(numbers, rows)
         self.there = len(self.results) - len(checks.refused)
@@ -207,10 +233,10 @@ class Work:
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
         if scheduler is None:
             outcomes = workers.each(cell.run, tasks, progress, at_once=self.checks.at_once, retry=True)
-        elif scheduler.partition(":")[0] == slurm.PREFIX:
-            outcomes = slurm.answered(tasks, scheduler, self.place / "slurm")
+        elif scheduler.partition(":")[0] == schedulers.PREFIX:
+            outcomes = schedulers.run_on_slurm(tasks, scheduler, self.place / "slurm")
         else:
-            outcomes = cluster.answered(tasks, scheduler)
+            outcomes = schedulers.run_on_dask(tasks, scheduler)
         for number, outcome in outcomes:
             self._take(self.waiting[number], outcome)
             progress(number, 1.0)
@@ -247,7 +273,7 @@ class Work:
         if outcome.kind == "done":
             rows = cell.decoded(outcome.content, identity)
             if rows is not None:
-                write_files(self.place / folder.CELLS, {f"{identity}.json": outcome.content})
+                write_files(self.place / CELLS, {f"{identity}.json": outcome.content})
         elif outcome.kind == "failed":
             self.failures.append(outcome.content)
         if rows is None:

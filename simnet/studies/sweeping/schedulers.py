@@ -1,8 +1,7 @@
-"""Cells on a Slurm cluster: an array of jobs through submitit, each with a share of the cells.
+"""Cells on a Slurm or Dask cluster, which run what this machine runs.
 
-The folder of the results must be one that the nodes share, as must the files that the scenario names and the
-environment that simnet is installed in. Jobs leave what they return there, and the command waits for it: when it is
-killed, cells of shares that were taken are there, and the same command goes on with the rest.
+The files that the scenario names, and simnet, must be where the nodes find them under the same path. Slurm jobs leave
+what they return in the folder of the results, which the nodes share.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, suggest_names, to_install
 from simnet.base.processes import Outcome, run_task
 from simnet.base.threads import THREADS
@@ -75,7 +76,7 @@ def run_share(tasks: Sequence[tuple[Source, str]]) -> list[Outcome]:
     return [run_task(cell.run, task) for task in tasks]
 
 
-def answered(
+def run_on_slurm(
     tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
 ) -> Iterator[tuple[int, Outcome]]:
     """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done."""
@@ -118,3 +119,31 @@ def _outcomes(job: Any, count: int) -> list[Outcome]:
         return outcomes
     why = " ".join(str(failure).strip().splitlines()[:2])
     return [Outcome("lost", f"the job did not finish it: {why or repr(failure)}")] * count
+
+
+def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
+    """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order."""
+    with connect_dask(scheduler, f"--scheduler {scheduler}") as client:
+        from distributed import as_completed
+
+        futures: list[Any] = []
+        try:
+            # The same cell under the same name: the scheduler runs it once, whoever asks.
+            futures = client.map(
+                partial(run_task, cell.run),
+                list(tasks),
+                key=[f"simnet-{identity}" for _, identity in tasks],
+            )
+            numbers = {future.key: number for number, future in enumerate(futures)}
+            for future in as_completed(futures, loop=client.loop):
+                if future.status == "finished":
+                    yield numbers[future.key], future.result()
+                else:
+                    why = "cancelled" if future.cancelled() else repr(future.exception())
+                    yield numbers[future.key], Outcome("lost", f"the cluster did not finish it: {why}")
+                # Its bytes are no longer needed there.
+                future.release()
+        finally:
+            # Whatever has become of the scheduler meanwhile.
+            with suppress(Exception):
+                client.cancel([future for future in futures if not future.done()])
