@@ -88,38 +88,25 @@ def expert_parallel(
     counts = {"ranks": ranks, "experts": experts, "expert_size": expert_size, "tokens": tokens, "width": width}
     _check_experts(step, model, blocks, choices, {**counts, "min_capacity": min_capacity})
     microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
-    entries = experts // ranks * expert_size
+    entries, alike = experts // ranks * expert_size, step.workers // ranks
     queue = "expert_data" if overlap else COMPUTE
     forward: list[StoppingCall] = []
     backward: list[StoppingCall] = []
-    for _, part in block_parts(model, attention):
-        if part.block not in blocks:
-            continue
-        back = part.backward()
+    for part in (part for _, part in block_parts(model, attention) if part.block in blocks):
+        name, back = part.block, part.backward()
         for microbatch in microbatches:
             room = expert_capacity(tokens, experts, capacity_factor, choices, min_capacity)
             if not drop_tokens:
-                draws = stream(seed, "experts", step.iteration, part.block, microbatch)
+                draws = stream(seed, "experts", step.iteration, name, microbatch)
                 room = largest_load(draws, step.workers, tokens * choices, experts)
-                if step.workers > 1:
-                    forward.append(
-                        StoppingCall(
-                            part.begin, "all_reduce", part.block, "world", step.workers, 1, 1, "int32", microbatch
-                        )
-                    )
-            sent = experts * room * width
+                word = "world", step.workers, 1, 1, "int32", microbatch
+                forward += [StoppingCall(part.begin, "all_reduce", name, *word)] if step.workers > 1 else []
+            sent = "expert", ranks, *(experts * room * width,) * 2, dtype, microbatch
             for at, stops in ((part, forward), (back, backward)) if ranks > 1 else ():
-                stops += [
-                    StoppingCall(share, "alltoall", part.block, "expert", ranks, sent, sent, dtype, microbatch)
-                    for share in (at.begin, at.end)
-                ]
-        if (alike := step.workers // ranks) > 1:
-            last, sizes = microbatches[-1], (entries, entries)
-            backward.append(
-                StoppingCall(
-                    back.end, "all_reduce", part.block, "expert_data", alike, *sizes, reduce_dtype, last, queue
-                )
-            )
+                stops += [StoppingCall(share, "alltoall", name, *sent) for share in (at.begin, at.end)]
+        if alike > 1:
+            shared = "expert_data", alike, entries, entries, reduce_dtype, microbatches[-1], queue
+            backward.append(StoppingCall(back.end, "all_reduce", name, *shared))
     made = insert_calls(step, forward, backward, _layout(step.workers, ranks))
     nbytes = entries * len(set(blocks)) * DTYPE_BYTES[reduce_dtype]
     held = HeldMemory(*(have + more * nbytes for have, more in zip(step.held, (1, 1, _MOMENTS), strict=True)))

@@ -67,10 +67,14 @@ def fsdp2(
     [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
      ('all_gather', 'h.9')]
     """
-    check_int(microbatches, "microbatches", 1)
-    check_int(forward_prefetch, "forward_prefetch", 0)
-    check_int(backward_prefetch, "backward_prefetch", 1)
-    check_int(reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1)
+    for count, name, least in (
+        (workers, "workers", 1),
+        (microbatches, "microbatches", 1),
+        (forward_prefetch, "forward_prefetch", 0),
+        (backward_prefetch, "backward_prefetch", 1),
+        (reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1),
+    ):
+        check_int(count, name, least)
     check_choice(gradient_sync, "gradient_sync", ("each", "last", "behind"))
     check_choice(all_reduce, "all_reduce", ("each", "last"))
     param_dtype = param_dtype or dtype
@@ -79,23 +83,20 @@ def fsdp2(
         check_choice(value, name, PARAMETER_DTYPES)
     freed = _freed_units(model, reshard_after_forward)
     plus = plus or ZeroPlusPlus()
-    check_int(workers, "workers", 1)
     nodes = plus.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
     step = GraphBuilder(workers, iteration, replicas, overlap, layout)
     if replicas > 1 and plus != ZeroPlusPlus():
         raise ValueError(f"ZeRO++ is for one replica, got {replicas}")
-    program = _Program(
-        step,
-        model,
-        freed,
-        (param_dtype, reduce_dtype),
-        (forward_prefetch, backward_prefetch),
-        "reduce_scatter" if separate_reduce_scatter_group else None,
-        reduce_scatter_max_input_buffers,
-        plus,
-    )
-    _issue_passes(program, microbatches, passes, gradient_sync, all_reduce, reshard_after_backward)
+    program = _Program(step, model, freed, (param_dtype, reduce_dtype), (forward_prefetch, backward_prefetch), plus)
+    program.most_inputs = reduce_scatter_max_input_buffers
+    program.reducing = "reduce_scatter" if separate_reduce_scatter_group else None
+    in_turn: list[tuple[Phase, int]] = [
+        (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
+    ]
+    if passes is not None and sorted(passes) != sorted(in_turn):
+        raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
+    program.issue(in_turn if passes is None else passes, gradient_sync, all_reduce, reshard_after_backward)
     step.microbatch = None
     if clip:
         norms = len(model.layers)
@@ -118,37 +119,11 @@ def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) ->
     return set(reshard_after_forward)
 
 
-def _issue_passes(
-    program: _Program,
-    microbatches: int,
-    passes: Sequence[tuple[Phase, int]] | None,
-    gradient_sync: When | Literal["behind"],
-    all_reduce: When,
-    reshard_after_backward: bool,
-) -> None:
-    """Issue forward and backward passes in their order."""
-    in_turn: list[tuple[Phase, int]] = [
-        (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
-    ]
-    if passes is not None and sorted(passes) != sorted(in_turn):
-        raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
-    for phase, microbatch in in_turn if passes is None else passes:
-        program.step.microbatch = microbatch
-        if phase == "forward":
-            program.forward()
-            continue
-        last = microbatch == microbatches - 1
-        program.backward(
-            reduces=gradient_sync == "each" or (last and gradient_sync == "last"),
-            all_reduces=last or all_reduce == "each",
-            frees=reshard_after_backward or (last and gradient_sync != "behind"),
-        )
-        if last and gradient_sync == "behind":
-            program.reduce_all()
-
-
 class _Program:
     """What the program of a worker issues, and what its streams then wait for."""
+
+    reducing: str | None = None
+    most_inputs = 1
 
     def __init__(
         self,
@@ -157,12 +132,9 @@ class _Program:
         freed: set[str],
         dtypes: tuple[str, str],
         prefetch: tuple[int, int],
-        reducing: str | None,
-        most_inputs: int,
         plus: ZeroPlusPlus,
     ) -> None:
-        self.step, self.model, self.freed, self.dtypes = step, model, freed, dtypes
-        self.prefetch, self.reducing, self.most_inputs = prefetch, reducing, most_inputs
+        self.step, self.model, self.freed, self.dtypes, self.prefetch = step, model, freed, dtypes, prefetch
         self.ranks = step.workers // step.replicas
         self.plus, self.nodes = plus, plus.nodes(step.workers)
         # Units that were freed but for a second shard, and behind which node.
@@ -177,6 +149,23 @@ class _Program:
         # Reduce-scatters whose inputs are alive, and what reduced gradients wait for.
         self.inputs: list[int | None] = []
         self.reduced: list[int | None] = []
+
+    def issue(
+        self, passes: Sequence[tuple[Phase, int]], gradient_sync: str, all_reduce: str, reshard_after_backward: bool
+    ) -> None:
+        """Issue forward and backward passes of microbatches in their order."""
+        for phase, microbatch in passes:
+            self.step.microbatch, last = microbatch, 2 * (microbatch + 1) == len(passes)
+            if phase == "forward":
+                self.forward()
+                continue
+            self.backward(
+                reduces=gradient_sync == "each" or (last and gradient_sync == "last"),
+                all_reduces=last or all_reduce == "each",
+                frees=reshard_after_backward or (last and gradient_sync != "behind"),
+            )
+            if last and gradient_sync == "behind":
+                self.reduce_all()
 
     def forward(self) -> None:
         """Issue a forward pass."""
