@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -93,6 +93,26 @@ def closed_form(candidate: Candidate) -> ClosedForm:
     )
 
 
+class _Setting(NamedTuple):
+    """The arguments of a closed form."""
+
+    alpha: ArrayLike
+    beta: ArrayLike
+    M: ArrayLike
+    c: ArrayLike
+    N: ArrayLike
+    nodes: NodeLinks | None = None
+
+
+_Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
+"""The seconds of a collective in a setting, for so many bytes."""
+
+
+def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
+    """Return a closed form whose arguments come one by one."""
+    return lambda alpha, beta, M, c, N, nodes=None: cost(_Setting(alpha, beta, M, c, N, nodes))
+
+
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
     """Return the closed form of a scheme on the wire ``paper``: that of its collectives, or the one it names first."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
@@ -105,7 +125,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
             return None
         width = 0.5 if scheme is FP16 and options.value_bytes is None else value
         dense = _collective_cost("all_reduce", options.algorithm, options)
-        return dense and (lambda alpha, beta, M, c, N, nodes=None: dense(alpha, beta, width * np.asarray(M), N, nodes))
+        return dense and _closed(lambda at: dense(at, width * np.asarray(at.M)))
     if scheme is ARTopk and reduced:
         reduce = _collective_cost("all_reduce", options.collective, options)
         vote = _collective_cost("all_gather", options.allgather, options) if options.selection == "var" else _no_vote
@@ -116,27 +136,25 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
         if options.indices is not None or not reduced:
             return None
         shared = _collective_cost("all_reduce", options.collective, options)
-        return shared and (
-            lambda alpha, beta, M, c, N, nodes=None: shared(alpha, beta, value * np.multiply(M, c), N, nodes)
-        )
+        return shared and _closed(lambda at: shared(at, value * np.multiply(at.M, at.c)))
     if scheme in _GATHERED:
         gather = _collective_cost("all_gather", options.allgather, options)
         if gather is None or (scheme is LayerwiseTopk and not options.fused):
             return None
         sized = partial(_pair_bytes, options, value + index)
-        return lambda alpha, beta, M, c, N, nodes=None: gather(alpha, beta, sized(M, c), N, nodes)
+        return _closed(lambda at: gather(at, sized(at.M, at.c)))
     return _first_cost(scheme) if _sends_as_by_default(options) else None
 
 
-def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> Callable[..., Floats] | None:
+def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> _Cost | None:
     """Return the closed form of a collective, with the options it needs; None if it has none."""
     found = registry.find(operation, algorithm)
     if found.cost is None:
         return None
     cost, needed = found.cost, {name: getattr(options, name) for name in found.needs}
 
-    def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None) -> Floats:
-        return cost(alpha, beta, M, N, **needed) if nodes is None else cost(alpha, beta, M, N, nodes, **needed)
+    def closed(at: _Setting, nbytes: ArrayLike) -> Floats:
+        return cost(at.alpha, at.beta, nbytes, at.N, *(() if at.nodes is None else (at.nodes,)), **needed)
 
     return closed
 
@@ -147,33 +165,29 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
     between = closed_form(Candidate(candidate.label, scheme.scheme.name, own))
-    inside = [
-        _collective_cost("reduce_scatter", options.inner_reduce_scatter, options),
-        _collective_cost("all_gather", options.inner_all_gather, options),
-    ]
+    scatter = _collective_cost("reduce_scatter", options.inner_reduce_scatter, options)
+    gather = _collective_cost("all_gather", options.inner_all_gather, options)
     (size,), width = sizes_of(options.ranks_per_node), (options.value_bytes or 4) / 4
-    scatter, gather = inside
     if scatter is None or gather is None:
         return None
 
-    def closed(
-        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-    ) -> Floats:
-        L = np.minimum(float(size), N)
-        near = (alpha, beta) if nodes is None else (nodes.alpha, nodes.beta)
-        shared = beta if nodes is None else np.multiply(L, beta)
+    def closed(at: _Setting) -> Floats:
+        nodes, L = at.nodes, np.minimum(float(size), at.N)
+        near = at._replace(N=L, nodes=None)
+        shared = at.beta
+        if nodes is not None:
+            near, shared = near._replace(alpha=nodes.alpha, beta=nodes.beta), np.multiply(L, at.beta)
         # To the scheme a node is one worker, whose messages still share the link behind it.
         alone = None if nodes is None else nodes._replace(size=1.0)
-        whole = width * np.asarray(M, dtype=np.float64)
-        dense: Floats = scatter(*near, whole, L, None) + gather(*near, whole / L, L, None)
+        whole = width * np.asarray(at.M, dtype=np.float64)
+        dense: Floats = scatter(near, whole) + gather(near, whole / L)
         # Within one node nothing crosses, whatever the scheme says of one worker.
-        crosses = np.asarray(N) > L if size > 1 else np.asarray(True)
-        found: Floats = dense + np.where(
-            crosses, between(alpha, shared, np.divide(M, L), c, np.divide(N, L), alone), 0.0
-        )
+        crosses = np.asarray(at.N) > L if size > 1 else np.asarray(True)
+        across = between(at.alpha, shared, np.divide(at.M, L), at.c, np.divide(at.N, L), alone)
+        found: Floats = dense + np.where(crosses, across, 0.0)
         return found
 
-    return closed
+    return _closed(closed)
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
@@ -198,19 +212,14 @@ def _no_vote(*_: object) -> Floats:
     return np.zeros(())
 
 
-def _artopk_cost(
-    reduce: Callable[..., Floats], vote: Callable[..., Floats], value: float, index: Callable[..., Floats]
-) -> ClosedForm:
+def _artopk_cost(reduce: _Cost, vote: _Cost, value: float, index: Callable[..., Floats]) -> ClosedForm:
     """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
 
-    def art(
-        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-    ) -> Floats:
-        kept = np.multiply(M, c)
-        indices = costs.broadcast(alpha, beta, index(M, c), N, nodes, any_root=True)
-        return vote(alpha, beta, 4.0, N, nodes) + indices + reduce(alpha, beta, value * kept, N, nodes)
+    def cost(at: _Setting) -> Floats:
+        indices = costs.broadcast(at.alpha, at.beta, index(at.M, at.c), at.N, at.nodes, any_root=True)
+        return vote(at, 4.0) + indices + reduce(at, value * np.multiply(at.M, at.c))
 
-    return art
+    return _closed(cost)
 
 
 def _sends_as_by_default(options: Options) -> bool:
@@ -230,14 +239,12 @@ def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None
         return None
     widths = {"index_bytes": 4.0} if "index_bytes" in names else {}
 
-    def closed(
-        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-    ) -> Floats:
-        density = {"c": c} if "c" in names else {}
-        found: Floats = cost(alpha=alpha, beta=beta, M=M, N=N, **density, **widths)
+    def closed(at: _Setting) -> Floats:
+        density = {"c": at.c} if "c" in names else {}
+        found: Floats = cost(alpha=at.alpha, beta=at.beta, M=at.M, N=at.N, **density, **widths)
         return found
 
-    return closed
+    return _closed(closed)
 
 
 _GATHERED = (Topk, TopkA, LayerwiseTopk, MSTopk, Randomk)
