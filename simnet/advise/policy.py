@@ -34,6 +34,9 @@ class Advised:
     Links are measured by a probe before the first iteration, and then by the exchanges themselves; workers stop for a
     word there and back after links have jumped. While it is not known what exchanges take, the fallback is taken.
 
+    Raises ValueError if there is no candidate, one without a closed form, no candidate of the label `fallback`, or a
+    number is out of its range.
+
     Parameters
     ----------
     candidates : sequence of Candidate
@@ -55,12 +58,6 @@ class Advised:
     ----------
     log : deque of Advice
         The last 1,000 decisions, and why they were taken.
-
-    Raises
-    ------
-    ValueError
-        If there is no candidate, one without a closed form, no candidate of the label `fallback`, or a number is out of
-        its range.
     """
 
     def __init__(

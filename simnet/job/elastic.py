@@ -45,17 +45,14 @@ class Absence(NamedTuple):
 class Churn:
     """Workers that leave and come back at random, each for itself, after times that are exponentially distributed.
 
+    Raises ValueError if a time is not >= 1 ms and finite.
+
     Parameters
     ----------
     stay, away : float
         How long one is there, and away, on average [s], >= 1 ms.
     notice : bool
         Whether it finishes the iteration that is under way.
-
-    Raises
-    ------
-    ValueError
-        If a time is not >= 1 ms and finite.
     """
 
     stay: Duration

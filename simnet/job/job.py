@@ -47,6 +47,8 @@ _IN_STEP = 8
 class Compute:
     """Seconds that forward and backward pass take on each worker.
 
+    Raises ValueError if a figure is negative or not finite, `straggle` is no probability, or a factor is not > 0.
+
     Parameters
     ----------
     mean : float
@@ -60,11 +62,6 @@ class Compute:
         Probability that a worker is a straggler in an iteration.
     slowdown : float
         Factor by which a straggler is slower.
-
-    Raises
-    ------
-    ValueError
-        If a figure is negative or not finite, `straggle` is no probability, or a factor is not > 0.
     """
 
     mean: Seconds
@@ -103,6 +100,8 @@ class Overlap:
     Layers become ready from the last to the first. A bucket closes when it reaches `bucket` bytes; it is selected and
     exchanged on its own, after the bucket before it. Of the backward pass each tensor takes an equal share.
 
+    Raises ValueError if a value is out of range, or there is no such all-reduce.
+
     Parameters
     ----------
     bucket : float
@@ -120,11 +119,6 @@ class Overlap:
     exchanges : {"all", "able"}
         Whether all exchanges go beside the backward pass, or those whose implementation can, as
         `simnet.sparsifier_models.Traits.overlaps` says.
-
-    Raises
-    ------
-    ValueError
-        If one of them is not, or there is no such all-reduce.
     """
 
     bucket: PositiveSize = BUCKET_MIB * 2.0**20
@@ -168,6 +162,8 @@ class LocalSteps:
 class Job:
     """A training job on a network.
 
+    Raises ValueError if a value is out of range, or options exclude each other.
+
     Parameters
     ----------
     source : GradientSource
@@ -203,11 +199,6 @@ class Job:
         an exchange waits for the others.
     optimizer, device_memory : str, float, optional
         For memory: what moves the parameters (Adam when omitted), and the memory of a worker's device [byte].
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range, or options exclude each other.
     """
 
     source: GradientSource

@@ -50,6 +50,8 @@ LATER = 3
 class ModelParallelism:
     """Parallelism around a sharded step.
 
+    Raises ValueError if a number is out of range.
+
     Parameters
     ----------
     tokens : int, optional
@@ -78,11 +80,6 @@ class ModelParallelism:
         As of `simnet.parallel.expert_parallel`.
     attention : float
         Share of a block that attention computes.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
     """
 
     tokens: int | None = None

@@ -44,6 +44,8 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 class ZeroPlusPlus:
     """ZeRO++ of steps whose parameters are sharded, by DeepSpeed's names.
 
+    Raises ValueError if a number is out of range, or nodes of two sizes are asked for.
+
     Parameters
     ----------
     zero_quantized_weights : bool
@@ -59,11 +61,6 @@ class ZeroPlusPlus:
         Ranks of a node for quantised gradients; default: those of hpZ.
     loco : bool
         Whether gradients are quantised with memory, DeepSpeed's ``zeropp_loco_param``: the same calls.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or nodes of two sizes are asked for.
     """
 
     zero_quantized_weights: bool = False
@@ -133,6 +130,8 @@ class ZeroPlusPlus:
 class SDP4Bit:
     """SDP4Bit of stages 1 and 2: weights as differences of four bits, gradients in hops of eight and four bits.
 
+    Raises ValueError if a number is out of range.
+
     Parameters
     ----------
     quantized_weights, quantized_gradients : bool
@@ -141,11 +140,6 @@ class SDP4Bit:
         Ranks of a node, for gradients.
     weight_group, first_group, second_group : int
         Entries that share a scale: of weights, and of gradients in each hop.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
     """
 
     quantized_weights: bool = False

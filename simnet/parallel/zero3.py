@@ -23,6 +23,8 @@ from simnet.parallel.units import DTYPE_BYTES, Unit, wrap_modules
 class Stage3Limits:
     """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults.
 
+    Raises ValueError if a limit is negative.
+
     Parameters
     ----------
     prefetch_bucket_size : int
@@ -33,11 +35,6 @@ class Stage3Limits:
         No more is prefetched once so many are gathered.
     max_reuse_distance : int
         A tensor that is used again within so many is not released.
-
-    Raises
-    ------
-    ValueError
-        If one is negative.
     """
 
     prefetch_bucket_size: int = 50_000_000

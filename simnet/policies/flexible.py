@@ -25,6 +25,8 @@ class Flexible:
     `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
     the decision stands.
 
+    Raises ValueError if there is no candidate, or one without a closed form, or a number is too small.
+
     Parameters
     ----------
     candidates : sequence of Candidate
@@ -39,11 +41,6 @@ class Flexible:
         `simnet.hooks.shifted` does [byte]; with 0 probes run beside the job and cost nothing.
     probe_times : int
         How many of each length they send then, >= 1.
-
-    Raises
-    ------
-    ValueError
-        If there is no candidate, or one without a closed form, or a number is too small.
     """
 
     def __init__(

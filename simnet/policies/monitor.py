@@ -24,6 +24,8 @@ class Monitor:
     Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
     network changes by iteration (`simnet.job.Job.stages`), they see the one in force.
 
+    Raises ValueError if a figure is negative or not finite, or `aggregate` is unknown.
+
     Parameters
     ----------
     every : float
@@ -38,11 +40,6 @@ class Monitor:
         mean or median of both.
     seed : int
         Seed of the noise.
-
-    Raises
-    ------
-    ValueError
-        If a figure is negative or not finite, or `aggregate` is unknown.
     """
 
     every: Seconds = 10.0

@@ -159,6 +159,8 @@ def _fit_curve(function: Callable[..., Floats], x: Floats, y: Floats, parameters
 class DensitySearch:
     """How `Moo` searches.
 
+    Raises ValueError if a value is out of range, or values exclude each other.
+
     Parameters
     ----------
     mode : {"grid", "published"}
@@ -174,11 +176,6 @@ class DensitySearch:
     warm_up : int
         First iterations, over which the density goes from 1 to the highest candidate, linearly, both included; the
         exchange is that whose closed form is smallest. Exploration comes after them.
-
-    Raises
-    ------
-    ValueError
-        If one of them is not so.
     """
 
     mode: Mode = "grid"
@@ -216,6 +213,8 @@ class Moo:
     the exchange whose closed form is smallest there when exploration begins. Where a fit of the mode ``published`` does
     not converge, the density stands and the exchange is chosen again.
 
+    Raises ValueError if there is no candidate, or one without a closed form.
+
     Parameters
     ----------
     candidates : sequence of Candidate
@@ -224,11 +223,6 @@ class Moo:
         How the links are watched.
     search : DensitySearch
         How the density is searched for.
-
-    Raises
-    ------
-    ValueError
-        If there is no candidate, or one without a closed form.
     """
 
     def __init__(

@@ -69,6 +69,8 @@ class SGD(Optimiser):
     With gradient g and parameters w: g = g + d w; v = m v + g, and v = g in the first step; w = w - r v, or, with
     Nesterov's momentum, w = w - r (g + m v). That is not the look-ahead of textbooks.
 
+    Raises ValueError if a value is out of range, or Nesterov's momentum is 0.
+
     Parameters
     ----------
     lr : float
@@ -79,11 +81,6 @@ class SGD(Optimiser):
         Whether the momentum is Nesterov's.
     weight_decay : float
         d, in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If one of them is out of range, or Nesterov's momentum is 0.
 
     Examples
     --------
@@ -132,6 +129,8 @@ class SGD(Optimiser):
 class AdamW(Optimiser):
     """Adam with decoupled weight decay, as `torch.optim.AdamW` does it; its defaults are PyTorch's.
 
+    Raises ValueError if a value is out of range.
+
     Parameters
     ----------
     lr : float
@@ -142,11 +141,6 @@ class AdamW(Optimiser):
         What is added to the root of the latter, > 0.
     weight_decay : float
         The share of the parameters, times `lr`, that each step takes away, in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If one of them is out of range.
 
     Examples
     --------
@@ -202,17 +196,14 @@ class AdamW(Optimiser):
 class SignDescent(Optimiser):
     """Descent by signs, as DeMo does it: w = (1 - r d) w, then w = w - r sign(g).
 
+    Raises ValueError if a value is out of range.
+
     Parameters
     ----------
     lr : float
         r, the learning rate, > 0.
     weight_decay : float
         d, in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If one of them is out of range.
 
     Examples
     --------
