@@ -49,20 +49,8 @@ FROM_BASE = ("all_gather", "reduce_scatter", "alltoall")
 
 _DOUBLING = 1.1
 
-_COLUMNS = (
-    "split",
-    "place",
-    "system",
-    "setting",
-    "size",
-    "measured",
-    "ours",
-    "low",
-    "high",
-    *RIVALS,
-    *PLAIN,
-    CLOSED_FORM,
-)
+_SAID = ("split", "place", "system", "setting", "size", "measured", "ours", "low", "high")
+_COLUMNS = [*_SAID, *RIVALS, *PLAIN, CLOSED_FORM]
 
 
 def evaluate(
@@ -242,7 +230,7 @@ def _evaluation(
     if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)
-    table = (pd.concat(held, ignore_index=True) if held else pd.DataFrame()).reindex(columns=list(_COLUMNS))
+    table = (pd.concat(held, ignore_index=True) if held else pd.DataFrame()).reindex(columns=_COLUMNS)
     parts = split_systems(rows)
     return Evaluation(source, table, _spread(rows, parts), len(parts), curves, len(rows), problems, coverage)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -97,11 +97,8 @@ class Comparison:
         """Return it for JSON."""
         judged, ordered = self.pairs()
 
-        def plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
-            return [
-                {str(key): None if isinstance(one, float) and math.isnan(one) else one for key, one in row.items()}
-                for row in rows.to_dict("records")
-            ]
+        def plain(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
+            return rows.astype(object).where(rows.notna(), None).to_dict("records")
 
         head = self.prediction.figures()
         return {

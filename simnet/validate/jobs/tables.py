@@ -1,4 +1,4 @@
-"""The logs of measured jobs as tables that are shipped, and read again."""
+"""The logs of measured jobs: read, checked, and put together over ranks."""
 
 from __future__ import annotations
 

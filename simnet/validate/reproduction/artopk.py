@@ -45,15 +45,6 @@ SELECTION = {"ResNet18": 2.0, "ResNet50": 3.0, "AlexNet": 2.0, "ViT": 2.0}
 """What STAR-Topk adds to that at every density [ms]."""
 
 
-_BEYOND = {
-    ("ResNet18", "LWTopk", "AG", 0.01),
-    ("ViT", "DenseSGD", "dense tree", 1),
-    *((model, "VAR-Topk", "ART-tree", density) for model in COMPUTE for density in (0.1, 0.01)),
-    *((model, "VAR-Topk", "ART-tree", 0.001) for model in ("ResNet18", "ViT")),
-}
-"""Step times that are known to be outside: by model, method, collective and density."""
-
-
 SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
     "AG": lambda P, nbytes: allgather_auto(P, 2 * nbytes),
     "ART-ring": lambda P, nbytes: broadcast_binomial(P, nbytes).concat(allreduce_ring(P, nbytes)),
@@ -147,8 +138,7 @@ def _step_times(name: str) -> list[Row]:
             network = _network(row["workers"], float(row["alpha_ms"]), float(row["bandwidth_Gbps"]))
             ours += 1e3 * network.time(allgather_auto(row["workers"], 4.0)).finish
         what = f"{model}, {method}" + ("" if row["density"] == 1 else f", density {row['density']:g}")
-        beyond = (model, method, row["collective"], row["density"]) in _BEYOND
-        rows.append(Row(what, row["published_ms"], ours, "ms", _CONSTANT, absolute=True, beyond=beyond, echo=True))
+        rows.append(Row(what, row["published_ms"], ours, "ms", _CONSTANT, absolute=True, echo=True))
     return rows
 
 

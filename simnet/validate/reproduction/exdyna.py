@@ -108,11 +108,8 @@ def density() -> list[Row]:
             float(np.mean(model.exchange(noise(workers, entries, iteration, 0.0)).stats["density"]))
             for iteration in range(600)
         ]
-        rows.append(
-            Row(
-                f"{scheme}, {workers} workers, settled", 1.0, float(np.mean(found[200:])) / target, "of the target", 0.1
-            )
-        )
+        ours = float(np.mean(found[200:])) / target
+        rows.append(Row(f"{scheme}, {workers} workers, settled", 1.0, ours, "of the target", 0.1))
     rows += [
         Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged(row["scheme"])[0], "density", None)
         for row in track_progress(read("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))

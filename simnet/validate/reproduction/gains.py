@@ -24,29 +24,17 @@ from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "OmniReduce", "THC"
 
-_BEYOND = {
-    (ZERO_ONE, "fewer rounds, best"),
-    ("ZeRO++", "400 Gbit/s a node, 2,048 tokens a GPU, text"),
-    ("ZeRO++", "400 Gbit/s a node, 1,024 tokens a GPU, caption"),
-    ("ZeRO++", "400 Gbit/s a node, 2,048 tokens a GPU, caption"),
-}
-"""Published gains that are known to be outside; the notes say which way, and what may explain it."""
-
 
 def published(scheme: str, what: str) -> tuple[Interval, str]:
     """Return a published gain and its unit."""
-    ((least, most, unit),) = (
-        (float(row["least"]), float(row["most"]), str(row["unit"]))
-        for row in read("gains.csv").to_dict("records")
-        if (row["scheme"], row["what"]) == (scheme, what)
-    )
-    return Interval(least, most), unit
+    (row,) = read("gains.csv").query("scheme == @scheme and what == @what").to_dict("records")
+    return Interval(float(row["least"]), float(row["most"])), str(row["unit"])
 
 
 def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> Row:
     """Return the row of a published gain."""
     theirs, unit = published(scheme, what)
-    return Row(what, theirs, ours, unit, 0.0 if judged else None, beyond=(scheme, what) in _BEYOND)
+    return Row(what, theirs, ours, unit, 0.0 if judged else None)
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:

@@ -30,24 +30,12 @@ _FRAGMENTS = {"1B": 8, "10B": 16, "100B": 36}
 # As the page splits an exchange.
 _BUCKETS = 128
 _STEP = GRID[1] / GRID[0] - 1
-_BEYOND = (
-    "1B, Data-Parallel, 99 %",
-    "10B, Data-Parallel, 99 %",
-    "100B, Streaming DiLoCo, 99 %",
-    "100B, Streaming DiLoCo w/ overlapped com., 50 %",
-)
 
 _SITES = {
     "Data-Parallel": Training(2, 10**9, 0.1, "dataparallel", bits=16, buckets=_BUCKETS),
     "Streaming FP4": Training(2, 10**9, 0.1, "streaming", 100, 8, 1, 4, buckets=_BUCKETS),
     "1-outer-step eager": Training(2, 10**9, 0.1, "streaming", 100, 8, 100, 4, buckets=_BUCKETS),
 }
-_BEYOND_HOURS = (
-    "Data-Parallel, 25 billion tokens, hours",
-    "Data-Parallel, 250 billion tokens, hours",
-    "Streaming FP4, 25 billion tokens, hours",
-    "Streaming FP4, 250 billion tokens, hours",
-)
 
 
 class Cell(NamedTuple):
@@ -97,8 +85,7 @@ def table_4() -> list[Row]:
     rows = []
     for cell in cells():
         ours = 8e-9 * bandwidth_for(cell.training, cell.target, grid=True)
-        published, beyond = on_grid(cell.published), cell.what in _BEYOND
-        rows.append(Row(cell.what, published, ours, "Gbit/s", round(_STEP, 4), beyond=beyond, echo=True))
+        rows.append(Row(cell.what, on_grid(cell.published), ours, "Gbit/s", round(_STEP, 4), echo=True))
     return rows
 
 
@@ -121,9 +108,8 @@ def table_1() -> list[Row]:
         infinite, published = float(printed), float(row["hours_at_1_gbit_s"])
         what = f"{method}, {tokens} billion tokens"
         ours = infinite / utilisation(training, 1e9 / 8)
-        allowed = _digits(infinite) + _digits(published)
-        said, beyond = f"{what}, hours", f"{what}, hours" in _BEYOND_HOURS
-        hours.append(Row(said, published, ours, "h", round(allowed, 4), beyond=beyond, echo=True))
+        allowed = round(_digits(infinite) + _digits(published), 4)
+        hours.append(Row(f"{what}, hours", published, ours, "h", allowed, echo=True))
         if not math.isnan(float(row["terabytes"])):
             steps = 3600 * infinite / training.compute
             # Two sites: each sends all values once an exchange of them.

@@ -8,7 +8,6 @@ S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning"
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,8 @@ _SETTLED = 48
 
 def claims(paper: str) -> dict[str, float]:
     """Return what a paper claims, by what it is."""
-    frame = read("claims.csv")
-    of_paper = frame[frame["paper"] == paper]
-    return dict(zip(of_paper["claim"], of_paper["value"].astype(float), strict=True))
+    rows = read("claims.csv").query("paper == @paper")
+    return dict(zip(rows["claim"], rows["value"].astype(float), strict=True))
 
 
 def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> NDArray[np.float32]:
@@ -175,11 +173,8 @@ def wire() -> list[Row]:
 
 def _commonest(schedule: Schedule, phase: str) -> float:
     """Return the median size among the messages of a phase that are not empty."""
-    sizes = Counter[float]()
-    for one in schedule.rounds:
-        if one.phase == phase:
-            sizes.update(one.nbytes[one.nbytes > 0].tolist())
-    return float(np.median(list(sizes.elements())))
+    sizes = np.concatenate([one.nbytes for one in schedule.rounds if one.phase == phase])
+    return float(np.median(sizes[sizes > 0]))
 
 
 @reproduces("oktopk-scaling", PAPER, "abstract", slow=True, orientation=9)

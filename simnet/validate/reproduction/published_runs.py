@@ -65,8 +65,7 @@ def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Serie
 
 def _published(paper: str) -> dict[tuple[str, str], float]:
     """Return the published values of a paper by setting and quantity."""
-    frame = read("runs.csv")
-    rows = frame[frame["paper"] == paper]
+    rows = read("runs.csv").query("paper == @paper")
     keys = zip(rows["setting"], rows["quantity"], strict=True)
     return dict(zip(keys, rows["value"].astype(float), strict=True))
 
@@ -188,19 +187,17 @@ def sockets() -> list[Row]:
 
 def _dense(workers: int, parameters: int, latency: str, rate: str) -> Interval:
     """Return the time of a dense exchange and its interval [s]."""
-    found = answer(
-        ChooseRequest(
-            workers=workers,
-            parameters=parameters,
-            density="1",
-            latency=latency,
-            bandwidth=rate,
-            schemes="dense",
-            simulate=True,
-            stack="nccl",
-        )
+    asked = ChooseRequest(
+        workers=workers,
+        parameters=parameters,
+        density="1",
+        latency=latency,
+        bandwidth=rate,
+        schemes="dense",
+        simulate=True,
+        stack="nccl",
     )
-    ((_, seconds, low, high),) = found.bars
+    ((_, seconds, low, high),) = answer(asked).bars
     return Interval(low, high, seconds)
 
 

@@ -9,7 +9,6 @@ M. Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Spars
 from __future__ import annotations
 
 from simnet.scenario import load, runner
-from simnet.schedule import Schedule
 from simnet.sparsifier_models import create
 from simnet.validate.published import read
 from simnet.validate.reproduction.oktopk import claims, noise
@@ -19,10 +18,6 @@ PAPER = "SparDL"
 
 _LARGE, _BLOCK = 100_000, 100
 _SETTLED = 20
-
-
-def _sent(schedule: Schedule, phase: str) -> float:
-    return sum(float(one.nbytes.sum()) for one in schedule.rounds if one.phase == phase)
 
 
 @reproduces("spardl-volume", PAPER, "released code", test=28)
@@ -39,7 +34,8 @@ def volume() -> list[Row]:
         scale = int(parameters * row["density"]) // workers / _BLOCK if parameters > _LARGE else 1
         entries = round(parameters / scale)
         model = create("spardl", workers, entries, row["density"], scale=scale)
-        ours = _sent(model.exchange(noise(workers, entries, 0)).schedule, row["phase"])
+        rounds = model.exchange(noise(workers, entries, 0)).schedule.rounds
+        ours = sum(float(one.nbytes.sum()) for one in rounds if one.phase == row["phase"])
         what = f"{workers} workers, {parameters:,} entries, density {row['density']:g}, {row['phase']}"
         rows.append(Row(what, row["published_bytes_of_all"], ours, "byte", 1e-3, absolute=True))
     return rows

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
+from simnet.validate.published import read
+
 Relation: TypeAlias = Literal["=", "<=", ">="]
 Kind: TypeAlias = Literal["test", "echo", "orientation"]
 
@@ -191,10 +193,15 @@ def reproduces(
     counts = {kind: values[kind] for kind in KINDS if kind in values}
     assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 
+    outside = set(read("beyond.csv").query("name == @name")["what"])
+
     def made(rows: Callable[[], list[Row]]) -> Reproduction:
+        def marked() -> list[Row]:
+            return [row._replace(beyond=row.what in outside) for row in rows()]
+
         first, _, rest = inspect.cleandoc(rows.__doc__ or "").partition("\n")
         title, note = first.removeprefix("Return ").removesuffix("."), " ".join(rest.split())
-        return Reproduction(name, paper, place, title, counts, note, rows, slow, needs)
+        return Reproduction(name, paper, place, title, counts, note, marked, slow, needs)
 
     return made
 

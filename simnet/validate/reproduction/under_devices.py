@@ -17,6 +17,7 @@ from simnet.job.job import create_sparsifier, gradient_buckets
 from simnet.policies import density_at
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
+from simnet.validate.published import read
 from simnet.validate.reproduction import artopk
 
 
@@ -30,15 +31,7 @@ class Headline(NamedTuple):
     published: str
 
 
-HEADLINES = (
-    Headline("Ok-Topk", "oktopk_bert", "dense", "Ok-Topk", "3.29 to 12.95 on 256"),
-    Headline("Ok-Topk", "oktopk_bert", "TopkA", "Ok-Topk", "3.29 to 12.95 on 256"),
-    Headline("SparDL", "spardl_vgg16", "dense", "SparDL", "1.2 to 3.7; up to 4.9"),
-    Headline("SparDL", "spardl_vgg16", "TopkA", "SparDL", "1.2 to 3.7; up to 4.9"),
-    Headline("SparDL", "spardl_vgg16", "Ok-Topk", "SparDL", "1.2 to 3.7; up to 4.9"),
-    Headline("ExDyna", "exdyna_node", "dense", "ExDyna", "not published"),
-    Headline("ExDyna", "exdyna_node", "Top-k", "ExDyna", "not published"),
-)
+HEADLINES = tuple(map(Headline._make, read("headlines.csv").itertuples(index=False)))
 
 LAST = 8
 """Iterations whose mean counts."""

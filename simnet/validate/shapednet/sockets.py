@@ -11,6 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -136,10 +137,8 @@ def _listen(poll: select.poll, file: int, out: deque[memoryview], into: deque[me
     if events:
         poll.register(file, events)
         return True
-    try:
+    with suppress(KeyError):
         poll.unregister(file)
-    except KeyError:
-        return False
     return False
 
 
