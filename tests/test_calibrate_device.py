@@ -1,6 +1,5 @@
 """Device profiles that are measured: the fit, the file, and what is refused."""
 
-import inspect
 import time
 from types import SimpleNamespace
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.base.rng import stream
 from simnet.calibration.device import (
     fit_launch_cost,
     fit_method,
@@ -20,7 +18,7 @@ from simnet.calibration.device import (
     profile_of,
     profile_yaml,
 )
-from simnet.calibration.device_kernels import LibraryKernels, cupy_kernels, event_timer, kernels_of, torch_kernels
+from simnet.calibration.device_kernels import LibraryKernels, event_timer, kernels_of, torch_kernels
 from simnet.costs.device_file import read_profile
 from simnet.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
@@ -153,61 +151,6 @@ class Event:
 
     def elapsed_time(self, end):
         return 1e3 * (end.at - self.at)
-
-
-def cupy_on_the_processor():
-    """Return what kernels take of CuPy, by numpy; 400 MB of 1 GB are free."""
-    runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {"name": {0: b"A GPU"}[number]}, runtimeGetVersion=lambda: 12090,
-        memGetInfo=lambda: (4 * 10**8, 10**9),
-    )  # fmt: skip
-    cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time, runtime=runtime)
-    names = (
-        "asarray", "sort", "argpartition", "abs", "zeros_like", "empty_like", "empty", "resize", "flatnonzero",
-        "count_nonzero", "linalg", "add", "copyto",
-    )  # fmt: skip
-    return SimpleNamespace(cuda=cuda, __version__="13", asnumpy=np.array, **{name: getattr(np, name) for name in names})
-
-
-def test_profile_of_cupy(tmp_path):
-    profile = profile_of(cupy_kernels(cupy_on_the_processor()), "gpu", 0.1, 100_000, 0.002)
-    assert profile.device == "A GPU, CuPy 13, CUDA 12.9, timed by events"
-    checked(profile, tmp_path, {*KERNEL_METHODS, "copy"})
-
-
-def test_what_kernels_of_cupy_do():
-    kernels = cupy_kernels(cupy_on_the_processor())
-    assert (kernels.memory, kernels.on_host) == (4e8, False)
-    calls = kernels.make(1000, 0.03)
-    entries = {name: count for name, (count, _) in calls.items()}
-    whole = dict.fromkeys(("topk", "scan", "count", "norm", "cast", "sum", "copy"), 1000)
-    few = dict.fromkeys(("gather", "scatter", "pack", "copy_out", "copy_in"), 30)
-    assert entries == whole | few | {"topk_segments": 16 * 62}
-    chosen = np.sort(calls["topk"][1]())
-    sent = calls["gather"][1]()
-    assert chosen.tolist() == calls["scan"][1]().tolist()
-    assert (chosen.size, calls["count"][1](), sent.size) == (30, 30, 30)
-    # Two of the 62 entries of each segment.
-    kept = {name: inspect.getclosurevars(call).nonlocals for name, (_, call) in calls.items()}
-    rows = np.abs(kept["topk_segments"]["rows"])
-    found = np.take_along_axis(rows, calls["topk_segments"][1](), axis=1)
-    assert np.sort(found, axis=1).tolist() == np.sort(rows, axis=1)[:, -2:].tolist()
-    assert calls["copy_out"][1]().tolist() == calls["copy_in"][1]().tolist() == sent.tolist()
-    values, total = kept["gather"]["values"], kept["scatter"]["total"]
-    calls["scatter"][1]()
-    assert np.flatnonzero(total).tolist() == chosen.tolist()
-    assert total[chosen].tolist() == values[chosen].tolist()
-    calls["copy"][1]()
-    calls["cast"][1]()
-    calls["pack"][1]()
-    assert total.tolist() == calls["sum"][1]().tolist() == values.tolist()
-    assert kept["cast"]["half"].tolist() == values.astype(np.float16).tolist()
-    assert kept["pack"]["message"][:30].view(np.float32).tolist() == sent.tolist()
-    assert kept["pack"]["message"][30:].tolist() == kept["pack"]["chosen"].tolist()
-    assert values.tolist() == stream(0, "device", 1000).standard_t(3, 1000).astype(np.float32).tolist()
-    assert set(kernels.sources) == set(entries)
-    least = kernels.make(10, 0.001)
-    assert (least["gather"][0], least["topk_segments"][0]) == (1, 16)
 
 
 @pytest.mark.extras

@@ -27,7 +27,6 @@ from simnet.calibration import (
 )
 from simnet.calibration.crossval import (
     MIXTURE_NAME,
-    HeldOut,
     could_be_nccl,
     leave_sizes_out,
     mean_log_error,
@@ -47,7 +46,6 @@ from simnet.calibration.curve_models import (
     fit_three_segments,
 )
 from simnet.calibration.curves import chosen_rows, curves_of, differing_columns
-from simnet.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, half_widths, intervals, widest
 from simnet.calibration.measured import load_dataset
 from simnet.calibration.predictor import fit_predictor
 from simnet.calibration.rank_scaling import scale_over_ranks
@@ -66,6 +64,7 @@ from simnet.calibration.step_model import (
     has_switch_reduction,
     undetermined_parameters,
 )
+from simnet.evidence.intervals import BINS, TYPICAL, UNKNOWN, HeldOut, bin_of, half_widths, intervals, widest
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))

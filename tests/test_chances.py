@@ -16,17 +16,15 @@ from validating import residuals
 import needs
 from simnet.calibration import measured
 from simnet.evidence import conditions
-from simnet.evidence.chances import (
+from simnet.evidence.chances import SURE, Part, chances
+from simnet.evidence.intervals import (
     CROSS_VALIDATED,
     DRAWS,
     GIVEN,
     NAMED,
     SCORES,
-    SURE,
     UNNAMED,
     ErrorModel,
-    Part,
-    chances,
     corrected,
     error_models,
     factor_for_another,

@@ -1,7 +1,6 @@
-"""What `simnet choose --export` writes: policy tables for run time, and NCCL's tuner."""
+"""What `simnet choose --export` writes: policy tables for run time."""
 
 import dataclasses
-import itertools
 import json
 import math
 from functools import partial
@@ -13,20 +12,13 @@ from hypothesis import strategies as st
 
 import commands
 from simnet.base.errors import InputError
-from simnet.calibration import calibrate, cost_model_yaml
-from simnet.calibration.cost_model_file import cost_model_of
-from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.step_model import StepModel, undetermined_parameters
 from simnet.policies import moo
 from simnet.scenario import load
 from simnet.studies.choosing.decision import decide
-from simnet.studies.choosing.fabric_tuner import by_fabric
-from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import Exact, entry, lost_at, make
 from simnet.studies.choosing.policy_file import load_policy
 from simnet.studies.choosing.problem import problem_from_flags, problem_from_scenario
 from simnet.studies.choosing.request import ChooseRequest
-from simnet.studies.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_links
 
 asked = st.builds(
     ChooseRequest,
@@ -221,7 +213,7 @@ def damaged(change):
         ("", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
         ("[]", "has no version"),
-        ('{"version": 3}', "must be 1 or 2, the versions that are read, got 3"),
+        ('{"version": 3}', "must be 1, the version that is read, got 3"),
         ('{"version": NaN}', "is no JSON"),
         (damaged(lambda one: one.update(matrx=[])), "did you mean 'matrix'"),
         (damaged(lambda one: one["made_for"].update(worker=2)), "did you mean 'workers'"),
@@ -252,7 +244,8 @@ def test_huge_files_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--export", "p.yaml"], "must end with .json or .csv"),
+        (["--export", "p.yaml"], "must end with .json"),
+        (["--export", "p.csv"], "must end with .json, got 'p.csv'"),
         (["--export", "p.json", "--map", "latency,bandwidth"], "either --map or --export"),
         (["--export", "p.json", "--ratios", "0.1,2"], "> 0 and at most 1"),
         (["--export", "p.json", "--ratios", "0.1,0.1"], "no two alike"),
@@ -267,11 +260,8 @@ def test_huge_files_are_not_read(tmp_path):
         (["--export", "p.json", "--cells", "201"], "from 1 to 200"),
         (["--export", "p.json", "--simulate"], "does not heed it"),
         (["--export", "p.json", "--all"], "is not for --export"),
-        (["--export", "p.csv", "--simulate"], "cannot be made of what is simulated"),
-        (["--export", "p.csv", "--ratios", "0.1"], "is only for --export NAME.json"),
-        (["--export", "p.csv", "--workers", "1"], "at least 2"),
-        (["--export", "no/such/p.csv"], "cannot be written"),
-        (["--ratios", "0.1"], "is only for --export NAME.json"),
+        (["--export", "no/such/p.json", "--cells", "2"], "cannot be written"),
+        (["--ratios", "0.1"], "is only for --export"),
         (["--cells", "5"], "is only for --map or --export"),
     ],
 )
@@ -279,165 +269,3 @@ def test_what_cannot_be_exported_is_refused_in_words(arguments, message, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert message in refused(*arguments)
     assert not list(tmp_path.iterdir())
-
-
-def read_as_the_plugin_does(text):
-    """Return the lines as NCCL's example tuner plugin takes them."""
-    rows = []
-    for line in text.splitlines():
-        assert len(line) < 255
-        if not line.startswith("#"):
-            cells = line.split(",")
-            assert len(cells) == len(HEADER.split(","))
-            assert cells[0] in ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-            assert cells[3] in set(ALGORITHMS.values())
-            assert cells[4] in ("ll", "ll128", "simple")
-            rows.append([cells[0], int(cells[1]), int(cells[2]), cells[3], cells[4], *map(int, cells[5:])])
-    return rows
-
-
-def check(tuning, sizes):
-    rows = read_as_the_plugin_does(tuning.csv())
-    assert {row[0] for row in rows} == set(tuning.times)
-    for collective in tuning.times:
-        own = [row for row in rows if row[0] == collective]
-        assert own[0][1] == 0
-        assert own[-1][2] == LARGEST == 2**64 - 1
-        assert [row[1] for row in own[1:]] == [row[2] + 1 for row in own[:-1]]
-        assert all(row[5:] == [-1, tuning.nodes or -1, tuning.ranks, -1, -1] for row in own)
-        assert all(one[3:5] != two[3:5] for one, two in itertools.pairwise(own))
-        for size in sizes:
-            (line,) = (row for row in own if row[1] <= size <= row[2])
-            assert tuple(line[3:5]) == tuning.best(collective, size)
-
-
-sizes = st.lists(st.floats(0, 40).map(lambda power: int(2**power)), min_size=5, max_size=10)
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    latency=st.floats(0, 0.2),
-    bandwidth=st.floats(1e6, 1e11),
-    shape=st.sampled_from([(2, 1), (3, 1), (16, 1), (16, 8), (8, 8), (100, 1)]),
-    sizes=sizes,
-)
-def test_ranges_of_the_tuner_cover_all_sizes_once_and_hold_the_decision(latency, bandwidth, shape, sizes):
-    point = OperatingPoint(shape[0], 10**6, 0.01, latency, bandwidth, shape[1], 3e-6, 1e11)
-    tuning = by_links(point, "links")
-    check(tuning, sizes)
-    # On one node alone bytes are known to arrive in order.
-    words = {one.way.protocol for name in tuning.times for one in tuning.ranges(name)}
-    assert ("ll128" in words) == (shape[0] == shape[1])
-
-
-@settings(max_examples=20, deadline=None)
-@given(workers=st.integers(4, 512), latency=st.floats(1e-4, 0.1), bandwidth=st.floats(1e7, 1e10))
-def test_a_ring_follows_a_tree_where_their_closed_forms_meet(workers, latency, bandwidth):
-    tuning = by_links(OperatingPoint(workers, 1, 1.0, latency, bandwidth), "links")
-    ways = [one.way.algorithm for one in tuning.ranges("allreduce")]
-    assert ways[0] == "tree"
-    assert ways[-1] == "ring"
-    first = next(one.first for one in tuning.ranges("allreduce") if one.way.algorithm == "ring")
-    # A double tree sends twice the vector, at 92 % of the bandwidth; a ring waits for 2 (N - 1) steps.
-    steps = 2 * (workers - 1) - 2 * math.ceil(math.log2(workers))
-    slopes = (2 / 0.92 - 2 * (workers - 1) / workers) / bandwidth
-    assert first == pytest.approx(steps * (latency + 11.3e-6) / slopes, rel=1e-3, abs=2)
-
-
-def cluster(kind):
-    """A platform, or a cluster whose truth is a model of NCCL's steps, measured with pinned algorithms or without."""
-    if kind == "platform":
-        return cost_model_of("dgx-h100")
-    truth = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-    sizes = 2.0 ** np.arange(10, 31, 2)
-    names = ("ring", "tree") if kind == "pinned" else ("",)
-    asked = [Setting("all_reduce", ranks, ranks // 4, name) for ranks in (16, 32) for name in names]
-    return calibrate([Curve(setting, sizes, truth.at(setting, sizes)) for setting in asked])
-
-
-@pytest.mark.parametrize("kind", ["pinned", "free", "platform"])
-def test_a_fabric_of_nccl_says_algorithms_and_protocols(kind):
-    fabric = cluster(kind)
-    tuning = by_fabric(fabric, 32, "a cluster")
-    check(tuning, np.geomspace(1, 2**36, 23).astype(int).tolist())
-    assert tuning.nodes in (4, 8)
-    ways = [one.way for one in tuning.ranges("allreduce")]
-    assert ways[0].algorithm == "tree"
-    assert ways[-1] == ("ring", "simple")
-    assert ways[0].protocol == "ll"
-
-
-def test_pinned_algorithms_are_compared_by_what_was_measured():
-    sizes = 2.0 ** np.arange(10, 31)
-    steps = (
-        (Setting("all_reduce", 8, 8, name), pair) for name, pair in (("Ring", (1e-3, 1e-9)), ("Tree", (1e-4, 2e-9)))
-    )
-    fabric = calibrate([Curve(setting, sizes, a + b * sizes) for setting, (a, b) in steps])
-    tuning = by_fabric(fabric, 8, "two lines")
-    first, *_, last = tuning.ranges("allreduce")
-    assert (first.way.algorithm, last.way.algorithm) == ("tree", "ring")
-    change = next(one.first for one in tuning.ranges("allreduce") if one.way.algorithm == "ring")
-    assert change == pytest.approx((1e-3 - 1e-4) / 1e-9, rel=0.05)
-
-
-@pytest.mark.parametrize("kind", ["pinned", "free", "platform"])
-def test_every_range_of_a_fabric_has_its_time_and_interval_beside_it(kind):
-    fabric = cluster(kind)
-    tuning = by_fabric(fabric, 32, "a cluster")
-    lines = tuning.csv().splitlines()
-    assert not any("no rows" in one for one in lines)
-    typical = set(undetermined_parameters(fabric.model.steps)) if kind != "platform" else set()
-    for collective in tuning.times:
-        assert any(one.startswith(f"# {collective}: ") and "nothing is known here of " in one for one in lines)
-        for one in tuning.ranges(collective):
-            row = tuning.row(collective, one)
-            at = next(place for place, line in enumerate(lines) if line.startswith(f"{collective},{one.first},"))
-            assert lines[at - 1] == f"# {collective} {row.said()}"[:252]
-            assert one.first <= row.nbytes <= one.last
-            assert 0 < row.known.low < row.seconds < row.known.high
-            assert row.seconds <= row.behind
-            assert row.overlaps == ("intervals overlap" in lines[at - 1]) == (row.beside.low <= row.known.high)
-            assert set(row.typical) <= typical
-            if collective == "allreduce" and kind == "pinned":
-                name = {"ring": "ring", "tree": "tree"}[one.way.algorithm]
-                given = fabric.predict("all_reduce", 32, row.nbytes, algorithm=name)
-                assert (row.seconds, row.known.low, row.known.high) == pytest.approx(given[:3])
-    found = tuning.undetermined()
-    assert all(set(names) <= typical for names in found.values())
-    # With large messages in Simple alone, nothing says what a byte of LL128 costs.
-    assert ("ll128_byte_factor" in found.get("allgather", ())) == (kind != "platform")
-
-
-def test_what_measurements_do_not_say_is_said_in_the_file_and_beside_it(tmp_path):
-    sizes = 2.0 ** np.arange(10, 31)
-    names = {"Ring": (1e-3, 1e-9), "Tree": (1e-4, 2e-9), "bine": (1e-3, 1e-9)}
-    steps = ((Setting("all_reduce", 8, 8, name), pair) for name, pair in names.items())
-    fabric = calibrate([Curve(one, sizes, a + b * sizes) for one, (a, b) in steps])
-    (tmp_path / "fabric.yaml").write_text(cost_model_yaml(fabric))
-    result = did("--fabric", tmp_path / "fabric.yaml", "--workers", 8, "--export", tmp_path / "t.csv")
-    said = "allreduce: measured, but no algorithms of NCCL: bine"
-    assert f"# {said}" in (tmp_path / "t.csv").read_text()
-    assert said in result.stderr
-    fabric.model = dataclasses.replace(fabric.model, steps=None)
-    text = by_fabric(fabric, 8, "no steps").csv()
-    assert {row[0] for row in read_as_the_plugin_does(text)} == {"allreduce"}
-    for name in ("allgather", "reducescatter", "broadcast", "reduce"):
-        said = f"# {name}: no rows, as no algorithm was measured by its name, and its steps are not NCCL's"
-        assert said in text.splitlines()
-
-
-def test_parameters_that_no_measurement_determines_are_warned_of(tmp_path):
-    (tmp_path / "fabric.yaml").write_text(cost_model_yaml(cluster("free")))
-    result = did("--fabric", tmp_path / "fabric.yaml", "--workers", 32, "--export", tmp_path / "t.csv")
-    assert "warning: allreduce: the measurements do not determine ll128_byte_factor, on which its rows" in result.stderr
-    assert "typical, not measured: ll128_byte_factor" in (tmp_path / "t.csv").read_text()
-    result = did("--export", tmp_path / "links.csv")
-    assert "no time has an interval" in result.stderr
-    assert "warning" not in result.stderr
-
-
-def test_a_fabric_of_mpi_has_no_algorithms_of_nccl(tmp_path):
-    fabric = tmp_path / "fabric.yaml"
-    where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
-    commands.did("calibrate", "shaped_openmpi", *where, "-o", fabric)
-    assert "says nothing of algorithms of NCCL" in refused("--fabric", fabric, "--export", tmp_path / "t.csv")

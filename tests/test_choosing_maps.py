@@ -90,11 +90,21 @@ def test_what_cannot_be_simulated_is_refused_in_words(arguments, message, tmp_pa
         (["--simulate", "--stack", "glo"], "--stack: there is no stack 'glo': did you mean 'gloo'?"),
         (["quickstart", "--misjudged", "3"], "--misjudged: is only for"),
         (["quickstart", "--seed", "4", "--set", "seed=5"], "--seed 4: the seed is set by --set seed=5 too"),
-        (["--export", "t.csv", "--seed", "3"], "--seed: is only for"),
-        (["--export", "t.csv", "--density", "0.1"], "--density: is only for what weighs exchanges; --export NAME.csv"),
-        (["--export", "t.csv", "--device", "ideal"], "--device: is only for what weighs exchanges"),
-        (["--export", "t.csv", "--all"], "--all: is only for what weighs exchanges"),
-        (["--export", "t.csv", "--model", "resnet50"], "--model: is only for what weighs exchanges"),
+        *(
+            (["--fabric", "cluster.yaml", *words], f"{words[0]}: is not for --fabric, whose measured times stand")
+            for words in (
+                ["--latency", "1ms"],
+                ["--bandwidth", "1Gbit/s"],
+                ["--simulate"],
+                ["--topology", "star"],
+                ["--stack", "gloo"],
+                ["--set", "seed=5"],
+                ["--all"],
+                ["--gpus-per-node", "4"],
+            )
+        ),
+        (["--fabric", "cluster.yaml", "--stack", "glo"], "--stack: there is no"),
+        (["--fabric", "cluster.yaml", "--misjudged", "3"], "--misjudged: is only for a decision by closed forms"),
     ],
 )
 def test_options_that_an_answer_would_not_heed_are_refused(arguments, message, tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from scipy.stats import norm
 
 from simnet.base.arrays import PERCENTS
 from simnet.base.errors import InputError
-from simnet.calibration import compute_fit
 from simnet.calibration.compute_fit import ComputeFit, fit_compute, read_compute_logs
 
 
@@ -203,22 +202,9 @@ class TestLogs:
             read_compute_logs(self.put(tmp_path, text))
         assert f"rank_0.csv:{line}: " in str(refused.value)
 
-    @pytest.mark.parametrize("text", [b"iteration,compute_s\n1,\xff\n", b"iteration,compute_s\n1," + b"1" * 200_000])
-    def test_files_that_are_no_text_or_no_table_cannot_be_read(self, tmp_path, text):
-        (tmp_path / "rank_0.csv").write_bytes(text)
-        with pytest.raises(InputError, match=r"rank_0.csv: cannot be read: "):
-            read_compute_logs(tmp_path)
-
-    def test_folders_are_no_logs(self, tmp_path):
-        (tmp_path / "rank_0.csv").mkdir()
-        with pytest.raises(InputError, match=r"rank_0.csv: cannot be read: "):
-            read_compute_logs(tmp_path)
-
     def test_the_first_column_that_is_missing_is_said(self, tmp_path):
-        for header in ("a,b", ""):
-            with pytest.raises(InputError) as refused:
-                read_compute_logs(self.put(tmp_path, header))
-            assert str(refused.value) == f"{tmp_path / 'rank_0.csv'}:1: has no column compute_s"
+        with pytest.raises(InputError, match="has no column 'iteration'; Given: a, b"):
+            read_compute_logs(self.put(tmp_path, "a,b"))
 
     def test_values_that_are_no_numbers_are_shown_to_fifty_characters(self, tmp_path):
         logs = self.put(tmp_path, f"iteration,compute_s\n{'1' * 49}x,{'y' * 60}\n")
@@ -233,17 +219,3 @@ class TestLogs:
             read_compute_logs(tmp_path)
         assert str(refused.value).endswith(f"found ranks {str(list(range(1, 40)))[:100]}")
         assert str(refused.value).startswith(f"{tmp_path}: must have rank_0.csv, rank_1.csv, ...")
-
-    def test_a_file_of_more_than_256_mib_is_not_read(self, tmp_path):
-        with (tmp_path / "rank_0.csv").open("wb") as file:
-            file.truncate(2**28 + 1)
-        with pytest.raises(InputError, match="is larger than 268,435,456 bytes"):
-            read_compute_logs(tmp_path)
-
-    def test_files_of_some_size_are_read_and_longer_ones_are_not(self, tmp_path, monkeypatch):
-        text = "iteration,compute_s\n1,0.1\n"
-        monkeypatch.setattr(compute_fit, "_MOST_BYTES", len(text))
-        assert read_compute_logs(self.put(tmp_path, text)).tolist() == [[0.1]]
-        monkeypatch.setattr(compute_fit, "_MOST_BYTES", len(text) - 1)
-        with pytest.raises(InputError, match="is larger than 25 bytes"):
-            read_compute_logs(tmp_path)

@@ -9,10 +9,10 @@ from hand_made import MPI, NCCL, SIZES, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, Curve, Setting
 from simnet.calibration.cost_model import Prediction, calibrate, specified_cost_model
-from simnet.calibration.crossval import HeldOut, ModelChoice, mean_log_error
-from simnet.calibration.intervals import bin_of, conformal, half_widths, intervals
+from simnet.calibration.crossval import ModelChoice, mean_log_error
 from simnet.calibration.platform import load_platform
 from simnet.calibration.predictor import BoundedTimes
+from simnet.evidence.intervals import HeldOut, conformal, intervals
 
 
 class TestIntervals:
@@ -30,15 +30,6 @@ class TestIntervals:
         errors = np.arange(1.0, 20)
         assert conformal(errors, 0.9) == pytest.approx((0, 19))
         assert conformal(np.arange(1.0, 40), 0.9) == pytest.approx((0, 38))
-
-    def test_errors_count_over_the_widening_of_their_intervals(self):
-        errors = [-0.4, 0.2, 0.6, 0.1, 0.0]
-        plain, wide = (half_widths([self.held(errors, widening=one)], 0.9) for one in (1.0, 2.0))
-        assert np.array(wide) == pytest.approx(np.array(plain) / 2)
-
-    def test_bins_begin_at_64_kib_1_mib_and_64_mib(self):
-        edges = [0.5, 65535, 65536, 2.0**20 - 1, 2.0**20, 2.0**26 - 1, 2.0**26, 1e12]
-        assert bin_of(np.array(edges)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
     @pytest.mark.parametrize(
         ("basis", "typical"),
@@ -183,13 +174,6 @@ class TestCostModel:
         both = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4), 1e-4))
         assert both.predict("all_reduce", 4, 1e4).seconds == pytest.approx(1e-4)
 
-    def test_nodes_are_those_of_the_algorithm_that_is_named(self):
-        model = self.model(flat(reduce(8, 2, "ring"), 1e-5), flat(reduce(8, 8, "tree"), 1e-4))
-        for name, seconds in (("ring", 1e-5), ("tree", 1e-4)):
-            found = model.predict("all_reduce", 8, 2048, algorithm=name)
-            assert (found.kind, found.seconds) == ("sizes", pytest.approx(seconds))
-        assert model.predict("all_reduce", 8, 2048, algorithm="ring", nodes=8).kind != "sizes"
-
     def test_the_fastest_of_measured_protocols_counts(self):
         fast, slow = (Setting("all_reduce", 4, 4, "ring", name) for name in ("Simple", "LL"))
         model = self.model(flat(fast, 1e-5), flat(slow, 1e-4))
@@ -272,28 +256,6 @@ class TestCostModel:
             model.predict("all_reduce", ranks, nbytes, nodes=nodes)
         assert str(refused.value) == said
 
-    def test_what_was_measured_of_a_pinned_algorithm_is_its_own(self):
-        ring, tree = Setting("all_reduce", 8, 8, "ring", "LL"), Setting("all_reduce", 8, 8, "tree", "Simple")
-        model = self.model(flat(ring, 1e-5), flat(tree, 2e-5))
-        assert model.predict("all_reduce", 8, 2048, algorithm="ring").seconds == pytest.approx(1e-5)
-        assert model.predict("all_reduce", 8, 2048, protocol="Simple").seconds == pytest.approx(2e-5)
-        with pytest.raises(InputError, match="algorithm: several were measured of all_reduce: ring, tree; name one"):
-            model.predict("all_reduce", 8, 2048)
-
-    def test_nodes_between_those_that_hold_as_many_ranks_each_are_alike(self):
-        # Sixteen ranks are on four nodes if four are on each, as of eight, and on two if eight are, as of thirty-two.
-        model = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolated")
-        told = [model.predict("all_reduce", 16, 2048, nodes=nodes).extrapolates for nodes in (1, 2, 3, 4, 5)]
-        assert told == [True, False, False, False, True]
-
-    def test_nodes_are_as_full_as_those_of_the_nearest_number_of_ranks(self):
-        # Numbers of ranks are as near as their ratio is: 15 are nearer to 4, on a node each, and 17 to 64, eight each.
-        for known in ((reduce(4, 4), reduce(64, 8)), (reduce(64, 8), reduce(4, 4))):
-            model = self.model(*(flat(one, 1e-5) for one in known), inside="interpolated")
-            for ranks, nodes in ((2, 2), (15, 15), (17, 3), (128, 16)):
-                assert model.predict("all_reduce", ranks, 2048) == model.predict("all_reduce", ranks, 2048, nodes=nodes)
-                assert model._setting("all_reduce", ranks, None, None, None).nodes == nodes
-
     def test_sizes_that_were_measured_are_those_of_the_curve_else_of_its_family_else_of_all(self):
         small, large = flat(reduce(4), 1e-5, largest=2.0**20), flat(reduce(16), 1e-5, smallest=2.0**12)
         other = flat(Setting("broadcast", 4, 4), 1e-5, smallest=16.0, largest=32.0)
@@ -334,11 +296,6 @@ class TestCostModel:
             with pytest.raises(InputError) as refused:
                 model.refuse_unknown(algorithm, protocol)
             assert str(refused.value).startswith(said)
-
-    def test_names_of_collectives_are_those_that_the_step_model_knows_too(self):
-        for steps, nearest in ((MPI, "did you mean 'all_gather'"), (None, "Allowed: all_reduce")):
-            with pytest.raises(InputError, match=f"nothing is known of 'all_gathr'; {nearest}"):
-                self.model(flat(reduce(4), 1e-5), steps=steps).predict("all_gathr", 4, 2048)
 
     def test_what_was_measured_is_no_extrapolation_to_refuse(self):
         model = self.model(flat(reduce(4), 1e-5))

@@ -13,10 +13,10 @@ from simnet.calibration import CalibratedCostModel, cost_model_file, load_cost_m
 from simnet.calibration.cards import CARD_PER_RANK, CardCount
 from simnet.calibration.cost_model_file import CostModelFile, _file_of, cost_model_of, cost_model_yaml, has_curves
 from simnet.calibration.curve_models import CurveModel
-from simnet.calibration.intervals import BINS
 from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import load_platform
 from simnet.calibration.step_model import PARAMETERS, StepModel
+from simnet.evidence.intervals import BINS
 
 BASES = ("sizes", "ranks", "beyond", "collectives")
 

@@ -109,51 +109,6 @@ print("done", flush=True)
 os._exit(0)
 """
 
-SIZES = """
-import os, sys
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-from simnet.base.errors import InputError
-from simnet.hooks import Hook
-
-dist.init_process_group("gloo")
-torch.set_num_threads(1)
-
-
-def said(table, wide=30, attached=True, **options):
-    try:
-        hook = Hook.of_policy(table, **options)
-        model = DDP(torch.nn.Linear(10, wide, bias=False))
-        if attached:
-            hook.attach(model)
-        else:
-            model.register_comm_hook(None, lambda _, bucket: hook.exchange(bucket))
-        model(torch.ones(2, 10)).sum().backward()
-        return f"{hook.entry.label} at {hook.entry.density:g}"
-    except InputError as error:
-        return str(error)
-
-
-table, links = sys.argv[1:]
-answers = [
-    said(table),
-    said(table, wide=3000),
-    said(table, density=0.2),
-    said(table, wide=100_000),
-    said(table, density=1.0),
-    said(table, density="1 %"),
-    said(table, probe=lambda device: (1e-3, 1e9)),
-    said(links, density=0.1),
-    said(table, attached=False),
-]
-if dist.get_rank() == 0:
-    print(*answers, sep="\\n", flush=True)
-dist.barrier()
-os._exit(0)
-"""
-
-
 WORKERS = 3
 
 
@@ -181,48 +136,6 @@ def test_dense_is_plain_ddp_and_sparse_keeps_all_gradient_mass(tmp_path):
     made = make(problem_from_flags(ChooseRequest(workers=WORKERS)), cells=8, densities=(0.1, 0.01))
     (tmp_path / "made.json").write_text(made.text())
     assert started(tmp_path, "work.py", "rows.json", "made.json").count("done") == WORKERS
-
-
-def sizes(workers):
-    """AG-Topk up to 1,000 parameters, dense above, for densities from 5 to 50 %."""
-    among = {one.label: one for one in problem_from_flags(ChooseRequest()).among}
-    links = table()
-    changed = {
-        "version": 2,
-        "made_for": links.made_for.model_copy(update={"densities": (0.1,)}),
-        "edges": Edges(workers=workers, density=(0.05, 0.5), parameters=(10.0, 1e3, 1e5)),
-        "choices": (entry(among["AG-Topk"], 0.1), entry(among["dense ring"], 0.1)),
-        "matrix": ((0, 1),) * len(workers),
-    }
-    return PolicyTable.model_validate(links.model_copy(update=changed).model_dump())
-
-
-@pytest.mark.extras
-def test_a_table_of_a_cluster_is_asked_for_the_size_of_the_model(tmp_path):
-    (tmp_path / "work.py").write_text(SIZES)
-    (tmp_path / "links.json").write_text(table().text())
-    (tmp_path / "sizes.json").write_text(sizes((2, 3)).text())
-    said = started(tmp_path, "work.py", "sizes.json", "links.json").splitlines()
-    assert said[:3] == ["AG-Topk at 0.1", "dense ring at 1", "AG-Topk at 0.2"]
-    for found, wanted in zip(
-        said[3:],
-        (
-            "sizes.json: edges.parameters: the table was made for parameters of 10 to 100000, but here it is 1e+06; "
-            "make one with simnet choose --fabric FILE --parameters 1000000 --export",
-            "sizes.json: edges.density: the table was made for density of 0.05 to 0.5, but here it is 1; make one",
-            "density: must be a number > 0 and at most 1, got '1 %'",
-            "probe: is only for a table by latency and bandwidth",
-            "density: is only for a table by density: simnet choose --fabric FILE --export",
-            "sizes.json: attach the hook to its model",
-        ),
-        strict=True,
-    ):
-        assert found.startswith(wanted)
-    (tmp_path / "sizes.json").write_text(sizes((2, 4)).text())
-    for found in started(tmp_path, "work.py", "sizes.json", "links.json").splitlines()[:3]:
-        assert (
-            "made for workers of 2, 4, but here it is 3; make one with simnet choose --fabric FILE --workers 3" in found
-        )
 
 
 @pytest.mark.extras

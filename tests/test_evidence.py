@@ -9,7 +9,7 @@ import simnet
 from commands import did
 from simnet.base.units import format_within
 from simnet.calibration import cost_model_of
-from simnet.evidence.chances import error_models, reach
+from simnet.evidence.intervals import error_models, reach
 
 SCENARIO = """
 workers: 4

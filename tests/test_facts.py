@@ -1,7 +1,5 @@
 """Facts, formats and folders: what names tell of logs, what a line is of which format, which files are read."""
 
-import json
-
 import pytest
 
 from benchmark_logs import put
@@ -147,23 +145,17 @@ class TestKinds:
     def test_files(self, tmp_path, name, text, tool, kind):
         assert log_format(put(tmp_path, text, name), tool) == kind
 
-    def test_facts_and_options_reach_readers(self, tmp_path):
+    def test_facts_reach_readers(self, tmp_path):
         path = put(tmp_path, "8 2.5\n", "a.log")
         facts = {"tool": "osu", "collective": "reduce"}
         assert read_measurements(path, facts=facts).rows["collective"].tolist() == ["reduce"]
-        assert read_measurements(path, "osu", facts={"collective": "reduce"}, iterations=True).kind == "osu"
+        assert read_measurements(path, "osu", facts={"collective": "reduce"}).kind == "osu"
         with pytest.raises(InputError, match=r"a\.log: holds no measurements in a format that is read: chakra, imb, "):
             read_measurements(path)
         with pytest.raises(InputError, match=r"a\.log: unknown format 'os'; did you mean 'osu'"):
             read_measurements(path, "os")
         with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
             read_measurements(path, facts={"rank": 3})
-        wrong = put(tmp_path, "collective,nbytes,seconds,algbw\nreduce,8,1.0,9.0\n")
-        assert len(read_measurements(wrong, inconsistent="keep")) == 1
-        result = {"size": 8, "in_place": {"time": 1.0}, "in_place_per_iter": {"times_us": [1.0, 2.0]}}
-        each = put(tmp_path, json.dumps({"version": 3, "args": ["reduce_perf"], "results": [result]}))
-        assert [len(read_measurements(each, iterations=one)) for one in (False, True)] == [1, 2]
-        assert len(read_measurements(each)) == 1
 
     def test_folders_stand_for_their_table(self, tmp_path):
         with pytest.raises(InputError) as error:

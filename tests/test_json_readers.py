@@ -20,13 +20,12 @@ class TestNccl:
     ARGS = ("/opt/all_gather_perf", "-a", "2")
 
     def read(self, folder, *results, args=ARGS, **fields):
-        options = {"iterations": True} if fields.pop("each", False) else {}
         data = {"version": 3, "args": list(args), "results": list(results)} | fields
-        return read_measurements(put(folder, json.dumps(data), "a.json"), **options)
+        return read_measurements(put(folder, json.dumps(data), "a.json"))
 
-    def one(self, folder, *, side="out_of_place", body=None, each=False, fields=None, **result):
+    def one(self, folder, *, side="out_of_place", body=None, fields=None, **result):
         result = {"size": 1024000, side: dict(self.SIDE if body is None else body)} | result
-        return self.read(folder, result, each=each, **(fields or {})).rows.to_dict("records")
+        return self.read(folder, result, **(fields or {})).rows.to_dict("records")
 
     def test_fields(self, tmp_path):
         body = {"time": 100.0, "nwrong": "3"}
@@ -73,28 +72,12 @@ class TestNccl:
         (row,) = self.one(tmp_path, fields=fields)
         assert known(row, "algorithm", "protocol", "ranks") == ("ring", "ll", None)
 
-    def test_each_iteration_is_a_row_of_its_own(self, tmp_path):
+    def test_iterations_have_their_statistics(self, tmp_path):
         each = {"min_us": 9.5, "max_us": "11", "p50_us": 10.0, "p99_us": 10.9, "times_us": [9.5, 10.0, 11.0]}
         body = {"time": 10.0, "alg_bw": 102.4}
         (row,) = self.one(tmp_path, body=body, out_of_place_per_iter=each)
         names = ("seconds", "seconds_min", "seconds_max", "seconds_p50", "seconds_p99", "algbw", "iteration")
         assert known(row, *names) == (1e-5, 9.5e-6, 1.1e-5, 1e-5, 1.09e-5, 102.4e9, None)
-        for found in (
-            self.one(tmp_path, body=body, out_of_place_per_iter=each, each=True),
-            self.one(tmp_path, body=body | {"per_iter": each}, each=True),
-        ):
-            names = ("seconds", "iteration", "iterations", "statistic", "seconds_min", "algbw")
-            assert [known(row, *names) for row in found] == [
-                (seconds, at, 1, "max", None, None) for at, seconds in enumerate((9.5e-6, 1e-5, 1.1e-5))
-            ]  # fmt: skip
-        (row,) = self.one(tmp_path, body=body, each=True)
-        assert known(row, "seconds", "iteration") == (1e-5, None)
-
-    def test_iterations_are_rows_where_they_are_asked_for_alone(self, tmp_path):
-        side = {"time": 10.0, "per_iter": {"times_us": [9.5, 10.5]}}
-        data = {"version": 3, "args": list(self.ARGS), "results": [{"size": 8, "in_place": side}]}
-        path = put(tmp_path, json.dumps(data), "a.json")
-        assert [len(nccl_json.read_nccl_json(path, **one)) for one in ({}, {"iterations": True})] == [1, 2]
 
     def test_what_is_wrong_is_told_by_its_place(self, tmp_path):
         good = {"size": 1024000, "out_of_place": dict(self.SIDE)}
@@ -143,20 +126,6 @@ class TestNccl:
         assert name([], "a.json", facts=facts) == ["sendrecv"]
         with pytest.raises(InputError, match=r"a\.json: args: does not say which collective this is; give it, as"):
             name([], "a.json")
-
-    def test_sides_and_iterations_are_told_by_their_place(self, tmp_path):
-        each = {"times_us": [1.0, None, -1.0]}
-        good = {"size": 8, "out_of_place": None, "in_place": {"time": 2.0}}
-        found = self.read(
-            tmp_path, good | {"in_place_per_iter": each}, good, {"size": 8, "out_of_place": 3} | good, each=True
-        )
-        assert [one.message for one in found.problems] == [
-            "results[0].in_place, iteration 1: the time must be a number > 0, got nan",
-            "results[0].in_place, iteration 2: the time must be a number > 0, got -1e-06",
-        ]  # fmt: skip
-        assert [known(row, "seconds", "iteration") for row in found.rows.to_dict("records")] == [
-            (1e-6, 0), (2e-6, None), (2e-6, None),
-        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         ("text", "said"),

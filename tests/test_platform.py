@@ -21,15 +21,15 @@ LONG = "x" * 90
         ("hopper", "3", f"3: generation: there is no generation 3; {GENERATIONS}"),
         ("hopper", "[1]", f"3: generation: there is no generation [1]; {GENERATIONS}"),
         ("hopper", LONG, f"3: generation: there is no generation '{LONG[:59]}; {GENERATIONS}"),
-        ("e: 8", "e: 0", "2: devices_per_node: Input should be greater than or equal to 1, got 0"),
+        ("e: 8", "e: 0", "2: devices_per_node: must be greater than or equal to 1, got 0"),
         ("450 GB/s", "450", "4: inner.rate: 450 has no unit; write e.g. '450 Gbit/s'"),
         # What has fields of its own is not shown.
-        ("rate: 450 GB/s", "switch_reduction: true", "4: inner.rate: Field required"),
-        ("name: x\n", "", "1: name: Field required"),
+        ("rate: 450 GB/s", "switch_reduction: true", "4: inner.rate: is missing"),
+        ("name: x\n", "", "1: name: is missing"),
         ("roce", "tcp", "5: outer.transport: there is no transport 'tcp'; did you mean 'tcpx'? "
          "Allowed: efa, infiniband, roce, slingshot, sockets, tcpx"),
         ("{transport: roce, nics: 2, rate: 100 Gbit/s}", "7",
-         "5: outer: Input should be a valid dictionary or instance of NodeNetwork, got 7"),
+         "5: outer: must be a valid dictionary or instance of NodeNetwork, got 7"),
         ("outer", "more", "5: more: Extra inputs are not permitted"),
         ("nics", "more: 1, nics", "5: outer.more: Extra inputs are not permitted, got 1"),
     ],
@@ -45,8 +45,8 @@ def test_what_is_refused_is_told_with_its_line_and_field(tmp_path, monkeypatch, 
 def test_of_several_faults_the_first_is_told_with_field_alone_where_no_file_is():
     for fields, said in (
         ({"name": "x", "devices_per_node": 0, "generation": "x"},
-         "devices_per_node: Input should be greater than or equal to 1, got 0"),
-        (3, "Input should be a valid dictionary or instance of Platform, got 3"),
+         "devices_per_node: must be greater than or equal to 1, got 0"),
+        (3, "must be a valid dictionary or instance of Platform, got 3"),
     ):  # fmt: skip
         with pytest.raises(pydantic.ValidationError) as found:
             Platform.model_validate(fields)
@@ -55,7 +55,7 @@ def test_of_several_faults_the_first_is_told_with_field_alone_where_no_file_is()
 
 def test_values_that_are_long_are_cut_in_the_middle(tmp_path):
     (tmp_path / "mine.yaml").write_text(GOOD.replace("e: 8", f"e: {LONG}"))
-    with pytest.raises(InputError, match=r"2: devices_per_node: Input .* integer, got 'x{12}\.\.\.x{13}'$"):
+    with pytest.raises(InputError, match=r"2: devices_per_node: must .* integer, got 'x{12}\.\.\.x{13}'$"):
         load_platform(tmp_path / "mine.yaml")
 
 

@@ -72,8 +72,8 @@ from simnet.calibration.readers import LogFormat
 from simnet.calibration.readers.tables import RowCollector
 
 
-def read_mine(path, *, inconsistent="drop", facts=None):
-    out = RowCollector(str(path), "mine", inconsistent, facts or {})
+def read_mine(path, *, facts=None):
+    out = RowCollector(str(path), "mine", facts or {})
     for at, line in enumerate(path.read_text().splitlines()[1:], 1):
         size, seconds = line.split()
         out.add({"collective": "all_reduce", "nbytes": int(size), "seconds": float(seconds)}, at)

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read_tidy, tables, write_tidy
-from simnet.calibration.readers.conventions import collective_name
+from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import (
@@ -57,11 +56,6 @@ class TestShaped:
         with pytest.raises(InputError, match=f"mine.csv:2: {name}: must be a .*number.*, got 'x'"):
             shaped(tmp_path, **{name: "x"})
 
-    def test_of_long_cells_forty_characters_are_shown(self, tmp_path):
-        for name in ("rep", "params"):
-            with pytest.raises(InputError, match=f"got '{'x' * 40}'$"):
-                shaped(tmp_path, **{name: "x" * 41})
-
     def test_numbers_beside_are_in_units_of_their_own(self, tmp_path):
         named = {
             "latency_ms": ("link_latency", 3e-3), "rate_mbit": ("link_bandwidth", 3 * 125e3), "params": ("parameters",
@@ -74,23 +68,6 @@ class TestShaped:
         assert {column: row[column] for column, _ in named.values()} == dict(named.values())
         assert "density" not in shaped(tmp_path)
         assert str(shaped(tmp_path, params="")["parameters"].dtype) == "float64"
-
-    def test_whole_numbers_may_end_in_a_point_and_have_limits(self, tmp_path):
-        (row,) = shaped(tmp_path, N="3.0", size_bytes="9.0", rep="2.0").to_dict("records")
-        assert (row["ranks"], row["nbytes"], row["iteration"]) == (3, 9, 2)
-        for name, most in (("N", 10**7), ("size_bytes", 2**62), ("rep", 2**62)):
-            assert len(shaped(tmp_path, **{name: str(most)})) == 1
-            with pytest.raises(InputError, match=f"{name}: must be a whole number >= 0, got '{most + 1}'"):
-                shaped(tmp_path, **{name: str(most + 1)})
-
-    def test_texts_have_sixty_characters(self, tmp_path):
-        long = "x" * 61
-        (row,) = shaped(tmp_path, stack=long, collective=long, profile=long, algorithm=f" {long}").to_dict("records")
-        assert [row[name] for name in ("tool", "collective", "profile", "algorithm")] == ["x" * 60] * 4
-        (row,) = shaped(tmp_path, method=long).to_dict("records")
-        assert (row["collective"], row["size_convention"]) == ("x" * 60, "vector")
-        for method, name in (("ag", "ag_topk"), ("art", "ar_topk"), (" ", "broadcast")):
-            assert shaped(tmp_path, method=method)["collective"].tolist() == [name]
 
     def test_a_collective_or_a_method_is_needed(self, tmp_path):
         path = tmp_path / "a.csv"
@@ -128,12 +105,6 @@ def test_tables_of_nccl_have_a_time_and_both_bandwidths():
     for lacking in heads:
         assert not is_table_header(" ".join(heads - {lacking}))
     assert not is_table_header("# algbw busbw timestamp")
-
-
-def test_names_of_collectives_have_at_most_eighty_characters():
-    for longer, found in ((0, "all_reduce"), (1, None)):
-        assert collective_name("_" * (70 + longer) + "all_reduce") == found
-        assert collective_name("mpi_" + "_" * (66 + longer) + "all_reduce") == found
 
 
 def test_twenty_remarks_are_listed():
@@ -202,19 +173,6 @@ class TestTidy:
         with pytest.raises(InputError, match=f"a.csv:2: {column}: "):
             read_tidy(path)
 
-    def test_a_hundred_columns_and_65536_characters_are_read(self, tmp_path):
-        path = tmp_path / "a.csv"
-        head = ["collective", "nbytes", "seconds", *(f"x{at}" for at in range(97))]
-        path.write_text(f"{','.join(head)}\nbroadcast,8,1.0{',1' * 97}\n")
-        assert len(read_tidy(path).rows) == 1
-        for spaces, said in ((65536, None), (65537, "a.csv:2: is longer than 65,536 characters")):
-            path.write_text("collective,nbytes,seconds\n" + "broadcast,8,1.0".ljust(spaces) + "\n")
-            if said is None:
-                assert len(read_tidy(path).rows) == 1
-            else:
-                with pytest.raises(InputError, match=said):
-                    read_tidy(path)
-
 
 class TestBothSidesInARow:
     HEADS = ("collective", "nranks", "size_bytes", "time_us_oop", "time_us_ip")
@@ -255,24 +213,13 @@ class TestBothSidesInARow:
         with pytest.raises(InputError, match=r"out of place: bus bandwidth is 0\.02 GB/s"):
             self.read(tmp_path, algbw_gbs_oop="0.010", busbw_gbs_oop="0.020")
 
-    def test_texts_have_their_longest(self, tmp_path):
-        long = "x" * 121
-        (row,) = self.read(
-            tmp_path, collective=long, variant=long, run=long, algo="y" * 61, dtype="a b", proto="x" * 120
-        ).rows.to_dict("records")  # fmt: skip
-        assert [row[name] for name in ("collective", "variant", "run")] == ["x" * 60, "x" * 120, "x" * 120]
-        assert [row[name] for name in ("algorithm", "dtype", "protocol")] == ["y" * 60, "a b", "x" * 60]
-        (row,) = self.read(tmp_path, algo=long).rows.to_dict("records")
-        assert row["algorithm"] == ""
-        assert "variant" not in row
-
     def test_whole_numbers_have_limits(self, tmp_path):
         for name, column, most in (
             ("nranks", "ranks", 10**7), ("nnodes", "nodes", 10**7), ("ranks_per_node", "ranks_per_node", 10**7),
             ("n_iter", "iterations", 2**62),
         ):  # fmt: skip
             assert self.read(tmp_path, **{name: f" {most} "}).rows[column].tolist() == [most]
-            with pytest.raises(InputError, match=f"{name}: must be a whole number, got '{most + 1}'"):
+            with pytest.raises(InputError, match=f"{name}: must be a whole number >= 0, got '{most + 1}'"):
                 self.read(tmp_path, **{name: str(most + 1)})
             assert self.read(tmp_path, **{name: "0"}).rows[column].isna().all()
 
@@ -325,20 +272,6 @@ class TestCollector:
         assert (row["source"], row["line"]) == ("a.log", 7)
         ((row,), _) = self.taken({"source": "b.log", "line": 3})
         assert (row["source"], row["line"]) == ("b.log", 3)
-
-    def test_so_many_problems_are_listed_and_rows_read(self, monkeypatch):
-        monkeypatch.setattr(tables, "MAX_PROBLEMS", 2)
-        out = RowCollector("a.log", "tidy")
-        for line in range(5):
-            out.report(line, "is cut")
-        assert [(one.line, one.message, one.dropped) for one in out.problems] == [
-            (0, "is cut", True), (1, "is cut", True), (2, "has more problems, which are not listed", False),
-        ]  # fmt: skip
-        monkeypatch.setattr(tables, "MAX_ROWS", 2)
-        for line in (1, 2):
-            out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0}, line)
-        with pytest.raises(InputError, match=r"a\.log:3: has more than 2 rows, the most that are read"):
-            out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0}, 3)
 
     def test_the_first_problem_is_told_where_nothing_is_read(self):
         out = RowCollector("a.log", "tidy")

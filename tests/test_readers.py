@@ -144,15 +144,12 @@ class TestNccl:
             ("14.94   22.41", "14.94   26.14", "in place: bus bandwidth is 26.14 GB/s, but 1.5 times"),
         ],
     )
-    def test_rows_that_contradict_themselves_are_reported_and_left_out_or_kept(self, tmp_path, before, after, message):
+    def test_rows_that_contradict_themselves_are_reported_and_left_out(self, tmp_path, before, after, message):
         path = put(tmp_path, logs.NCCL.replace(before, after))
-        dropped, kept = read_measurements(path), read_measurements(path, inconsistent="keep")
-        assert (len(dropped), len(kept)) == (9, 10)
-        for measured in (dropped, kept):
-            (problem,) = measured.problems
-            assert message in problem.message
-            assert problem.line == 19
-        assert (dropped.problems[0].dropped, kept.problems[0].dropped) == (True, False)
+        measured = read_measurements(path)
+        (problem,) = measured.problems
+        assert message in problem.message
+        assert (len(measured), problem.line, problem.dropped) == (9, 19, True)
 
     def test_a_row_that_was_cut_is_reported(self, tmp_path):
         path = put(tmp_path, logs.NCCL[: logs.NCCL.index("23.68")])
@@ -226,11 +223,6 @@ class TestNcclJson:
             "results[1].in_place: the time must be a number > 0, got none"
         ]
 
-    def test_a_row_per_iteration(self, tmp_path):
-        measured = read_measurements(put(tmp_path, logs.nccl_json()), iterations=True)
-        assert column(measured, "iteration") == [None, 0, 1, 2]
-        assert measured.rows["seconds"].tolist() == [1e-4, 95e-6, 99e-6, 110e-6]
-
     @pytest.mark.parametrize("version", [1, 2, 3])
     def test_versions(self, tmp_path, version):
         data = json.loads(logs.nccl_json()) | {"version": version}
@@ -296,7 +288,6 @@ def test_intel_mpi_benchmarks(tmp_path):
     messages = [str(one) for one in measured.problems]
     assert "a.log:14: the row has 3 values, but there are 5 columns (left out)" in messages[0]
     assert "a.log:23: throughput is 999 MB/s" in messages[1]
-    assert len(read_measurements(tmp_path / "a.log", inconsistent="keep")) == 7
 
 
 class TestTidy:
@@ -593,9 +584,7 @@ def test_damaged_logs_are_read_or_refused_and_nothing_else(tmp_path, many):
         if place % 4 == 0:
             work.enable()
         try:
-            rows = read_measurements(
-                path, kind, inconsistent=("keep", "drop")[place // 2 % 2], facts=facts, iterations=True
-            ).rows
+            rows = read_measurements(path, kind, facts=facts).rows
             good += 1
             assert ((rows["seconds"] >= SHORTEST_TIME) & (rows["seconds"] <= LONGEST_TIME)).all()
             assert (rows["nbytes"] >= 0).all()

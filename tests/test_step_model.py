@@ -172,16 +172,6 @@ def test_the_smooth_minimum_is_eight_per_cent_below_two_equal_ways_and_next_to_a
     assert far.at(setting, [1.0])[0] == pytest.approx(found["ring, LL"][0], rel=2e-3)
     assert far.at(Setting("gather", 8, 8), [1.0]) is None
     assert far.by_algorithm(Setting("gather", 8, 8), [1.0]) is None
-    assert far.weights(Setting("gather", 8, 8), 1.0) == {}
-
-
-def test_weights_are_shares_of_the_time():
-    found = MODEL.weights(Setting("all_gather", 16, 2), 1e6)["ring, LL"]
-    whole = ways("all_gather", 16, 2)["ring, LL"]
-    assert found["launch"] == pytest.approx(VALUES["launch"] / whole)
-    assert found["inner_latency"] == pytest.approx(13 * VALUES["inner_latency"] / whole)
-    assert found["ll_byte_factor"] == found["outer_seconds_per_byte"] > 0
-    assert found["ll128_latency_factor"] == found["gamma"] == 0
 
 
 def test_fewer_cards_carry_the_bytes_that_were_seen():

@@ -159,7 +159,6 @@ WRITES = {
     "platform.yaml": ["calibrate", "--platform", "dgx-h100", "-o"],
     "compute.yaml": ["calibrate", "compute", "hooks", "-o"],
     "table.json": ["choose", "--cells", 2, "--export"],
-    "tuner.csv": ["choose", "--export"],
 }
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
-from simnet.evidence.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances
+from simnet.evidence.chances import CONFIDENCE, SURE, Part, chances
+from simnet.evidence.intervals import NAMED, UNNAMED, ErrorModel
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from validating import residuals
 

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.calibration.intervals import GROUPS, TYPICAL, bin_of
-from simnet.calibration.predictor import Basis
+from simnet.evidence.intervals import GROUPS, TYPICAL, Basis, bin_of
 from simnet.validate.evaluation import BASE, FROM_BASE
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from validating.residuals import site_of

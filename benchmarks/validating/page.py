@@ -15,7 +15,7 @@ import pandas as pd
 
 from simnet.calibration import measured
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.calibration.intervals import BIN_NAMES, bin_of
+from simnet.evidence.intervals import BIN_NAMES, bin_of
 from simnet.validate.evaluation import FROM_BASE, HALVES
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from simnet.validate.jobs import report as jobs

@@ -27,7 +27,7 @@ from measuring_jobs.settings import TELLING
 
 from simnet.base.arrays import Floats
 from simnet.calibration.measured import load_dataset
-from simnet.evidence.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
+from simnet.evidence.intervals import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
 from simnet.evidence.iteration_errors import factor_in_job
 from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack

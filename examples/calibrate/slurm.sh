@@ -29,4 +29,3 @@ if command -v all_reduce_perf > /dev/null; then
   simnet validate "$OUT/nccl_tests.csv" --fabric "$OUT/fabric.yaml"
 fi
 simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/device.yaml" --workers "$SLURM_NTASKS" --model "${MODEL:-resnet50}"
-simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/device.yaml" --export "$OUT/policy.json"

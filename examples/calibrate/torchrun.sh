@@ -24,4 +24,3 @@ simnet calibrate "$OUT/measured.csv" -o "$OUT/fabric.yaml"
 simnet validate "$OUT/measured.csv"
 simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/device.yaml" --workers $((${NODES:-1} * RANKS_PER_NODE)) \
   --model "${MODEL:-resnet50}"
-simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/device.yaml" --export "$OUT/policy.json"

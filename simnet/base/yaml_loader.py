@@ -10,8 +10,8 @@ import io
 import re
 import reprlib
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import MaxDepthExceededError
@@ -19,7 +19,10 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, suggest_names
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MAX_DEPTH = 40
 """Maximum nesting."""
@@ -103,6 +106,23 @@ def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
     if not isinstance(found.value, dict):
         raise InputError(f"is not {what}: it has no fields", file=file, line=1)
     return found
+
+
+def validation_refusal(
+    error: ValidationError, file: str | None = None, read: YamlDocument | None = None, names: Iterable[str] = ()
+) -> InputError:
+    """Return the first error of pydantic with its line; a field that is not there is like one of `names`."""
+    # A field that is not there tells more than the one that is missing for it.
+    first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "unexpected_keyword_argument")
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if first["type"] in ("missing", "missing_argument"):
+        message = "is missing"
+    elif first["type"] == "unexpected_keyword_argument":
+        message = f"there is no such field: {suggest_names(str(first['loc'][-1]), names)}"
+    elif first["type"] != "value_error" and not isinstance(first["input"], dict):
+        message += f", got {reprlib.repr(first['input'])}"
+    where = ".".join(str(part) for part in first["loc"])
+    return InputError(message, file=file, line=None if read is None else read.line(first["loc"]), field=where or None)
 
 
 def yaml_text(value: object, width: int) -> str:

@@ -45,17 +45,6 @@ def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> 
     """Return the possible numbers of cards of a node, the likeliest first, with probabilities that add up to 1.
 
     Those below the probability `least` are left out.
-
-    Examples
-    --------
-    Four ranks of a node that reach 3 GB/s together share a card; those that reach 160 GB/s do not.
-
-    >>> import numpy as np
-    >>> from simnet.calibration.curves import Setting
-    >>> def reached(rate):
-    ...     return [Curve(Setting("all_reduce", 32, 8), np.array([1e9]), np.array([2 * 31 / 32 * 1e9 / rate]))]
-    >>> [likely_card_counts(reached(rate))[0].number for rate in (3e9, 160e9)]
-    [1.0, inf]
     """
     rate, each = node_rate(curves)
     if not rate:

@@ -7,7 +7,6 @@ checked against the iterations between.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,11 +19,13 @@ from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.base.yaml_loader import yaml_text
+from simnet.calibration.readers.lines import read_lines
+from simnet.calibration.readers.tables import parse_printed, parse_whole
+from simnet.calibration.readers.tidy import csv_records
 
 LEAST_ITERATIONS = 20
 """Iterations that a fit takes, at least."""
 
-_MOST_BYTES = 256 * 2**20
 _COLUMN, _ITERATION = "compute_s", "iteration"
 # A worker is slow, or fast, if its median is off by more than this many half-notches of a box plot, and by this share.
 _NOTCHES, _SHARE = 3.0, 0.02
@@ -34,18 +35,9 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """Fitted distribution of compute times, with the fields of `simnet.job.Compute`.
+    """Fitted distribution of compute times, with the fields of `simnet.job.Compute`, and the size of the log.
 
-    Parameters
-    ----------
-    mean, spread, straggle, slowdown : float
-        As of `simnet.job.Compute`; the mean in seconds.
-    slow : mapping of int to float
-        Workers that are slower or faster than the median of all, and their factors.
-    iterations, workers : int
-        Size of the log; every other iteration was fitted.
-    measured, fitted : tuple of float
-        `PERCENTS` percentiles of the iterations not fitted, over all workers, and of as many draws [s].
+    `measured` and `fitted` are `PERCENTS` percentiles of the iterations not fitted, every other one, and of draws [s].
     """
 
     mean: float
@@ -84,12 +76,7 @@ def read_compute_logs(folder: Path) -> Floats:
     """Return the compute time of each worker in each iteration [s], shape (iterations, workers).
 
     The folder holds logs of `simnet.hooks`, ``rank_<r>.csv``, or similar files with the columns ``iteration`` and
-    ``compute_s``. Iterations that not all workers have are left out.
-
-    Raises
-    ------
-    InputError
-        If there are no such logs, or a file cannot be read or has other columns or values.
+    ``compute_s``. Iterations that not all workers have are left out. Raises InputError for what is no such log.
     """
     try:
         paths = {int(path.stem.removeprefix("rank_")): path for path in folder.glob("rank_*.csv")}
@@ -104,24 +91,14 @@ def read_compute_logs(folder: Path) -> Floats:
 
 def _rows(path: Path) -> Iterator[tuple[int, float]]:
     """Yield the iterations and compute times of a log."""
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"is larger than {_MOST_BYTES:,} bytes", file=str(path))
-        with path.open(encoding="utf-8", newline="") as text:
-            rows = csv.DictReader(text)
-            if missing := {_ITERATION, _COLUMN} - set(rows.fieldnames or ()):
-                raise InputError(f"has no column {sorted(missing)[0]}", file=str(path), line=1)
-            for number, row in enumerate(rows, 2):
-                try:
-                    iteration, seconds = int(row[_ITERATION]), float(row[_COLUMN])
-                except (TypeError, ValueError):
-                    said = f"must be a whole number and seconds, got {row[_ITERATION]!r:.50} and {row[_COLUMN]!r:.50}"
-                    raise InputError(said, file=str(path), line=number) from None
-                if not 0 < seconds < math.inf:
-                    raise InputError(f"{_COLUMN} must be > 0 and finite, got {seconds}", file=str(path), line=number)
-                yield iteration, seconds
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    for line, row in csv_records(read_lines(path), (_ITERATION, _COLUMN), str(path))[2]:
+        iteration, seconds = parse_whole(row[_ITERATION]), parse_printed(row[_COLUMN])
+        if iteration is None or seconds is None:
+            said = f"must be a whole number and seconds, got {row[_ITERATION]!r:.50} and {row[_COLUMN]!r:.50}"
+            raise InputError(said, file=str(path), line=line)
+        if seconds.value <= 0:
+            raise InputError(f"{_COLUMN} must be > 0 and finite, got {seconds.value}", file=str(path), line=line)
+        yield iteration, seconds.value
 
 
 def fit_compute(seconds: Floats) -> ComputeFit:

@@ -15,38 +15,31 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import determined
 from simnet.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.intervals import bin_of, intervals
 from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import Platform
-from simnet.calibration.predictor import Basis, BoundedTimes, FittedCurve, Predictor
+from simnet.calibration.predictor import BoundedTimes, FittedCurve, Predictor
 from simnet.calibration.specification import (
     HELD_OUT_COUNTS,
     SPECIFIED_COLLECTIVES,
     SpecifiedStepModel,
     specified_half_widths,
 )
-from simnet.calibration.specification import specified_step_model as steps_of
+from simnet.calibration.specification import (
+    specified_step_model as steps_of,
+)
 from simnet.calibration.step_counts import MAX_RANKS, known_algorithms
 from simnet.calibration.step_model import PROTOCOLS
+from simnet.evidence.intervals import Basis, bin_of, corrected, intervals
 
 DEFAULT_COVERAGE = 0.9
 """Share of measurements that prediction intervals shall hold."""
 
 
 class Prediction(NamedTuple):
-    """A predicted time with its prediction interval.
+    """A predicted time [s] with the ends of its interval, and whether and `why` it is outside what was measured.
 
-    Parameters
-    ----------
-    seconds, low, high : float
-        The time and the ends of its prediction interval [s].
-    extrapolates : bool
-        Whether it is outside the sizes, ranks or collectives that were measured.
-    why : str
-        The basis of the prediction and, if it extrapolates, what was not measured.
-    kind : str
-        Which errors the interval comes from: held-out ``sizes``, ``ranks``, ``beyond`` or ``collectives``, or
-        ``specified``, of a platform without measurements.
+    `kind` says which errors the interval comes from: held-out ``sizes``, ``ranks``, ``beyond`` or ``collectives``, or
+    ``specified``, of a platform without measurements.
     """
 
     seconds: float
@@ -61,19 +54,14 @@ class Prediction(NamedTuple):
         """Whether the measurements determine its interval; see `simnet.base.units.determined`."""
         return determined(self.low, self.high)
 
+    def corrected(self) -> Prediction:
+        """Return it with the interval of `simnet.evidence.intervals.corrected`."""
+        low, high = corrected(self.kind, *np.array(self[:3]))
+        return self._replace(low=float(low), high=float(high))
+
 
 class Predictions(NamedTuple):
-    """Predicted times of several sizes.
-
-    Parameters
-    ----------
-    seconds, low, high : ndarray, shape (sizes,)
-        The times and the ends of their prediction intervals [s].
-    extrapolates : ndarray of bool, shape (sizes,)
-        Whether they are outside what was measured.
-    kinds : tuple of str
-        Kind of each interval, as of `Prediction`.
-    """
+    """Predicted times of several sizes [s] with the ends of their intervals, shape (sizes,); see `Prediction`."""
 
     seconds: Floats
     low: Floats
@@ -86,28 +74,10 @@ class Predictions(NamedTuple):
 class CalibratedCostModel:
     """The calibrated cost model of a system.
 
-    Parameters
-    ----------
-    model : Predictor
-        The fitted models.
-    intervals : mapping of str to sequence of (float, float)
-        Half-widths by basis of a prediction and bin of sizes; see `simnet.calibration.intervals.half_widths`.
-    held_out : mapping of str to int
-        Number of held-out predictions behind each.
-    scores : mapping of str to float
-        Mean error of held-out sizes by model.
-    coverage : float
-        Share of measurements that the prediction intervals shall hold.
-    sources, system, topology : sequence of str, str, str
-        Sources of the measurements, which system in them, and its topology.
-    network : dict, optional
-        The topology with latencies [s] and bandwidths [byte/s] of its links; see `simnet.calibration.topology_links`.
-    stack : str
-        The transport stack of the measured library, of `simnet.network.STACKS`; empty if not known.
-    eager : bool
-        Whether its eager limit was raised above every message.
-    jitter : FittedJitter, optional
-        Jitter of its messages; None if not known.
+    `model` has the fitted models, `intervals` the half-widths by basis of a prediction and bin of sizes, `held_out` the
+    number of predictions behind each, `scores` the mean errors of models. `sources`, `system` and `topology` say what
+    was measured; `network` has the links that simulations take [s], [byte/s], `stack` the transport stack ("" if not
+    known), `eager` whether its eager limit was raised above every message, `jitter` that of its messages, if known.
     """
 
     model: Predictor
@@ -139,27 +109,11 @@ class CalibratedCostModel:
         protocol: str | None = None,
         strict: bool = False,
     ) -> Prediction:
-        """Return the predicted time of a collective, with its prediction interval.
+        """Return the predicted time of a collective of so many bytes, as nccl-tests counts them, with its interval.
 
-        Parameters
-        ----------
-        collective : str
-            As nccl-tests names it.
-        ranks : int
-            Number of ranks, >= 1.
-        nbytes : float
-            Total size as nccl-tests counts it [byte], > 0.
-        nodes : int, optional
-            Nodes of the ranks; default: as in the measurements.
-        algorithm, protocol : str, optional
-            Pinned ones; default: those that were measured, if there is one choice only.
-        strict : bool
-            Refuse to extrapolate.
-
-        Raises
-        ------
-        InputError
-            If nothing is known of the collective, a value is outside its range, or `strict` and it would extrapolate.
+        Nodes are by default as in the measurements, algorithm and protocol those that were measured, if there is one
+        choice only. Raises InputError if nothing is known, a value is out of range, or it would extrapolate and is
+        `strict`.
         """
         if not (math.isfinite(nbytes) and nbytes > 0):
             raise InputError(f"must be a finite number of bytes > 0, got {nbytes}", field="nbytes")
@@ -371,8 +325,6 @@ def calibrate(
     >>> model = calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8, 16)])
     >>> round(model.predict("all_reduce", 8, 100_000).seconds, 6)
     0.00018
-    >>> model.predict("all_reduce", 8, 1e9).extrapolates
-    True
     """
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")

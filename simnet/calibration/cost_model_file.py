@@ -15,17 +15,17 @@ from pydantic import ConfigDict, Field
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
-from simnet.base.yaml_loader import load_yaml_mapping, yaml_text
+from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal, yaml_text
 from simnet.calibration.cards import CARD_PER_RANK, RAIL_CARDS, CardCount
 from simnet.calibration.cost_model import CalibratedCostModel, specified_cost_model
 from simnet.calibration.curve_models import CURVE_FITS, CurveModel, Mixture, MixtureComponent
 from simnet.calibration.curves import Setting
-from simnet.calibration.intervals import BINS
 from simnet.calibration.jitter import FittedJitter
-from simnet.calibration.platform import Platform, is_platform, load_platform, one_of, platform_names, validation_refusal
-from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
+from simnet.calibration.platform import Platform, is_platform, load_platform, one_of, platform_names
+from simnet.calibration.predictor import FittedCurve, Interpolation, Predictor, Transfer
 from simnet.calibration.specification import specified_step_model as steps_of
 from simnet.calibration.step_model import PARAMETERS, StepModel
+from simnet.evidence.intervals import BINS, Basis
 from simnet.network import STACKS
 
 FILE_VERSION: Literal[1] = 1
@@ -109,7 +109,7 @@ class CardsEntry(_FilePart):
 
 
 class StepModelEntry(_FilePart):
-    """The step model, with the cards of a node, the likeliest first, and the ranks on a node of which bytes count."""
+    """The step model, the possible numbers of cards of a node, the likeliest first, and the ranks on a node."""
 
     counted: _StepCounting
     cards: Annotated[list[CardsEntry], Field(min_length=1, max_length=100)] = [CardsEntry(number=None, chance=1.0)]
@@ -145,7 +145,7 @@ class IntervalEntry(_FilePart):
 
 
 class JitterEntry(_FilePart):
-    """The extra latency of each message, log-normal, and what it was fitted to."""
+    """The extra latency of each message, log-normal, and the size of the sample."""
 
     median: _Positive
     sigma: Annotated[float, Field(ge=0, le=10)]
@@ -154,7 +154,7 @@ class JitterEntry(_FilePart):
 
 
 class CostModelFile(_FilePart):
-    """The fabric file as it is written."""
+    """The content of a fabric file."""
 
     version: Literal[1]
     sources: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=1000)] = []
@@ -191,7 +191,7 @@ class CostModelFile(_FilePart):
 
 
 def cost_model_yaml(cost_model: CalibratedCostModel) -> str:
-    """Return a cost model as a fabric file; raise InputError if it could not be read again, as it is too large, say."""
+    """Return a cost model as a fabric file; raise InputError if it could not be read again, as too large, say."""
     try:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:

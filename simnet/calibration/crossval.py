@@ -18,12 +18,12 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
 from simnet.calibration.curve_models import CURVE_FITS, MIXED_MODELS
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit_predictor
+from simnet.calibration.predictor import Interpolation, Predictor, Transfer, fit_predictor
 from simnet.calibration.step_counts import known_algorithms
+from simnet.evidence.intervals import Basis, HeldOut
 
 FOLD_COUNT = 4
 """Sizes that are held out at once: every fourth."""
@@ -47,32 +47,6 @@ _CLEARLY_BETTER = 0.8
 _MUCH_BETTER = 0.6
 _FASTEST_KERNEL = 6e-6
 _FASTEST_STEP = 2e-6
-
-
-class HeldOut(NamedTuple):
-    """Predictions of held-out measurements of a curve.
-
-    Parameters
-    ----------
-    sizes, predicted, measured : ndarray of float, shape (n,)
-        Sizes [byte] and times [s].
-    outside : bool
-        Whether its ranks are outside those that it was predicted from.
-    widening : float
-        Factor of its interval over that one doubling outside; see `Predictor.widening`.
-    """
-
-    setting: Setting
-    sizes: Floats
-    predicted: Floats
-    measured: Floats
-    outside: bool = False
-    widening: float = 1.0
-
-    @property
-    def log_errors(self) -> Floats:
-        """Logarithms of predicted over measured times, shape (n,)."""
-        return np.asarray(np.log(self.predicted / self.measured))
 
 
 def size_folds(curve: Curve) -> list[np.ndarray]:
@@ -174,16 +148,9 @@ def mean_log_error(held: Sequence[HeldOut]) -> float:
 
 
 class ModelChoice(NamedTuple):
-    """The models that cross-validation chose, and their held-out predictions.
+    """The models that cross-validation chose, arguments of `fit_predictor`, and held-out predictions.
 
-    Parameters
-    ----------
-    curve_model, interpolation, extrapolation, transfer, nccl, weights
-        The choices; see `simnet.calibration.predictor.fit_predictor`.
-    by_curve_model : dict of str to list of HeldOut
-        Held-out sizes by model of single curves, comparison models and the mixture included.
-    held : dict of str to list of HeldOut
-        Held-out predictions of the chosen models by basis.
+    `by_curve_model` has held-out sizes by model of single curves, `held` those of the chosen models by basis.
     """
 
     curve_model: str

@@ -50,15 +50,9 @@ _JUST_ABOVE = 1 + 1e-9
 class CurveModel:
     """Time as a function of size, in numbers that a file can hold.
 
-    Parameters
-    ----------
-    segments : tuple of (float, float, float)
-        Start [byte], latency [s], seconds per byte; ascending, the first from 0.
-    points : tuple of (float, float)
-        Size [byte] and time [s], ascending; straight lines in log-log between them and beyond. In place of segments.
-    corrections : tuple of (float, float)
-        Size [byte], and the logarithm of the measured time over that of the segments or points, ascending. A monotone
-        cubic over the logarithm of the size between them, constant beyond.
+    `segments` are start [byte], latency [s] and seconds per byte, ascending, the first from 0; in their place `points`
+    are sizes and times, joined straight in log-log, also beyond. `corrections` are sizes and logarithms of measured
+    over modelled times: a monotone cubic over the logarithm of the size, constant beyond.
     """
 
     segments: tuple[tuple[float, float, float], ...] = ()
@@ -159,20 +153,10 @@ def fit_log_log(sizes: Floats, seconds: Floats) -> CurveModel:
 def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
 
-    For every number of stretches the best breakpoints are found by dynamic programming over the measured sizes; the
-    number itself by Bayes' information criterion, which takes errors of 3 % for noise. A stretch may be of one size
-    alone. Between the last size of a stretch and the first of the next the faster of the two lines holds.
-
-    References
-    ----------
-    R. Bellman, R. Roth, "Curve fitting by segmented straight lines", J. Amer. Stat. Assoc. 64, 1969.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> jump = np.where(sizes < 2**15, 1e-5 + 1e-9 * sizes, 5e-5 + 1e-10 * sizes)
-    >>> [round(start) for start, *_ in fit_piecewise(sizes, jump).segments]
-    [0, 32768]
+    For every number of stretches the best breakpoints are found by dynamic programming over the measured sizes (R.
+    Bellman, R. Roth, J. Amer. Stat. Assoc. 64, 1969); the number itself by Bayes' information criterion, which takes
+    errors of 3 % for noise. Between the last size of a stretch and the first of the next the faster of the two lines
+    holds.
     """
     count = len(sizes)
     if count < 6:

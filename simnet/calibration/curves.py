@@ -31,18 +31,9 @@ _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """The setting of a curve.
+    """The setting of a curve: a collective as nccl-tests names it, by algorithm and protocol where these were pinned.
 
-    Parameters
-    ----------
-    collective : str
-        As nccl-tests names it.
-    ranks : int
-        Number of ranks P, >= 1.
-    nodes : int
-        Number of their nodes; 0 if not known.
-    algorithm, protocol : str
-        Where they were pinned, else empty.
+    0 `nodes` are not known.
 
     Examples
     --------
@@ -69,16 +60,9 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Time over size.
+    """Time over size: total sizes as of nccl-tests [byte], ascending, medians over repetitions [s], shape (n,).
 
-    Parameters
-    ----------
-    sizes : ndarray of float, shape (n,)
-        Total sizes as nccl-tests counts them [byte], > 0, ascending, without repetition.
-    seconds : ndarray of float, shape (n,)
-        Median over repetitions [s], > 0.
-    cards : int
-        Network cards of a node; 0 if not known.
+    `cards` are the network cards of a node; 0 if not known.
     """
 
     setting: Setting
@@ -92,15 +76,7 @@ class Curve:
 
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
-    """Return the curves of one system, medians over repetitions, in the order of their settings.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load_dataset
-    >>> curves = curves_of(load_dataset("published_plateaus").rows)
-    >>> [str(one.setting) for one in curves]
-    ['all_reduce, 8 ranks on 1 node', 'all_reduce, 16 ranks on 2 nodes']
-    """
+    """Return the curves of one system, medians over repetitions, in the order of their settings."""
     found = []
     for setting, part in setting_groups(rows_on_curves(rows)):
         medians = part.groupby("size")["seconds"].median()
@@ -124,14 +100,7 @@ def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each system in a table, by a name of what differs between them; "" if nothing does.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load_dataset
-    >>> next(iter(split_systems(load_dataset("shaped_gloo").rows)))
-    'link_latency=0.0001, link_bandwidth=12500000.0'
-    """
+    """Return the rows of each system in a table, by a name of what differs between them; "" if nothing does."""
     keys = {name: one for name, one in _condition_columns(rows).items() if one.nunique() > 1}
     if rows["in_place"].fillna(False).nunique() > 1:
         keys["in_place"] = rows["in_place"].fillna(False).astype(str)
@@ -155,18 +124,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     """Return the rows of one side, in place or out of place, whose columns have given values.
 
     Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
-    unit.
-
-    Raises
-    ------
-    InputError
-        If there is no such column or value.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load_dataset
-    >>> len(chosen_rows(load_dataset("shaped_gloo").rows, {"collective": "broadcast"}))
-    100
+    unit. Raises InputError if there is no such column or value.
     """
     for name, value in where.items():
         if name not in rows:
@@ -196,6 +154,6 @@ def _read_quantity(text: str) -> float:
 
 
 def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the columns that tell systems apart and have several values, with these."""
+    """Return the columns that distinguish systems and have several values, with these."""
     values = {name: sorted(one.unique()) for name, one in _condition_columns(rows).items()}
     return {name: found for name, found in values.items() if len(found) > 1}

@@ -5,7 +5,7 @@ seconds per entry, by least squares of relative errors, and corrections at each 
 faster. The interval comes from predictions of every second length from the others, and, for kernels whose time depends
 on the number of selected entries, from other densities. A time is the median of several repetitions.
 
-The kernels are those of torch or CuPy on a GPU, of torch on the processor, or simnet's own. Kernels of codes of indices
+The kernels are those of torch on a GPU or the processor, or simnet's own. Kernels of codes of indices
 and values are simnet's own, timed on the processor at every second length.
 """
 
@@ -14,12 +14,14 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
+from simnet.base.yaml_loader import yaml_text
 from simnet.calibration.device_kernels import LibraryKernels, kernels_of
 from simnet.calibration.encoding_kernels import KernelCall
 from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod
@@ -58,24 +60,11 @@ def measure_device(
     largest: int = GRADIENT_LENGTHS[-1],
     budget: float = 0.25,
 ) -> DeviceProfile:
-    """Measure a device profile.
+    """Measure a device profile with the kernels of a library, by default the best available.
 
-    Parameters
-    ----------
-    library : {"numpy", "torch", "cuda", "cupy"}, optional
-        Whose kernels; by default the best available, see `simnet.calibration.device_kernels.kernels_of`.
-    density : float
-        Share of the entries that is selected, in (0, 1).
-    largest : int
-        The longest gradient, >= 10,000.
-    budget : float
-        Seconds for each method and length, > 0. A length is left out where three calls would take more than ten times
-        that.
-
-    Raises
-    ------
-    InputError
-        If the library is not available, or a parameter is out of range.
+    `density` is the share that is selected, `largest` the longest gradient, `budget` the seconds for each method and
+    length; a length is left out where three calls would take more than ten times that. Raises InputError for what is
+    out of range.
     """
     if not 0 < density < 1:
         raise InputError(f"must be between 0 and 1, got {density}", file="--density")
@@ -200,41 +189,15 @@ def _profile_method(
 
 def profile_yaml(profile: DeviceProfile) -> str:
     """Return a profile as the YAML that `simnet.costs.devices.load_device` reads."""
-    lines = [
-        f"name: {_quote_yaml(profile.name)}",
-        f"device: {_quote_yaml(profile.device)}",
-        f"source: {_quote_yaml(profile.source)}",
-        f"memory_bandwidth: {profile.memory_bandwidth:.3e}",
-        *([f"memory: {profile.memory:.6e}"] if profile.memory else ()),
-    ]
-    side, beside = profile.side_stream, profile.beside_collectives
-    if side is not None:
-        factors = f"compute: {side.compute:.4e}, kernels: {side.kernels:.4e}"
-        lines.append(f"side_stream: {{{factors}, source: {_quote_yaml(side.source)}}}")
-    if beside is not None:
-        lines.append(f"beside_collectives: {{compute: {beside.compute:.4e}, source: {_quote_yaml(beside.source)}}}")
-    lines.append("methods:")
-    for name, method in profile.methods.items():
-        lines += [
-            f"  {_quote_yaml(name) if name == '*' else name}:",
-            f"    launch: {method.launch:.3e}",
-            f"    bytes_per_entry: {method.bytes_per_entry:.4e}",
-            f"    seconds_per_entry: {method.seconds_per_entry:.4e}",
-            f"    low: {method.low:.4e}",
-            f"    high: {method.high:.4e}",
-            f"    known: {method.known}",
-            *([f"    corrections: {_correction_pairs(method.corrections)}"] if method.corrections else ()),
-            f"    source: {_quote_yaml(method.source)}",
-        ]
-    return "\n".join(lines) + "\n"
+    fields = asdict(profile, dict_factory=lambda pairs: {name: _rounded(one) for name, one in pairs if one or one == 0})
+    return yaml_text(fields, width=120)
 
 
-def _quote_yaml(text: str) -> str:
-    return "'" + " ".join(text.split()).replace("'", "''") + "'"
-
-
-def _correction_pairs(corrections: Sequence[tuple[float, float]]) -> str:
-    return f"[{', '.join(f'[{entries:.0f}, {factor:.4f}]' for entries, factor in corrections)}]"
+def _rounded(value: Any) -> Any:
+    """Return numbers with five digits, and texts on one line."""
+    if isinstance(value, float):
+        return float(f"{value:.4e}")
+    return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _median_seconds(kernels: LibraryKernels, call: KernelCall, budget: float) -> float:

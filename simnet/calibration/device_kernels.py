@@ -1,4 +1,4 @@
-"""Kernels of a sparsifier in a library, to be timed: simnet's own, torch's and CuPy's."""
+"""Kernels of a sparsifier in a library, to be timed: simnet's own and torch's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from simnet.base.rng import stream
 from simnet.calibration.encoding_kernels import CODE_SOURCES, KernelCall, encoding_calls
 from simnet.sparsifier_models import selection
 
-Library: TypeAlias = Literal["numpy", "torch", "cuda", "cupy"]
+Library: TypeAlias = Literal["numpy", "torch", "cuda"]
 
-KERNEL_LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda", "cupy")
-"""simnet's own kernels; torch on the processor; torch on a GPU; CuPy on a GPU."""
+KERNEL_LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda")
+"""simnet's own kernels; torch on the processor; torch on a GPU."""
 
 ROW_SEGMENTS = 16
 """Segments that one top-k goes through."""
@@ -28,20 +28,10 @@ ROW_SEGMENTS = 16
 
 @dataclass(frozen=True)
 class LibraryKernels:
-    """The kernels of a library on a device.
+    """The kernels of a library on a device that has `memory` bytes to use.
 
-    Parameters
-    ----------
-    memory : float
-        Bytes that may be used.
-    make : callable
-        Returns, given entries and density, for each method the entries that it processes, and the call.
-    seconds : callable
-        Returns the time of `count` calls one after the other [s].
-    sources : mapping of str
-        Description of the call of each method.
-    on_host : bool
-        Whether the device is the host itself, so that nothing is copied between them.
+    `make` returns, given entries and density, for each method the entries that it processes, and the call; `seconds`
+    the time of several calls one after the other; `sources` describe them. A device `on_host` needs no copies.
     """
 
     device: str
@@ -54,12 +44,12 @@ class LibraryKernels:
 
 
 def kernels_of(library: str | None = None) -> LibraryKernels:
-    """Return the kernels of a library; by default the first of torch on a GPU, CuPy, torch and numpy."""
+    """Return the kernels of a library; by default the first of torch on a GPU, torch and numpy."""
     if library is not None and library not in KERNEL_LIBRARIES:
         raise InputError(
             f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--library"
         )
-    for name in (library,) if library is not None else ("cuda", "cupy", "torch"):
+    for name in (library,) if library is not None else ("cuda", "torch"):
         try:
             return _KERNEL_MAKERS[name]()
         except InputError:
@@ -179,72 +169,6 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
     return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
 
 
-def cupy_kernels(cupy: Any) -> LibraryKernels:
-    """Return the kernels of the module CuPy, on a GPU."""
-
-    def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
-        values = cupy.asarray(stream(0, "device", n).standard_t(3, n).astype(np.float32))
-        k, row, in_row = _entry_counts(n, density)
-        chosen = cupy.sort(cupy.argpartition(cupy.abs(values), n - k)[n - k :])
-        sent, total, copy = values[chosen], cupy.zeros_like(values), cupy.zeros_like(values)
-        half, message = values.astype(np.float16), cupy.empty(2 * k, dtype=np.int32)
-        threshold = float(cupy.abs(sent).min())
-        rows = cupy.resize(values, (ROW_SEGMENTS, row))
-        host = cupy.asnumpy(sent)
-
-        def scatter() -> None:
-            total[chosen] += sent
-
-        def cast() -> None:
-            half[:] = values
-
-        def pack() -> None:
-            message[:k] = sent.view(np.int32)
-            message[k:] = chosen
-
-        return {
-            "topk": (n, lambda: cupy.argpartition(cupy.abs(values), n - k)[n - k :]),
-            "topk_segments": (
-                ROW_SEGMENTS * row,
-                lambda: cupy.argpartition(cupy.abs(rows), row - in_row, axis=1)[:, row - in_row :],
-            ),
-            "scan": (n, lambda: cupy.flatnonzero(cupy.abs(values) >= threshold)),
-            "count": (n, lambda: cupy.count_nonzero(cupy.abs(values) >= threshold)),
-            "norm": (n, lambda: cupy.linalg.norm(values)),
-            "gather": (k, lambda: values[chosen]),
-            "scatter": (k, scatter),
-            "cast": (n, cast),
-            "sum": (n, lambda: cupy.add(copy, values, out=copy)),
-            "pack": (k, pack),
-            "copy_out": (k, lambda: cupy.asnumpy(sent)),
-            "copy_in": (k, lambda: cupy.asarray(host)),
-            "copy": (n, lambda: cupy.copyto(total, values)),
-        }
-
-    sources = {
-        "topk": "cupy.argpartition of the magnitudes",
-        "topk_segments": f"cupy.argpartition of the magnitudes of {ROW_SEGMENTS} rows",
-        "scan": "cupy.flatnonzero of magnitudes at or above a threshold",
-        "count": "cupy.count_nonzero of magnitudes at or above a threshold",
-        "norm": "cupy.linalg.norm in single precision",
-        "gather": "entries taken at ascending indices",
-        "scatter": "sums written at ascending indices",
-        "cast": "float32 written into float16",
-        "sum": "cupy.add of two float32 vectors, in place",
-        "pack": "float32 values and int32 indices copied into one buffer",
-        "copy_out": "cupy.asnumpy, pageable memory",
-        "copy_in": "cupy.asarray of pageable memory",
-        "copy": "cupy.copyto, entries of four bytes",
-    }
-    seconds = event_timer(cupy.cuda.Event, lambda begin, end: float(cupy.cuda.get_elapsed_time(begin, end)))
-    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    version = cupy.cuda.runtime.runtimeGetVersion()
-    library = f"CuPy {cupy.__version__}, CUDA {version // 1000}.{version % 1000 // 10}, timed by events"
-    return LibraryKernels(
-        name, library, float(cupy.cuda.runtime.memGetInfo()[0]), make, seconds, sources, on_host=False
-    )
-
-
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
     """Return the selected ones of n entries, the entries of a segment, and its selected ones; each one at least."""
     row = max(1, n // ROW_SEGMENTS)
@@ -276,21 +200,10 @@ def _torch_there(where: str) -> LibraryKernels:
     return torch_kernels(torch, where)
 
 
-def _cupy_there() -> LibraryKernels:
-    try:
-        import cupy
-    except ImportError:
-        raise InputError("needs CuPy, which is not installed: pip install cupy-cuda12x", file="--library") from None
-    if not cupy.cuda.is_available():
-        raise InputError("CuPy finds no GPU", file="--library")
-    return cupy_kernels(cupy)
-
-
 _KERNEL_MAKERS: dict[str, Callable[[], LibraryKernels]] = {
     "numpy": numpy_kernels,
     "torch": lambda: _torch_there("cpu"),
     "cuda": lambda: _torch_there("cuda"),
-    "cupy": _cupy_there,
 }
 
 

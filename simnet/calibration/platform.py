@@ -7,7 +7,6 @@ collectives from it.
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import as_file, files
@@ -21,24 +20,14 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
-from simnet.base.yaml_loader import YamlDocument, load_yaml_mapping
+from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
 
 MAX_BYTES = 2**16
 """The largest platform file that is read."""
 
 
 class Transport(NamedTuple):
-    """What a transport makes of a network card.
-
-    Parameters
-    ----------
-    efficiency : float
-        Goodput of large messages over the line rate.
-    most : float
-        Maximum goodput of one card [byte/s].
-    latency : float
-        One way, beyond that of InfiniBand, for which NCCL's latencies stand [s].
-    """
+    """A transport: share of a card's rate, most of one card [byte/s], latency beyond InfiniBand's [s]."""
 
     efficiency: float
     most: float
@@ -113,16 +102,9 @@ class _PlatformPart(pydantic.BaseModel):
 
 
 class NodeLink(_PlatformPart):
-    """The link inside a node.
+    """The link inside a node: `memory` for processes of a host, the rate of one device in one direction [byte/s].
 
-    Parameters
-    ----------
-    link : str
-        Its kind; `memory` for processes that exchange through the memory of a host.
-    rate : float
-        Line rate of one device, in one direction [byte/s].
-    switch_reduction : bool
-        Whether switches between the devices reduce (NVLink SHARP).
+    With `switch_reduction`, switches between the devices reduce (NVLink SHARP).
     """
 
     link: Literal["nvlink", "xgmi", "pcie", "memory"]
@@ -131,20 +113,10 @@ class NodeLink(_PlatformPart):
 
 
 class NodeNetwork(_PlatformPart):
-    """The network between nodes.
+    """The network between nodes: a name of `TRANSPORTS`, cards of a node, and the rate of one way of one [byte/s].
 
-    Parameters
-    ----------
-    transport : str
-        A name of `TRANSPORTS`.
-    nics : int
-        Network cards of a node, 1 .. 256.
-    rate : float
-        Line rate of one of them, in one direction [byte/s].
-    device_direct : bool
-        Whether they reach the memory of the devices (GPUDirect RDMA and its like).
-    switch_reduction : bool
-        Whether switches of the network reduce, and the library lets them (SHARP, CollNet).
+    `device_direct` cards reach the memory of the devices (GPUDirect RDMA); with `switch_reduction`, switches of the
+    network reduce, and the library lets them (SHARP, CollNet).
     """
 
     transport: Annotated[str, one_of("transport", TRANSPORTS)]
@@ -160,23 +132,10 @@ class NodeNetwork(_PlatformPart):
 
 
 class Platform(_PlatformPart):
-    """A platform, as its vendor describes it.
+    """A platform, as its vendor describes it; a node ends where the inner link ends, and without `outer` there is one.
 
-    Parameters
-    ----------
-    sources : tuple of str
-        Where its figures are from.
-    devices_per_node : int
-        Devices, or ranks of a host, on a full node; a node ends where the inner link ends.
-    generation : str
-        A name of `GENERATIONS`.
-    library : str
-        The library of the collectives. `rccl` counts as `nccl`; the others count schedules: `openmpi` (from 4.1 on)
-        those of its own tables, `mpi` and `gloo` the fastest.
-    inner : NodeLink
-        The link inside a node.
-    outer : NodeNetwork or None
-        The network between nodes; without it, all ranks are on one node.
+    `devices_per_node` are the devices, or ranks of a host, on a full node. Of libraries, `rccl` counts as `nccl`; the
+    others count schedules: `openmpi` (from 4.1 on) those of its own tables, `mpi` and `gloo` the fastest.
     """
 
     name: _Name
@@ -246,19 +205,6 @@ def _read_platform(path: Path, name: str) -> Platform:
         return Platform.model_validate(read.value)
     except pydantic.ValidationError as error:
         raise validation_refusal(error, name, read) from None
-
-
-def validation_refusal(
-    error: pydantic.ValidationError, file: str | None = None, read: YamlDocument | None = None
-) -> InputError:
-    """Return the first error of validation; `file` is the name that the user gave, `read` its content with lines."""
-    first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] != "value_error" and not isinstance(first["input"], dict):
-        message += f", got {reprlib.repr(first['input'])}"
-    where = ".".join(str(part) for part in first["loc"])
-    line = None if read is None else read.line(first["loc"])
-    return InputError(message, file=file, line=line, field=where or None)
 
 
 def _format_rate(value: float) -> str:

@@ -32,9 +32,7 @@ from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.rank_scaling import CHUNKED_COLLECTIVES, scale_over_ranks
 from simnet.calibration.readers import bus_factor
 from simnet.calibration.step_model import StepModel, fit_step_model
-
-Basis: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
-"""The basis of a prediction: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
+from simnet.evidence.intervals import Basis
 
 Interpolation: TypeAlias = Literal["scaled", "interpolated", "steps", "blended"]
 """How a number of ranks that was not measured is predicted from others; blended is between scaled and steps."""
@@ -45,17 +43,7 @@ Transfer: TypeAlias = Literal["steps", "corrected"]
 
 @dataclass(frozen=True, eq=False)
 class FittedCurve:
-    """A measured curve and its fitted model.
-
-    Parameters
-    ----------
-    shape : Mixture
-        Its time over size.
-    smallest, largest : float
-        Sizes that were measured [byte].
-    count : int
-        How many.
-    """
+    """A measured curve, its fitted model `shape`, the smallest and largest size measured [byte], and how many."""
 
     setting: Setting
     shape: Mixture
@@ -81,18 +69,10 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """Growth of times at the largest size that was measured.
+    """Growth of times at the largest size that was measured [byte], and its power of the size, within 0..1.
 
-    Parameters
-    ----------
-    largest : float
-        That size [byte].
-    power : float
-        Power of the size with which times grow, within 0..1.
-    by_power : float
-        How far that shows bandwidth, within 0..1: not where times hardly grow, fully from a power of 0.4 on.
-    by_bytes : float
-        How far times grow as latency plus bytes do, within 0..1. That continues until a library changes protocol.
+    `by_power` is how far that shows bandwidth: not where times hardly grow, fully from a power of 0.4 on. `by_bytes` is
+    how far times grow as latency plus bytes do, which continues until a library changes protocol. Both are within 0..1.
     """
 
     largest: float
@@ -124,22 +104,11 @@ def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
 class Predictor:
     """Predictions of times from all curves of a system.
 
-    Parameters
-    ----------
-    curve_model : str
-        The model of single curves that cross-validation found best over all of them.
-    interpolation, extrapolation : str
-        How other numbers of ranks are predicted: between those that were measured, and outside them.
-    transfer : str
-        How other collectives are predicted.
-    known : tuple of FittedCurve
-        The curves.
-    steps : StepModel or None
-        The step model, if an algorithm is known for any of the curves.
-    cards : tuple of Cards
-        Possible numbers of network cards of a node, the likeliest, which the step model has, first.
-    each : float
-        Ranks on a node, of the measurements that tell most of the rate out of one.
+    `curve_model` is the model of single curves that cross-validation found best; `interpolation` and `extrapolation`
+    say how other numbers of ranks are predicted, between and outside those measured, `transfer` how other collectives
+    are. `known` are the curves, `steps` is the step model, `cards` the possible numbers of cards of a node, the
+    likeliest, which the step model has, first, `each` the ranks on a node of the measurements that tell most of the
+    rate out of one.
     """
 
     curve_model: str
@@ -383,18 +352,10 @@ def fit_predictor(
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
 ) -> Predictor:
-    """Fit all models of a system to its curves.
+    """Fit all models of a system to its curves; the choices are as of `Predictor`.
 
-    Parameters
-    ----------
-    curve_model, interpolation, transfer, extrapolation : str
-        The choices; see `Predictor`.
-    nccl : bool
-        Whether steps are counted as NCCL does.
-    weights : mapping of Setting to mapping of str to float, optional
-        Models of each curve, with their weights; default: `curve_model` alone.
-    with_steps : bool
-        Without, other collectives are not predicted, which saves time.
+    With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
+    alone). Without `with_steps`, other collectives are not predicted, which saves time.
     """
     chosen = {} if weights is None else weights
     through = {} if weights is None else {"interpolated": 0.0}

@@ -81,22 +81,10 @@ def scale_over_ranks(
     nccl: bool = False,
     cards: float = np.inf,
 ) -> Floats:
-    """Return times [s], shape (n,), of a collective on a number of ranks, from its curves on others.
+    """Return times [s] of total `sizes` [byte], shape (n,), on other numbers of ranks than those of curves.
 
-    Parameters
-    ----------
-    settings, shapes : sequence of Setting, of CurveModel
-        The curves, at least 1.
-    asked : Setting
-        The wanted setting.
-    sizes : ndarray of float, shape (n,)
-        Total sizes [byte].
-    chunked : bool
-        Whether curves compare at the same size per rank.
-    nccl : bool
-        Whether the library is NCCL, which has double trees.
-    cards : float
-        Network cards of a node over which bytes count; see `simnet.calibration.cards`.
+    `settings` and `shapes` are the curves, at least one, `asked` the wanted setting. With `chunked`, curves compare at
+    the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
 
     Examples
     --------

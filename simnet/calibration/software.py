@@ -47,19 +47,7 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class CallPrediction(NamedTuple):
-    """A call in a simulation and its prediction.
-
-    Parameters
-    ----------
-    operation, algorithm : str
-        As of `simnet.schedule.Call`; ``sendrecv`` for messages outside all calls.
-    ranks, nodes : int
-        Participants and their nodes; 0 nodes where not known.
-    nbytes : float
-        Total size [byte].
-    prediction : Prediction or None
-        None if nothing is known: then links alone decide.
-    """
+    """A call in a simulation (``sendrecv``: messages outside all calls) and its prediction, if anything is known."""
 
     operation: str
     algorithm: str
@@ -346,7 +334,7 @@ class CalibratedSoftware:
 
 
 def stack_measured(rows: pd.DataFrame) -> str:
-    """Return the stack of the measured library; empty where rows do not tell it, or tell several.
+    """Return the stack of the measured library; empty where rows name none, or several.
 
     Benchmarks of NCCL, RCCL and simnet tell it; those of MPI do not.
     """
@@ -361,14 +349,14 @@ def raises_eager_limit(profile: str) -> bool:
 
 
 def eager_measured(rows: pd.DataFrame) -> bool:
-    """Return whether rows tell their library, and that its eager limit was above every message."""
+    """Return whether rows name their library, and its eager limit was above every message."""
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
     return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))
 
 
 def stack_of(model: CalibratedCostModel) -> Stack:
-    """Return the stack of a calibrated system: when its library lets go of a send; the rest is in links and curves.
+    """Return the stack of a calibrated system: when a send of its library ends; the rest is in links and curves.
 
     Framing is in the bandwidth of the links, software in the curves. The stack of an unknown library is `ideal`.
     """

@@ -33,7 +33,7 @@ from simnet.base.arrays import Floats
 from simnet.calibration.curves import Setting
 from simnet.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
 from simnet.calibration.platform import GENERATIONS, TRANSPORTS, Platform, StepCounting
-from simnet.calibration.step_counts import count_steps
+from simnet.calibration.step_counts import count_like_nccl, count_steps
 from simnet.calibration.step_model import PARAMETERS, StepModel
 
 HELD_OUT_COUNTS: MappingProxyType[StepCounting, int] = MappingProxyType(
@@ -65,28 +65,14 @@ class _Protocol(NamedTuple):
 
 
 # Constants of NCCL's tuning model, those of ring and tree put together where they are alike.
-_PROTOCOLS: MappingProxyType[str, _Protocol] = MappingProxyType(
-    {
-        "ll": _Protocol(
-            0.5,
-            6.7e-6,
-            MappingProxyType({"nvlink": 0.6e-6, "pcie": 1.0e-6, "net": 2.7e-6}),
-            MappingProxyType({"nvlink": 0.6e-6, "pcie": 1.0e-6, "net": 5.0e-6}),
-        ),
-        "ll128": _Protocol(
-            0.92,
-            14e-6,
-            MappingProxyType({"nvlink": 1.9e-6, "net": 4.0e-6}),
-            MappingProxyType({"nvlink": 1.25e-6, "net": 8.5e-6}),
-        ),
-        "simple": _Protocol(
-            1.0,
-            8.4e-6,
-            MappingProxyType({"nvlink": 3.4e-6, "pcie": 5.7e-6, "net": 14e-6}),
-            MappingProxyType({"nvlink": 4.0e-6, "pcie": 4.0e-6, "net": 14e-6}),
-        ),
-    }
-)
+_LL_INSIDE = {"nvlink": 0.6e-6, "pcie": 1.0e-6}
+_PROTOCOLS = {
+    "ll": _Protocol(0.5, 6.7e-6, _LL_INSIDE | {"net": 2.7e-6}, _LL_INSIDE | {"net": 5.0e-6}),
+    "ll128": _Protocol(0.92, 14e-6, {"nvlink": 1.9e-6, "net": 4.0e-6}, {"nvlink": 1.25e-6, "net": 8.5e-6}),
+    "simple": _Protocol(
+        1.0, 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "net": 14e-6}, {"nvlink": 4.0e-6, "pcie": 4.0e-6, "net": 14e-6}
+    ),
+}
 _SWITCH_LATENCY = MappingProxyType({"inner": 25e-6, "outer": 21e-6})
 _COLLNET_LATENCY = 35e-6
 _COLLNET_SHARE = 0.9
@@ -222,40 +208,48 @@ def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> F
 
 def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, list[tuple[float, float]]]:
     """Return for each algorithm the latency [s] and seconds per byte of each of its protocols."""
-    ranks, collective = setting.ranks, setting.collective
-    if collective in ("alltoall", "sendrecv"):
+    if setting.collective in ("alltoall", "sendrecv"):
         return {"peers": [_peer_cost(platform, setting, nodes)]}
-    share = (ranks - 1) / ranks
-    moved = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "broadcast": 1.0, "reduce": 1.0}
-    if collective not in moved:
+    if setting.collective not in SPECIFIED_COLLECTIVES:
         return {}
-    per_node, depth = ranks / nodes, math.ceil(math.log2(nodes))
-    inner = platform.inner_rate()
+    # Over one card all bytes of a node are counted.
+    ring, *trees = count_like_nccl(setting.collective, "", setting.ranks, nodes, cards=1)
+    per_node, inner = setting.ranks / nodes, platform.inner_rate()
     outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
     link, far = _link_kind(platform), _extra_latency(platform)
-    steps = 2 * (ranks - 1) if collective == "all_reduce" else ranks - 1
-    between = 0 if nodes == 1 else min(2 * nodes, steps) if collective == "all_reduce" else nodes - 1
-    ways: dict[str, list[tuple[float, float]]] = {"ring": []}
     protocols = _protocols(platform, setting, nodes)
-    for one, most in protocols:
-        latency = one.base + (steps - between) * one.ring[link] + between * (one.ring["net"] + far)
-        ways["ring"].append((latency, moved[collective] / min(one.share * min(inner, outer), most)))
-    if collective != "all_reduce":
-        return ways
-    ways["tree"] = []
-    sent = 1.0 if nodes == 2 else 2.0
-    slope = max(2.0 / inner if per_node > 1 else 0.0, sent / outer) / _TREE_SHARE
-    for one, most in protocols:
-        latency = one.base + 2 * ((per_node - 1) * one.tree[link] + depth * (one.tree["net"] + far))
-        ways["tree"].append((latency, max(slope / one.share, 2.0 / most)))
-    simple = setting.protocol.casefold() in ("", "simple")
-    if platform.outer is not None and platform.outer.switch_reduction and nodes > 1 and simple:
-        # The vector leaves a node once and comes back once, in one step of the network.
-        ways["collnet"] = [(_COLLNET_LATENCY, max(2.0 / inner if per_node > 1 else 0.0, 1.0 / outer) / _COLLNET_SHARE)]
-    switch = GENERATIONS[platform.generation].switch
-    if platform.inner.switch_reduction and switch and per_node > 1 and simple:
-        latency = _SWITCH_LATENCY["inner"] + 2 * depth * (_SWITCH_LATENCY["outer"] + far)
-        ways["nvls" if nodes == 1 else "nvlstree"] = [(latency, max(1 / (inner * switch), sent / outer))]
+    # Of an all-gather or reduce-scatter NCCL's tuning model has one step between nodes less.
+    between = ring.outer if trees else min(ring.outer, nodes - 1)
+    within, moved = ring.inner + ring.outer - between, ring.inner_bytes + ring.outer_bytes
+    ways = {
+        "ring": [
+            (
+                one.base + within * one.ring[link] + between * (one.ring["net"] + far),
+                moved / min(one.share * min(inner, outer), most),
+            )
+            for one, most in protocols
+        ]
+    }
+    inside = 2.0 / inner if per_node > 1 else 0.0
+    for tree in trees:
+        sent = 1.0 if nodes == 2 else 2.0
+        slope = max(inside, sent / outer) / _TREE_SHARE
+        ways["tree"] = [
+            (
+                one.base + tree.inner * one.tree[link] + tree.outer * (one.tree["net"] + far),
+                max(slope / one.share, 2.0 / most),
+            )
+            for one, most in protocols
+        ]
+        if setting.protocol.casefold() not in ("", "simple"):
+            continue
+        if platform.outer is not None and platform.outer.switch_reduction and nodes > 1:
+            # The vector leaves a node once and comes back once, in one step of the network.
+            ways["collnet"] = [(_COLLNET_LATENCY, max(inside, 1.0 / outer) / _COLLNET_SHARE)]
+        switch = GENERATIONS[platform.generation].switch
+        if platform.inner.switch_reduction and switch and per_node > 1:
+            latency = _SWITCH_LATENCY["inner"] + tree.outer * (_SWITCH_LATENCY["outer"] + far)
+            ways["nvls" if nodes == 1 else "nvlstree"] = [(latency, max(1 / (inner * switch), sent / outer))]
     return ways
 
 

@@ -1,22 +1,15 @@
-"""Steps and bytes of a collective, counted from the schedule of its algorithm.
+"""Steps and bytes of a collective, counted from the schedule of its algorithm, or as NCCL does.
 
-A step model has a few parameters of the machine (latency of a step, seconds per byte, seconds per byte reduced) and
-counts each in the schedule. So parameters fitted on an all-reduce of 8 ranks predict an all-gather of 16. Steps between
-nodes and inside a node count apart.
+A step model has a few parameters of the machine and counts each in the schedule, so that parameters fitted on an
+all-reduce of 8 ranks predict an all-gather of 16. Steps between nodes and inside a node count apart. Of NCCL, a *ring*
+passes chunks around; a *tree*, for all-reduce, is a chain inside each node and a double binary tree between nodes;
+*peers*, for all-to-all, are messages from each rank to each other, of which those to other nodes count where there are
+any; a *pair*, for send-receive, is one from each rank to the next; the *switch* reduces inside an NVLink domain
+(SHARP).
 
-Of NCCL: a *ring* passes chunks around. A *tree*, for all-reduce, is a chain inside each node and a double binary tree
-between nodes. *Peers*, for all-to-all, are messages from each rank to each other, of which those to other nodes count
-where there are any; a *pair*, for send-receive, is one from each rank to the next. The *switch* reduces and copies
-all-reduces inside an NVLink domain (NVLink SHARP).
-
-References
-----------
-A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. NVIDIA, NCCL,
-``src/graph/tuning.cc``: latencies and bandwidths by algorithm and protocol, from which NCCL chooses. P. Sanders,
-J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35,
-2009. J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", TPDS
-8, 1997. R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA
-19, 2005: recursive halving, Bruck's all-to-all for short messages.
+References: A. Alexandrov et al., "LogGP", SPAA 1995; NVIDIA, NCCL, ``src/graph/tuning.cc``; P. Sanders, J. Speck,
+J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009;
+J. Bruck et al., TPDS 8, 1997; R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19, 2005.
 """
 
 from __future__ import annotations
@@ -45,19 +38,9 @@ AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 class StepCount(NamedTuple):
     """Counts of an algorithm for a size of one byte.
 
-    Parameters
-    ----------
-    inner, outer : float
-        Steps inside a node, and between nodes.
-    inner_bytes, outer_bytes : float
-        Bytes on the critical path inside a node, and between nodes: out of the busiest node, or, as NCCL counts, over
-        one of the network cards that the ranks of a node share.
-    reduced : float
-        Bytes that a rank reduces.
-    peers : float
-        Ranks to which each rank opens a connection: those on other nodes, or, on one node, all others.
-    kind : str
-        Shape of the algorithm: a schedule of `simnet.collectives` counts as ``ring``.
+    Steps and bytes on the critical path `inner`, inside a node, and `outer`, between nodes: out of the busiest node, or
+    over one of the cards that the ranks of a node share. `reduced` bytes of a rank; `peers` to which each rank opens a
+    connection; `kind`, the shape of the algorithm, ``ring`` for a schedule of `simnet.collectives`.
     """
 
     inner: float
@@ -148,22 +131,13 @@ def _neighbour_rounds(ranks: int) -> Iterable[Round]:
 def count_like_nccl(
     collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
 ) -> tuple[StepCount, ...]:
-    """Return NCCL's own counts for the algorithms that it may choose.
+    """Return NCCL's own counts for the algorithms that it may choose, or for the pinned `algorithm`.
 
     A chunk crosses the network once per node on its way; all other steps are inside nodes. Trees are pipelined: their
     bytes do not grow with their depth. With two nodes, each half of the vector crosses the network once each way along
-    the double tree; with more, an inner node of a tree sends up and down.
-
-    Parameters
-    ----------
-    collective, algorithm : str
-        The collective, and the pinned algorithm, if any.
-    ranks, nodes : int
-        0 nodes, not known, count as a node for each rank.
-    switch : bool
-        Whether switches inside a node reduce.
-    cards : float
-        Network cards of a node, >= 1, each with a ring of its own; infinite if each rank has one.
+    the double tree; with more, an inner node of a tree sends up and down. 0 `nodes`, not known, are a node for each
+    rank; with `switch`, switches inside a node reduce; `cards` are those of a node, >= 1, each with a ring of its own,
+    infinite for one per rank.
 
     Examples
     --------
@@ -171,10 +145,6 @@ def count_like_nccl(
     (26, 4, 0.0, 0.234375)
     >>> count_like_nccl("all_reduce", "ring", 16, 2, cards=1)[0].outer_bytes
     1.875
-    >>> count_like_nccl("all_gather", "", 8, 1)[0][:4]
-    (7, 0, 0.875, 0.0)
-    >>> [one.kind for one in count_like_nccl("all_reduce", "", 8, 1, switch=True)]
-    ['ring', 'tree', 'switch']
     """
     many = nodes or ranks
     each = ranks / many

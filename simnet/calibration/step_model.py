@@ -117,21 +117,9 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class StepModel:
-    """A fitted step model.
+    """A fitted step model: `values` of `PARAMETERS`, and the standard `errors` of their logarithms.
 
-    Parameters
-    ----------
-    nccl : bool
-        Whether steps are counted as NCCL does.
-    values : tuple of float
-        The parameters, in the order of `PARAMETERS`.
-    errors : tuple of float
-        Standard errors of their logarithms; near those of typical values where the data do not tell, see
-        `undetermined_parameters`.
-    switch : bool
-        Whether switches inside a node reduce.
-    cards : float
-        Network cards of a node over which bytes count; see `simnet.calibration.cards`.
+    With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
     """
 
     nccl: bool
@@ -153,18 +141,12 @@ class StepModel:
             return None
         counts, powers = _way_table(ways, self.nccl, setting.protocol)
         times = _term_times(np.log(self.values), counts, powers, asked).sum(axis=2)
-        return dict(zip(self._names(ways, setting), times.T, strict=True))
-
-    def weights(self, setting: Setting, nbytes: float) -> dict[str, dict[str, float]]:
-        """Return the elasticity (% per %) of each algorithm's time to each parameter, by algorithm and parameter."""
-        ways = count_steps(setting, self.nccl, self.switch, self.cards)
-        if not ways:
-            return {}
-        counts, powers = _way_table(ways, self.nccl, setting.protocol)
-        terms = _term_times(np.log(self.values), counts, powers, np.array([nbytes]))[0]
-        shares = np.einsum("wt,wtp->wp", terms / terms.sum(axis=1, keepdims=True), powers)
-        names = self._names(ways, setting)
-        return {one: dict(zip(_NAMES, row, strict=True)) for one, row in zip(names, shares.tolist(), strict=True)}
+        names = [
+            f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
+            for number, one in enumerate(ways)
+            for protocol in _protocols(one, self.nccl, setting.protocol)
+        ]
+        return dict(zip(names, times.T, strict=True))
 
     def as_if(self, cards: float, each: float) -> StepModel:
         """Return the model for nodes of so many cards, from the same measurements of `each` ranks on a node."""
@@ -172,13 +154,6 @@ class StepModel:
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)
         return replace(self, values=tuple(values), cards=cards)
-
-    def _names(self, ways: Sequence[StepCount], setting: Setting) -> list[str]:
-        return [
-            f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
-            for number, one in enumerate(ways)
-            for protocol in _protocols(one, self.nccl, setting.protocol)
-        ]
 
 
 def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_RANK) -> StepModel | None:

@@ -15,16 +15,16 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.calibration import cards, measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import cost_model_yaml
-from simnet.calibration.crossval import MIXTURE_NAME, HeldOut, ModelChoice, choose_models
+from simnet.calibration.crossval import MIXTURE_NAME, ModelChoice, choose_models
 from simnet.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
 from simnet.calibration.jitter import LEAST_REPETITIONS, fit_links, repeated_calls
-from simnet.calibration.predictor import Basis
 from simnet.calibration.readers.facts import LogFacts, constant_facts
 from simnet.calibration.readers.folders import read_logs
 from simnet.calibration.readers.tables import LogProblem
 from simnet.calibration.software import eager_measured, stack_measured, stack_of
 from simnet.calibration.step_model import PARAMETERS, undetermined_parameters
 from simnet.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
+from simnet.evidence.intervals import Basis, HeldOut
 
 MAX_CURVES = 1000
 """The most curves that are fitted at once."""
@@ -39,24 +39,9 @@ MAX_SIZES = 10_000
 class Calibration:
     """A calibration, to be written and shown.
 
-    Parameters
-    ----------
-    cost_model : CalibratedCostModel
-        The result.
-    chosen : ModelChoice
-        The results of cross-validation.
-    rows : int
-        Rows of the logs that were used.
-    problems : tuple of str
-        Problems of the logs, and rows left out, each with file and line.
-    mixed : mapping of str to list of str
-        Columns that tell systems apart, but of which several values were put together.
-    links : FittedLinks, optional
-        The network in the file.
-    logged_stack : str
-        The stack of the library that the logs name; empty if they do not.
-    repetitions : int
-        Repetitions of single calls in the logs, for the fit of jitter.
+    `rows` of the logs were used, `problems` are those of the logs, `mixed` columns tell systems apart but were put
+    together. `links` is the network in the file, `logged_stack` the stack that the logs name, `repetitions` those of
+    single calls.
     """
 
     cost_model: CalibratedCostModel
@@ -248,29 +233,11 @@ def calibrate_logs(
     coverage: float,
     stack: str | None = None,
 ) -> Calibration:
-    """Read logs and fit a cost model to them.
+    """Read logs (files, folders, or names of shipped measurements) and fit a cost model to them.
 
-    Parameters
-    ----------
-    logs : sequence of str
-        Files, folders, or names of shipped measurements.
-    where : mapping of str to str
-        Values by column that rows must have.
-    facts : Facts or mapping
-        Facts that the logs lack.
-    in_place : bool
-        Whether times in place are taken rather than those out of place.
-    topology : Placement, optional
-        The topology of the ranks.
-    coverage : float
-        Share of measurements that intervals shall hold.
-    stack : str, optional
-        The transport stack of the library; default: that of the logs.
-
-    Raises
-    ------
-    InputError
-        If a log cannot be read, or nothing, or too much, is left to calibrate on.
+    Rows have the values of `where` by column; `facts` are what the logs lack; times are in place or out of place;
+    `topology` places the ranks; intervals hold a `coverage` of measurements; `stack` stands in place of that of the
+    logs. Raises InputError if a log cannot be read, or nothing, or too much, is left to calibrate on.
     """
     known = facts if isinstance(facts, LogFacts) else constant_facts(facts)
     parts = [read_rows(log, known) for log in logs]

@@ -40,15 +40,7 @@ class Placement(NamedTuple):
 
 
 class FittedLinks(NamedTuple):
-    """Links with latencies [s] and bandwidths [byte/s].
-
-    Parameters
-    ----------
-    parameters : dict
-        By the name of the family, the arguments of its builder in `simnet.topologies`.
-    undetermined : tuple of str
-        Parameters of steps that the data do not determine, so that a typical value stands for them.
-    """
+    """Arguments of a builder in `simnet.topologies` by its name [s], [byte/s], and parameters that data leave open."""
 
     parameters: dict[str, dict[str, int | float]]
     undetermined: tuple[str, ...]

@@ -162,7 +162,7 @@ def calibrate_device(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The device profile to write, YAML.")],
     library: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose kernels: numpy, torch, cuda, cupy; default: the best that is there."),
+        typer.Option(metavar="NAME", help="Whose kernels: numpy, torch, cuda; default: the best that is there."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call the device; default: the name of the file.")] = None,
     density: Annotated[float, typer.Option(help="Share of the entries that is selected.")] = 0.1,

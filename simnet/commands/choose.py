@@ -138,7 +138,7 @@ class Answer:
     ] = None
     export: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="NAME.json: policy table for run time; NAME.csv: NCCL tuner table."),
+        typer.Option(metavar="FILE", help="NAME.json: policy table for run time."),
     ] = None
     ratios: Annotated[
         str | None,
@@ -181,24 +181,16 @@ def choose(
     if decision:
         _show(_answered(request), answer.json_)
         return
-    of_messages = answer.export is not None and answer.export.suffix == ".csv"
-    refuse_ignored(request, decision=False, table=answer.export is not None and not of_messages, tuner=of_messages)
+    refuse_ignored(request, decision=False, table=answer.export is not None)
     problem = problem_of(request, over=method.simulate and answer.map_ is not None)
     if answer.map_ is not None:
         _refuse_sampled(problem, method, "--map")
         _map(problem, answer, simulated=method.simulate and scenario is None)
-    elif answer.export is not None and of_messages:
-        _tuner(problem, links.fabric, answer.export, answer.force)
     elif answer.export is not None:
         if answer.ratios is not None and job.density is not None:
             raise InputError("is either --density or --ratios", file="simnet choose")
         _refuse_sampled(problem, method, "--export")
-        made = (
-            _table(problem, answer, answer.export, method.seed or 0)
-            if links.fabric is None
-            else _fabric_table(problem, links.fabric, job.workers, answer, answer.export, method.seed or 0)
-        )
-        _write_table(made, answer.export, answer.force)
+        _write_table(_table(problem, answer, answer.export, method.seed or 0), answer.export, answer.force)
 
 
 def _answered(request: ChooseRequest) -> ChooseAnswer:
@@ -224,16 +216,14 @@ def _refuse_unused(answer: Answer) -> None:
     """Refuse options of an answer that is not asked for."""
     if answer.map_ is not None and answer.export is not None:
         raise InputError("is either --map or --export", file="simnet choose")
-    if answer.export is not None and answer.export.suffix not in (".json", ".csv"):
-        raise InputError(f"must end with .json or .csv, got {answer.export.name!r}", file="--export")
-    table = answer.export is not None and answer.export.suffix == ".json"
+    if answer.export is not None and answer.export.suffix != ".json":
+        raise InputError(f"must end with .json, got {answer.export.name!r}", file="--export")
     a_file = answer.map_ is not None or answer.export is not None
-    grid = {"--range": answer.range_, "--cells": answer.cells}
     options.only("--map", answer.map_ is not None, {"--out": answer.out})
+    grid = {"--range": answer.range_, "--cells": answer.cells}
     options.only("--map or --export", a_file, {**grid, "--force": answer.force})
     options.only("a decision, not for --map or --export", not a_file, {"--json": answer.json_})
-    options.only("--export NAME.json", table, {"--ratios": answer.ratios, "--weights": answer.weights})
-    options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
+    options.only("--export", answer.export is not None, {"--ratios": answer.ratios, "--weights": answer.weights})
 
 
 def _show(found: ChooseAnswer, json_: bool) -> None:
@@ -309,41 +299,6 @@ def _table(problem: Problem, answer: Answer, path: Path, seed: int) -> PolicyTab
         )  # fmt: skip
 
 
-def _fabric_table(
-    problem: Problem, file: Path, workers: int | None, answer: Answer, path: Path, seed: int
-) -> PolicyTable:
-    """Make a policy table of a calibrated cluster, by workers, density and parameters."""
-    from simnet.base.writing import refuse_existing
-    from simnet.calibration import load_cost_model
-    from simnet.studies.choosing import fabric_policy, maps
-
-    refuse_existing([path], answer.force)
-    density = "is not for --fabric, whose table goes over density: give --range density=LOW:HIGH"
-    for option, given in (("--ratios", answer.ratios), ("--weights", answer.weights)):
-        if given is not None:
-            raise InputError(density, file=option)
-    ranges = _ranges(answer, ("workers", "density", "model"), "the policy table of a fabric")
-    if workers is not None and "workers" in ranges:
-        raise InputError("is either --workers or --range workers", file="simnet choose")
-    cells = answer.cells or 24
-    counts = [workers] if workers is not None else []
-    if "workers" in ranges:
-        counts = maps.axis("workers", ranges.pop("workers"), cells).values.astype(int).tolist()
-    ends = {maps.AXES[name].field: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
-    with terminal.progress("policy table"):
-        table = fabric_policy.make(problem, load_cost_model(file), counts, ends, cells=cells, seed=seed)
-    if left := fabric_policy.left_out(problem):
-        terminal.say(f"Not weighed, as their algorithm was not measured by its name: {', '.join(left)}", err=True)
-    known = table.measured
-    assert known is not None, "a table of a fabric says what it rests on"
-    if known.share < 1:
-        said = f"warning: {100 * (1 - known.share):.3g} % of the cells rest on what was not measured"
-        typer.echo(f"{said}; the file lists all {len(known.beyond)} of:", err=True)
-        for one in known.beyond[:3]:
-            typer.echo(f"  {one}", err=True)
-    return table
-
-
 def _write_table(table: PolicyTable, path: Path, force: bool) -> None:
     """Write a policy table, and say what stands in it."""
     from simnet.base.writing import write_new
@@ -352,13 +307,12 @@ def _write_table(table: PolicyTable, path: Path, force: bool) -> None:
     _say_shares(table.shares(), "table")
     lost = table.regret
     assert lost is not None, "a table that was just made says what it loses"
-    density = "" if "density" in table.axes else f", the density at {100 * lost.same_density:.1f} %"
     terminal.say(
         f"At {lost.points:,} random points the table is {100 * lost.mean:.2g} % slower than the exact choice on "
-        f"average, {100 * lost.worst:.3g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %"
-        f"{density}."
+        f"average, {100 * lost.worst:.3g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %, "
+        f"the density at {100 * lost.same_density:.1f} %."
     )
-    terminal.say(f"Written: {path}, by {', '.join(table.axes)}")
+    terminal.say(f"Written: {path}, by latency, bandwidth")
 
 
 def _say_shares(shares: Mapping[str, float], where: str) -> None:
@@ -378,31 +332,6 @@ def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
         if name not in axes:
             raise InputError(f"{name} is no axis of {what}; {suggest_names(name, axes)}", file="--range")
     return found
-
-
-def _tuner(problem: Problem, fabric: Path | None, path: Path, force: bool) -> None:
-    """Write what NCCL's example tuner plugin reads, and say what is not in it."""
-    from simnet.base.writing import refuse_existing, write_new
-    from simnet.calibration import load_cost_model
-    from simnet.studies.choosing import fabric_tuner, tuner
-
-    refuse_existing([path], force)
-    if fabric is not None:
-        tuning = fabric_tuner.by_fabric(load_cost_model(fabric), int(problem.point.workers), problem.title)
-    else:
-        if not problem.varies:
-            raise InputError(f"cannot be made of what is {problem.method}", file="--export")
-        tuning = tuner.by_links(problem.point, problem.title)
-    write_new({path: tuning.csv()}, force)
-    for one in tuning.ranges("allreduce") if "allreduce" in tuning.times else ():
-        told = tuning.row("allreduce", one).said()
-        terminal.say(f"all-reduce from {one.first:>14,} B: {one.way.algorithm}, {one.way.protocol}; {told}")
-    for note in tuning.notes:
-        terminal.say(note, err=True)
-    for collective, names in tuning.undetermined().items():
-        said = f"warning: {collective}: the measurements do not determine {', '.join(names)}, on which its rows rest"
-        typer.echo(f"{said}; typical values of NCCL stand for them", err=True)
-    terminal.say(f"Written: {path}; read by NCCL's example tuner plugin where NCCL_TUNER_CONFIG_FILE says so")
 
 
 def _weights(text: str | None) -> ObjectiveWeights | None:

@@ -36,15 +36,14 @@ def predict(
 ) -> None:
     """Predict the time of a collective from a fabric file or a specification alone, with its interval."""
     from simnet.calibration import cost_model_of
-    from simnet.evidence.chances import corrected_prediction
 
     loaded = cost_model_of(fabric)
     loaded.refuse_unknown(algorithm, protocol)
     nbytes = options.quantity(size, "--size", units.size)
     assert nbytes is not None
-    found = corrected_prediction(
-        loaded.predict(collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict)
-    )
+    found = loaded.predict(
+        collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
+    ).corrected()
     if json_:
         typer.echo(json.dumps(found._asdict() | units.interval_figures(found.low, found.high), indent=2))
         return

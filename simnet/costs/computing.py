@@ -32,17 +32,7 @@ _CHIPS = 3
 
 
 class ChipPeaks(NamedTuple):
-    """A chip by its vendor's data sheet.
-
-    Parameters
-    ----------
-    precision : {"fp32", "tf32", "fp16", "bf16"}
-        The usual one in training.
-    peaks : dict of str to float
-        Operations per second by precision.
-    source : str
-        Where the peaks come from.
-    """
+    """A chip by its vendor's data sheet: operations per second by precision, and the usual one in training."""
 
     name: str
     kind: Literal["gpu", "cpu"]
@@ -52,18 +42,9 @@ class ChipPeaks(NamedTuple):
 
 
 class PassTime(NamedTuple):
-    """Time of a forward and backward pass of a batch, and how it is known.
+    """Time of a forward and backward pass of a batch with the ends of its interval [s], and how it is `known`.
 
-    Parameters
-    ----------
-    seconds, low, high : float
-        The time and the ends of its interval [s]; all equal where there is none.
-    batch : float
-        Samples; 0 where the source does not state it.
-    known : {"measured", "scaled", "estimated"}
-        Measured at this batch, scaled from another batch, or estimated from operations.
-    source : str
-        Where the time comes from, and what was assumed.
+    A batch of 0 was not stated. It is measured at this batch, scaled from another, or estimated from operations.
     """
 
     model: str
@@ -134,17 +115,8 @@ def pass_time(
 ) -> PassTime:
     """Return the time of a forward and backward pass of a model on a device.
 
-    Parameters
-    ----------
-    batch : float, optional
-        Samples of a worker in an iteration; default: that of the source.
-    precision : {"fp32", "tf32", "fp16", "bf16"}, optional
-        Default: the usual one on the chip.
-
-    Raises
-    ------
-    ValueError
-        If nothing says how long it takes.
+    `batch` are the samples of a worker in an iteration, by default those of the source, `precision` by default the
+    usual one on the chip. Raises ValueError if nothing says how long it takes.
 
     Examples
     --------
@@ -152,8 +124,6 @@ def pass_time(
     >>> found = pass_time(load_model("gpt2"), load_device("h100-torch2.6"))
     >>> found.seconds, found.batch, found.precision, found.known
     (0.21633, 64, 'bf16', 'measured')
-    >>> pass_time(load_model("gpt2"), load_device("h100-torch2.6"), batch=16).known
-    'scaled'
     """
     chip = known_chips().get(device.chip)
     if chip is None:

@@ -9,23 +9,11 @@ from numpy.typing import NDArray
 
 
 class DeviceOp(NamedTuple):
-    """An operation of a device: launches of one kernel.
+    """An operation of a device: launches of one kernel, a method of its profile, each over segments of entries.
 
-    Parameters
-    ----------
-    method : str
-        A method of the device profile.
-    entries : float or ndarray, shape (P,)
-        Entries of one launch, the same at every worker or one number each. A worker with no entries launches nothing.
-    launches : int
-        Number of equal launches.
-    before : int
-        Round of the exchange's schedule that a worker enters afterwards: 0 for work before the first message, the
-        number of rounds for work after the last one.
-    segments : int
-        Segments of so many entries in one launch.
-    instead : tuple of DeviceOp
-        Passes that replace it where a device profile lacks the method, before the same round.
+    Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
+    is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
+    replace the kernel where a device profile lacks it.
 
     Examples
     --------

@@ -71,14 +71,15 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, MinLen
 from numpy.typing import NDArray
 
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
-from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown
+from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, Slowdown
 from simnet.base.reading import read_text
 from simnet.costs.device_ops import DeviceOp, Kernel
 
@@ -118,10 +119,19 @@ KERNEL_METHODS = (
 Provenance: TypeAlias = Literal["measured", "scaled", "estimated", "not stated"]
 """How figures are known: measured there, scaled from a relative, or estimated; of older files nothing is known."""
 
+_Seconds: TypeAlias = Annotated[float, Ge(0), Le(MOST_SECONDS)]
+_Bytes: TypeAlias = Annotated[float, Ge(0), Le(MOST_BYTES)]
+_Positive: TypeAlias = Annotated[float, Gt(0), Le(1e18)]
+
+FilledText: TypeAlias = Annotated[str, MinLen(1)]
+"""A text that says something."""
+
 IntervalEnd: TypeAlias = Literal["low", "high"]
 """An end of the interval of a time."""
 
 _LARGEST_FILE = 1_000_000
+# Of files, whose fields pydantic checks.
+_STRICT = {"extra": "forbid", "strict": True, "str_strip_whitespace": True, "allow_inf_nan": False}
 _ANY = "*"
 _MADE_OF = {"topk_segments": "topk", "topk_layer": "topk", "count": "scan"}
 # Bytes read and written for each entry, of four bytes and with indices of four.
@@ -133,25 +143,11 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 @dataclass(frozen=True)
 class KernelMethod:
-    """Cost of one kernel.
+    """Cost of one kernel: seconds of each launch, bytes streamed for each entry by all passes, seconds for each.
 
-    Parameters
-    ----------
-    launch : float
-        Seconds of each launch, whatever its length, >= 0.
-    bytes_per_entry : float
-        Bytes streamed for each entry by all passes, >= 0.
-    source : str
-        Where the figures come from.
-    seconds_per_entry : float
-        Seconds for each entry in addition, >= 0: of a kernel that memory does not bind.
-    low, high : float
-        Factors of the interval of the time, 0 < low <= 1 <= high.
-    known : {"measured", "scaled", "estimated", "not stated"}
-        How the figures are known.
-    corrections : tuple of (float, float)
-        Entries, ascending, and the factor on the time of launches over as many, as caches cause it; interpolated over
-        the logarithm of entries, constant beyond the ends.
+    The time lies between `low` and `high` times that, 0 < low <= 1 <= high. `corrections` are entries, ascending, and
+    the factor on launches over as many, as caches cause it: interpolated over the logarithm of entries, constant
+    beyond.
 
     Raises
     ------
@@ -159,14 +155,16 @@ class KernelMethod:
         If `low` and `high` are not on either side of 1, or corrections are not > 0 or do not ascend.
     """
 
-    launch: Seconds
-    bytes_per_entry: Size
-    source: str
-    seconds_per_entry: Seconds = 0.0
+    __pydantic_config__ = _STRICT
+
+    launch: _Seconds
+    bytes_per_entry: _Bytes
+    source: FilledText
+    seconds_per_entry: _Seconds = 0.0
     low: Slowdown = 1.0
     high: Slowdown = 1.0
     known: Provenance = "not stated"
-    corrections: tuple[tuple[float, float], ...] = ()
+    corrections: tuple[tuple[_Positive, _Positive], ...] = ()
 
     def __post_init__(self) -> None:
         entries = [0.0, *(entries for entries, _ in self.corrections), math.inf]
@@ -178,57 +176,31 @@ class KernelMethod:
 
 @dataclass(frozen=True)
 class SideStreamSlowdown:
-    """Slow-down of the backward pass and of exchange kernels that run at the same time on a stream of their own.
+    """Factors on the backward pass and on exchange kernels on a stream of their own while both run, > 0."""
 
-    Parameters
-    ----------
-    compute, kernels : float
-        Factors on the times of the backward pass and of the kernels while both run, > 0.
-    source : str
-        Where the two figures come from.
-    """
+    __pydantic_config__ = _STRICT
 
     compute: Slowdown
     kernels: Slowdown
-    source: str
+    source: FilledText
 
 
 @dataclass(frozen=True)
 class CollectiveSlowdown:
-    """Slow-down of passes while a collective of NCCL runs: the backward pass, and in sharded steps both passes.
+    """Factor on passes while a collective of NCCL runs, > 0; sharded steps, of both passes, take less than 1 as 1."""
 
-    Parameters
-    ----------
-    compute : float
-        Factor on the time of passes meanwhile, > 0; sharded steps take less than 1 as 1.
-    source : str
-        Where the figure comes from.
-    """
+    __pydantic_config__ = _STRICT
 
     compute: Slowdown
-    source: str
+    source: FilledText
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """The kernels of a device and their costs.
+    """The kernels of a device and their costs, by name; ``"*"`` stands for every method that is not listed.
 
-    Parameters
-    ----------
-    name, device, source : str
-        Its name, the device, and where the figures come from.
-    memory_bandwidth : float
-        Bytes per second, > 0.
-    methods : mapping of str to Method
-        By name; ``"*"`` stands for every method that is not listed.
-    side_stream : SideStream, optional
-        How exchange kernels run during the backward pass; without it they wait for the only stream.
-    beside_collectives : BesideCollectives, optional
-        What collectives of NCCL cost the passes; nothing when omitted.
-    memory : float
-        Bytes of memory; 0 if not known.
-    chip : str
-        As `simnet.costs.computing` names it, for times of passes; empty if not known.
+    Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is what collectives of NCCL
+    cost the passes. `memory` bytes and the `chip`, as `simnet.costs.computing` names it, may not be known (0, "").
 
     Examples
     --------
@@ -237,26 +209,23 @@ class DeviceProfile:
     array([0.00401, 0.00401])
     """
 
-    name: str
-    device: str
-    source: str
-    memory_bandwidth: Bandwidth
+    __pydantic_config__ = _STRICT
+
+    name: FilledText
+    device: FilledText
+    source: FilledText
+    memory_bandwidth: Annotated[float, Gt(0), Le(MOST_RATE)]
     methods: Mapping[str, KernelMethod]
     side_stream: SideStreamSlowdown | None = None
     beside_collectives: CollectiveSlowdown | None = None
-    memory: Size = 0.0
+    memory: _Bytes = 0.0
     chip: str = ""
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
-        """Return the time of the kernels, one after the other, at each worker [s], shape (P,).
+        """Return the time of kernels, one after the other, at each worker [s], shape (P,), or an end of its interval.
 
-        `end` asks for an end of the interval in place of the time itself.
-
-        Raises
-        ------
-        ValueError
-            If the profile lacks a method, `workers` is < 1, or a kernel's entries, launches or segments are negative,
-            not finite, or not one or P numbers.
+        Raises ValueError if the profile lacks a method, or workers, entries, launches or segments are not as they must
+        be.
         """
         if workers < 1:
             raise ValueError(f"workers must be >= 1, got {workers}")
@@ -353,26 +322,14 @@ def usable_devices() -> dict[str, DeviceProfile]:
 def load_device(name_or_path: str | Path) -> DeviceProfile:
     """Return the device profile of this name, or from this file.
 
-    Parameters
-    ----------
-    name_or_path : str or Path
-        One of `device_names` or `DEVICE_ALIASES`, or the path of a YAML file; a string with a directory or the ending
-        ``.yaml`` or ``.yml`` is a path.
-
-    Raises
-    ------
-    ValueError
-        If there is no profile of this name, or what is registered under it returns none.
-    InputError
-        If the file cannot be read, is no YAML, or a field of it is missing, unknown or out of range.
+    A name is one of `device_names` or `DEVICE_ALIASES`; a string with a directory or the ending ``.yaml`` or ``.yml``
+    is the path of a file. Raises ValueError for an unknown name, and InputError for a file that cannot be read or is
+    wrong.
 
     Examples
     --------
     >>> load_device("v100").name
     'v100-torch2.6'
-    >>> load_device("idea")
-    Traceback (most recent call last):
-    ValueError: there is no device profile 'idea' (nor a .yaml file): did you mean 'ideal'? Allowed: ...
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:

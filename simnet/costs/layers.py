@@ -92,22 +92,11 @@ def vit_layers(layers: int, width: int, patch: int, image: int) -> Iterator[Laye
 
 
 class TransformerShape(NamedTuple):
-    """Sizes of a transformer.
+    """Sizes of a transformer: blocks, width of the model and of the perceptron (`inside`), rows of the embeddings.
 
-    Parameters
-    ----------
-    kind : str
-        Its ``model_type``: one of `simnet.costs.model_config.MODEL_KINDS`.
-    layers, width, inside : int
-        Blocks, width of the model, and width of the perceptron.
-    vocabulary, positions, types : int
-        Rows of the embeddings of words, places and token types; 0 where it has none.
-    queries, keys : int
-        Outputs of the projections of queries, and of keys and of values, in Llama and its kin.
-    biases : tuple of bool
-        Whether queries, keys and values have biases, the output of the attention, and the perceptron, there.
-    tied : bool
-        Whether the output layer uses the embeddings of words; False without an output layer.
+    `kind` is its ``model_type``; `queries` and `keys` are outputs of projections in Llama and its kin, `biases` those
+    of queries, keys and values, of the attention's output and of the perceptron there; `tied` output layers use the
+    embeddings.
     """
 
     kind: str

@@ -53,24 +53,10 @@ SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
 
 
 class ComputeTime(NamedTuple):
-    """Seconds of one forward and backward pass of one worker.
+    """Seconds of one forward and backward pass of one worker over a batch on a chip, in a format of products.
 
-    Parameters
-    ----------
-    seconds : float
-        Of one iteration.
-    batch : int
-        Samples per worker and iteration.
-    source : str
-        Where the figure comes from, or how it was estimated.
-    measured : bool
-        Whether it was measured on the device; else it is inferred or estimated.
-    batch_stated : bool
-        Whether the source states the batch of the time; else `batch` is that of other runs there.
-    chip : str
-        As `simnet.costs.computing.known_chips` names it.
-    precision : {"fp32", "tf32", "fp16", "bf16"}
-        Format of the products.
+    `measured` says whether it was, else it is inferred or estimated, `batch_stated` whether the source states the
+    batch.
     """
 
     seconds: float
@@ -88,23 +74,16 @@ class ModelProfile:
 
     Parameters
     ----------
-    name : str
-        As `model_names` lists it.
     layers : tuple of Layer
         Its tensors in the order of the reference implementation: the first gets its gradient last.
     times : tuple of ComputeTime
         Known compute times, the one to use first.
-    reference : str
-        Where names and shapes come from.
     backward_fraction : float
-        Share of the compute time that is back-propagation. As a rule 2/3: it does the matrix products of the forward
-        pass twice, once for the inputs, once for the weights.
+        Share of the compute time that is back-propagation; it does the matrix products of the forward pass twice.
     tied : tuple of str
         Tensors of the input whose values the output layer uses, too.
     work : tuple of float
         Work of the passes of each tensor, in proportion; its entries when empty.
-    sample : {"image", "sequence", "sample"}
-        What a batch consists of.
     tokens : int
         Places of a sample that pass all matrices: tokens of a sequence, patches of an image; 0 if none or not known.
     operations : float
@@ -157,20 +136,10 @@ def model_names() -> list[str]:
 
 
 def load_model(name: str) -> ModelProfile:
-    """Return the profile of a network.
+    """Return the profile of a network: one of `model_names` or an alias, whatever its case and punctuation.
 
-    Parameters
-    ----------
-    name : str
-        One of `model_names` or an alias; case and punctuation do not matter. Or the path of a ``config.json`` of
-        Hugging Face transformers, whose times are not known.
-
-    Raises
-    ------
-    ValueError
-        If there is no such network.
-    InputError
-        If a file cannot be read, is of an unknown kind of model, or a field of it is missing or wrong.
+    Or that of the path of a ``config.json`` of Hugging Face transformers, whose times are not known. Raises ValueError
+    if there is no such network, InputError for a wrong file.
 
     Examples
     --------
@@ -178,9 +147,6 @@ def load_model(name: str) -> ModelProfile:
     25557032
     >>> load_model("ViT-L/16") is load_model("vit_l_16")
     True
-    >>> load_model("resnet51")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: there is no model 'resnet51': did you mean 'resnet50'? Allowed: alexnet, ...
     """
     if is_config(name):
         return _configured_model(name)
@@ -334,14 +300,6 @@ def _torchvision(
         sample="image",
         operations=3 * 2 * multiply_adds,
     )
-
-
-def _resnet18() -> ModelProfile:
-    return _torchvision("resnet18", resnet_layers((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), 1.814e9)
-
-
-def _resnet50() -> ModelProfile:
-    return _torchvision("resnet50", resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), 4.089e9)
 
 
 def _vgg16() -> ModelProfile:

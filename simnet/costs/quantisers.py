@@ -33,14 +33,8 @@ def qsgd(
 ) -> Floats:
     """QSGD: log N alpha + (N - 1) [n b / 8 + 4 ceil(n / d)] beta; derived from [9].
 
-    An all-gather of b = ceil(log(2 s + 1)) bits an entry, and of one float32 norm for every bucket.
-
-    Parameters
-    ----------
-    levels, bucket : array_like of float
-        s, the levels above zero, and d, the entries that share a norm.
-    bits : array_like of float, optional
-        b, mean bits of an entry without the norms, as measured of a variable-length code.
+    An all-gather of b = ceil(log(2 s + 1)) bits an entry, and of one float32 norm for every bucket: `levels` is s,
+    those above zero, `bucket` d, the entries that share a norm, `bits` the mean of an entry, as measured of a code.
     """
     M, levels, bucket = check_arguments(M=M, levels=levels, bucket=bucket)
     n = M / 4
@@ -80,16 +74,8 @@ def powersgd(
 ) -> Floats:
     """PowerSGD on rings: 4 (N - 1) (alpha + 2 (|P| + |Q|) / N beta) + 2 (N - 1) (alpha + 4 v / N beta); derived.
 
-    All-reduces of two factors of |P| and |Q| entries, [11], and, if there are any, of v entries sent as they are.
-
-    Parameters
-    ----------
-    rank : array_like of float
-        r.
-    left, right : array_like of float, optional
-        |P| and |Q| of all layers; r sqrt(M / 4), those of one square matrix, if not given.
-    vectors : array_like of float
-        v.
+    All-reduces of two factors of |P| and |Q| entries, [11], `left` and `right`, those of one square matrix of this
+    `rank` if not given, and, if there are any, of v entries sent as they are (`vectors`).
     """
     M, rank, vectors = check_arguments(M=M, rank=rank, vectors=vectors)
     square = rank * np.sqrt(M / 4)
@@ -126,15 +112,9 @@ def thc(
 ) -> Floats:
     """THC by a server: (log N + 2) alpha + [(N - 1) (u + d) + 4 log N] beta; derived from [19].
 
-    An all-reduce of norms, then codes of u bytes to the server and sums of d bytes back.
-
-    Parameters
-    ----------
-    up, down : array_like of float, optional
-        u and d; half a byte of each of n entries, and ceil(log(16 N + 1)) bits, if not given, of chunks of 2^23 entries
-        of which the last is padded to a power of two.
-    norms : array_like of float
-        Norms, one for a chunk.
+    An all-reduce of `norms`, one for a chunk, then codes of u bytes to the server (`up`) and sums of d bytes back
+    (`down`); if not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23 entries of
+    which the last is padded to a power of two.
     """
     alpha, beta, M, N, norms = check_arguments(alpha=alpha, beta=beta, M=M, N=N, norms=norms)
     rest = M / 4 % _THC_CHUNK
@@ -157,17 +137,9 @@ def two_hop_reduce(
 ) -> Floats:
     """Two hops of all-to-all: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta; derived from [20].
 
-    L ranks of a node exchange h bytes each, and then ranks of all N / L nodes g bytes each, in c calls a hop.
-
-    Parameters
-    ----------
-    ranks_per_node : array_like of float
-        L, a divisor of N.
-    first, second : array_like of float, optional
-        h and g, bytes of a rank in each hop, with those that it keeps; four bits of n and of n / L entries if not
-        given.
-    calls : array_like of float
-        c; codes and their scales are two.
+    L `ranks_per_node` exchange h bytes each (`first`), and then ranks of all N / L nodes g bytes each (`second`), with
+    those that they keep, in c `calls` a hop: codes and their scales are two. Four bits of n and of n / L entries if not
+    given.
     """
     alpha, M, N, L, calls = check_arguments(alpha=alpha, M=M, N=N, ranks_per_node=ranks_per_node, calls=calls)
     h = selected_entries("first", first, M / 8)
@@ -188,14 +160,8 @@ def chunked_allgather(
 ) -> Floats:
     """All-gather of k entries of each block: log N alpha + (N - 1) ceil(n / s k b / 8) beta; derived from [12].
 
-    Parameters
-    ----------
-    size, k : array_like of float
-        s, the entries of a block, and k, those kept of it.
-    bits : array_like of float
-        b, bits of an entry: of its index in the block and of its value.
-    contributed : array_like of float, optional
-        Bytes of a worker, where blocks differ or tables are sent too.
+    `size` is s, the entries of a block, `bits` b, those of an index in it and of a value; `contributed` are the bytes
+    of a worker where blocks differ or tables are sent too.
     """
     M, size, k, bits = check_arguments(M=M, size=size, k=k, bits=bits)
     nbytes = selected_entries("contributed", contributed, np.ceil(M / 4 / size * k * bits / 8))

@@ -88,14 +88,9 @@ def threshold_allgather(
 ) -> Floats:
     """All-gather of k' entries found by a threshold: gathers log N alpha + 8 k' (N - 1) beta; derived.
 
-    SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables.
-
-    Parameters
-    ----------
-    selected : array_like of float, optional
-        k', the mean over the workers of the entries selected; c M / 4 if not given.
-    gathers : array_like of float
-        All-gathers: 1 for the entries alone, 2 with sizes before them, 3 with indices and values apart.
+    SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
+    is k', the mean over workers of the entries selected, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
+    with sizes before them, 3 with indices and values apart.
     """
     alpha, beta, M, c, N, gathers = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
     found = selected_entries("selected", selected, c * M / VALUE_BYTES)
@@ -289,15 +284,8 @@ def exdyna(
     """ExDyna, MiCRO on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
 
     All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there.
-
-    Parameters
-    ----------
-    longest : array_like of float, optional
-        kmax, the most entries that a worker selected; k / N, balanced partitions, if not given.
-    union : array_like of float, optional
-        |U|, entries selected by all workers together; c M / 4 if not given.
-    index_bytes : array_like of float
-        Bytes of an index, and of a count.
+    `longest` is kmax, the most entries that a worker selected, k / N if not given; `union` |U|, those of all workers, c
+    M / 4 if not given; `index_bytes` are those of an index, and of a count.
     """
     alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     padded = selected_entries("longest", longest, c * M / VALUE_BYTES / N)
@@ -397,19 +385,9 @@ def arctopk(
 ) -> Floats:
     """ARC-Top-K on rings: 2 (N - 1) [(t + 1) alpha + 4 (|S| + k) / N beta]; derived from the code of [15].
 
-    An all-reduce of the sketch of each of t tensors, and one of the kept rows of all.
-
-    Parameters
-    ----------
-    rank : array_like of float
-        r.
-    sketch : array_like of float, optional
-        |S|, entries of all sketches: r rows of each matrix, and all entries of a vector; r sqrt(M / 4), that of one
-        square matrix, if not given.
-    kept : array_like of float, optional
-        Entries in the rows kept; c M / 4 if not given.
-    tensors : array_like of float
-        t.
+    An all-reduce of the sketch of each of t `tensors`, and one of the kept rows of all. `sketch` is |S|, entries of all
+    sketches: `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
+    entries in the rows kept, c M / 4 if not given.
     """
     alpha, beta, M, c, N, rank, tensors = check_arguments(
         alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors
@@ -453,20 +431,10 @@ def omnireduce(
 ) -> Floats:
     """OmniReduce: 2 t alpha + (z + u) (N - 1) / A b beta for even loads; derived from the code of [18].
 
-    Blocks go to A aggregators, and sums come back, in t turns.
-
-    Parameters
-    ----------
-    blocks, union : array_like of float, optional
-        z, blocks that a worker sends, and u, blocks that come back; all M / 1024, of a dense gradient, if not given.
-    turns : array_like of float, optional
-        t; u over the slots if not given.
-    aggregators : array_like of float, optional
-        A; all workers, or as many as slots, if not given.
-    block_bytes : array_like of float
-        b, with the offset of the next block.
-    slots : array_like of float
-        Blocks on their way at the same time.
+    Blocks go to A aggregators, and sums come back, in t turns. `blocks` and `union` are z and u, blocks that a worker
+    sends and that come back, all M / 1024 if not given; `turns` is t, u over the slots if not given; `aggregators` A,
+    all workers or as many as slots if not given; `block_bytes` b, with the offset of the next block; `slots` blocks are
+    on their way.
     """
     alpha, beta, M, N, block_bytes, slots = check_arguments(
         alpha=alpha, beta=beta, M=M, N=N, block_bytes=block_bytes, slots=slots

@@ -26,20 +26,14 @@ References
 .. [1] A. C. Davison, D. V. Hinkley, "Bootstrap Methods and their Application", Cambridge 1997, section 3.8: of
    hierarchical data.
 .. [2] R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2.
-.. [3] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
-   observation of a normal distribution.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.resources import files
-from statistics import NormalDist
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +42,17 @@ from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.base.units import determined
 from simnet.costs.devices import IntervalEnd
+from simnet.evidence.intervals import (
+    DRAWS,
+    SCORE_95,
+    SCORES,
+    ErrorModel,
+    corrected,
+    error_models,
+    factor_for_another,
+    normal_strata,
+)
 from simnet.evidence.iteration_errors import factor_in_job
-
-if TYPE_CHECKING:
-    from simnet.calibration import Prediction
-
-DRAWS = 2**14
-"""Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
 
 SURE = 0.95
 """From which chance on a choice is called sure; as chances are from few sites, their lower bound is held against it."""
@@ -62,55 +60,21 @@ SURE = 0.95
 CONFIDENCE = 0.95
 """Of that bound."""
 
-SCORES = np.arange(-12, 13) / 4
-"""Standard deviations of the normal distribution at which quantiles of errors are known."""
-
-COLUMNS = ("kind", "site", "shared", "below_message_s", "below_share", "above_message_s", "above_share")
-"""Of the file, before one column of quantiles for each of `SCORES`."""
-
-NAMED = "named"
-"""The kind of times that follow from links with a stack that was measured; it has sites, its stacks half-widths."""
-
-UNNAMED = "ideal"
-"""The kind of links whose software nobody named."""
-
-GIVEN = "given"
-"""The kind of times whose error was given, in place of learnt: its logarithm is normal, and no two share any."""
-
-CROSS_VALIDATED = ("sizes", "ranks", "beyond", "collectives")
-"""Kinds whose intervals are from what a cluster's own calibration left out; see `corrected`."""
-_SCORE_95 = NormalDist().inv_cdf(0.95)
 # Between the normal scores of two sites in one table of all sites.
 _APART = 2 * float(SCORES[-1]) + 1
 
 
-class ErrorModel(NamedTuple):
-    """The errors of one kind of prediction.
-
-    Parameters
-    ----------
-    shared : float
-        Correlation of the errors of two choices at the same place of a site, in normal scores, within [0, 1).
-    quantiles : ndarray, shape (sites, 25)
-        Errors of each site at `SCORES`, in half-widths of the interval on their side, ascending.
-    """
-
-    shared: float
-    quantiles: Floats
-
-
 class Part(NamedTuple):
-    """A part of the times of all choices, and how far it is known.
+    """A part of the times of all choices, and how far it is known, by choice, shape (choices,).
 
     Parameters
     ----------
-    seconds, low, high : ndarray, shape (choices,)
+    seconds, low, high : ndarray
         Predicted times, and their 90 % intervals [s].
     kinds : sequence of str
         The kind of each prediction, a name of `error_models`.
     spread : sequence of (float, float)
-        How far each may be off besides, for the gradients of the job: 5 and 95 % quantiles, in parts of it, 1 between
-        them. Empty if that is not so.
+        5 and 95 % quantiles of the factor for the gradients of the job, if they matter.
     name : str
         What is off alike in all choices, if the part is of one thing, such as one exchange or computing.
     source : int
@@ -127,19 +91,12 @@ class Part(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """What is likely, choice by choice.
+    """What is likely, choice by choice, each of shape (choices,).
 
-    Parameters
-    ----------
-    fastest : ndarray, shape (choices,)
-        Chance to be the fastest, within 0..1; they add up to 1.
-    regret : ndarray, shape (choices,)
-        By which fraction it is expected to take longer than the fastest; NaN where the interval of its time is not
-        determined.
-    at_least : ndarray, shape (choices,)
-        What the chance to be the fastest is at least, with `CONFIDENCE`, as it is from few sites.
-    low, high : ndarray, shape (choices,)
-        The 90 % interval of its time [s]; NaN where it is not determined.
+    `fastest` are the chances to be the fastest, which add up to 1, and `at_least` what they are at least, with
+    `CONFIDENCE`, as they are from few sites. `regret` is by which fraction a choice is expected to take longer than the
+    fastest; `low` and `high` are the 90 % interval of its time [s]. All of these are NaN where the interval is not
+    determined.
     """
 
     fastest: Floats
@@ -154,66 +111,6 @@ class Chances(NamedTuple):
         return [bool(one) for one in self.at_least >= SURE]
 
 
-@cache
-def error_models() -> MappingProxyType[str, ErrorModel]:
-    """Return the shipped models of errors, by kind.
-
-    ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured
-    curve itself, other numbers of ranks inside and outside those measured, other collectives. ``specified`` is what a
-    platform says of which nothing was measured. Names of transport stacks are times that follow from links, ``ideal``
-    those without software, whatever stack there is, and ``named`` all of the former. ``select`` is the time of kernels,
-    and ``iteration`` that of whole iterations of jobs. `GIVEN` is among them.
-
-    Examples
-    --------
-    >>> sorted(error_models())[:4]
-    ['beyond', 'collectives', 'given', 'gloo']
-    """
-    found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / _SCORE_95)}
-    known = [row for row in _rows() if row["site"]]
-    for kind in sorted({row["kind"] for row in known}):
-        own = [row for row in known if row["kind"] == kind]
-        quantiles = np.array([[float(row[f"{score:g}"]) for score in SCORES.tolist()] for row in own])
-        found[kind] = ErrorModel(float(own[0]["shared"]), quantiles)
-    found |= dict.fromkeys(set(_sides()) - {UNNAMED}, found[NAMED])
-    return MappingProxyType(found)
-
-
-@cache
-def _rows() -> list[dict[str, str]]:
-    # Not by pandas, which takes longer to load than `simnet time` needs for all else.
-    path = files("simnet") / "calibration" / "measured" / "residuals.csv"
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-
-
-@cache
-def _sides() -> dict[str, dict[str, str]]:
-    """Return the half-widths of intervals of times that follow from links, by stack."""
-    return {row["kind"]: row for row in _rows() if row["above_share"]}
-
-
-def stacks() -> list[str]:
-    """Return the names of the transport stacks on which predictions from links were held against measurements.
-
-    Examples
-    --------
-    >>> stacks()
-    ['gloo', 'mpich', 'openmpi', 'tcp']
-    """
-    return sorted(set(_sides()) - {UNNAMED})
-
-
-def kind_of_stack(stack: str) -> str:
-    """Return the kind of times that follow from links with a transport stack; the unnamed one if it was not measured.
-
-    Examples
-    --------
-    >>> kind_of_stack("gloo"), kind_of_stack("nccl")
-    ('gloo', 'ideal')
-    """
-    return stack if stack in _sides() else UNNAMED
-
-
 def in_job(kernels: Part) -> Part:
     """Return what kernels take in a job, whose intervals are wider than those of a process by itself."""
     low, high = _selecting_in_job()
@@ -225,106 +122,6 @@ def _selecting_in_job() -> tuple[float, ...]:
     return tuple(factor_in_job(end, "select") for end in get_args(IntervalEnd))
 
 
-def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the 90 % interval of times that follow from links [s], of the shape of `seconds`.
-
-    Errors of a time are so many seconds a message, and a share of it, learnt for each stack.
-
-    Parameters
-    ----------
-    stack : str
-        Name of the transport stack.
-    messages : ndarray
-        Messages that a worker sends one after another.
-    seconds : ndarray
-        What they are predicted to take [s].
-
-    Examples
-    --------
-    >>> low, high = interval("gloo", np.array(4.0), np.array(0.1))
-    >>> bool(0.09 < low < 0.1 < high < 0.13)
-    True
-    """
-    row = _sides()[kind_of_stack(stack)]
-    messages, seconds = np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float)
-    each = np.divide(messages, seconds, out=np.zeros(np.broadcast_shapes(messages.shape, seconds.shape)),
-                     where=seconds > 0)  # fmt: skip
-    below, above = (float(row[f"{side}_message_s"]) * each + float(row[f"{side}_share"]) for side in ("below", "above"))
-    return seconds * np.exp(-below), seconds * np.exp(above)
-
-
-def corrected(
-    kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
-) -> tuple[Floats, Floats]:
-    """Return the 90 % interval of times [s], corrected by how far such intervals went on other sites.
-
-    A calibration makes intervals from what it leaves out of its own cluster, which may be harder or easier than what is
-    asked: between known numbers of ranks, the gap is twice as wide where one of them is left out. So those of
-    `CROSS_VALIDATED` end where one error in twenty of the sites that were measured was below, and one above. Others are
-    learnt over sites already. All are wider by `factor_for_another`, as sites are few.
-
-    Parameters
-    ----------
-    kind : str
-        The kind of the predictions.
-    seconds, low, high : ndarray
-        Predicted times, and the intervals that they carry [s].
-    models : mapping of str to ErrorModel, optional
-        By kind; by default the shipped ones.
-
-    Examples
-    --------
-    >>> low, high = corrected("ranks", np.array(1.0), np.array(0.5), np.array(2.0))
-    >>> bool(0.5 < low < 1 < high < 2)
-    True
-    """
-    below, above = _shipped_reach(kind) if models is None else reach(kind, models[kind])
-    seconds = np.asarray(seconds, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
-    found = [np.where(seconds > 0, end, seconds) for end in ends]
-    return found[0], found[1]
-
-
-def corrected_prediction(one: Prediction) -> Prediction:
-    """Return the prediction of a calibrated cluster with the interval of `corrected`."""
-    seconds, low, high = np.array([one.seconds, one.low, one.high])
-    low, high = corrected(one.kind, seconds, low, high)
-    return one._replace(low=float(low), high=float(high))
-
-
-def factor_for_another(sites: int) -> float:
-    """Return how many times as far as the errors of so many sites the 90 % interval of a further one goes.
-
-    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles ``t`` of Student's distribution, with one degree of freedom
-    less than there are sites, and ``z`` of the normal one [3]_. One site is no sample: what it stands for is taken to
-    be known, as an error that is given.
-
-    Examples
-    --------
-    >>> [round(factor_for_another(sites), 2) for sites in (1, 2, 7, 40)]
-    [1.0, 4.7, 1.26, 1.04]
-    """
-    from scipy.special import stdtrit
-
-    return 1.0 if sites < 2 else float(stdtrit(sites - 1, 0.95)) * math.sqrt(1 + 1 / sites) / _SCORE_95
-
-
-@cache
-def _shipped_reach(kind: str) -> tuple[float, float]:
-    return reach(kind, error_models()[kind])
-
-
-def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
-    """Return how many half-widths intervals of a kind go below and above, sites alike."""
-    wider = factor_for_another(len(model.quantiles))
-    if kind not in CROSS_VALIDATED:
-        return wider, wider
-    errors = np.sort([np.interp(_strata(), SCORES, each) for each in model.quantiles], axis=None)
-    low, high = np.quantile(errors, [0.05, 0.95]).tolist()
-    return max(-low, 0.0) * wider, max(high, 0.0) * wider
-
-
 def chances(
     names: Sequence[str],
     parts: Sequence[Part],
@@ -333,17 +130,9 @@ def chances(
 ) -> Chances:
     """Return how likely each choice is the fastest, and by how much it is expected to be slower than that.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The choices, as streams of random numbers are named; see
-        `simnet.studies.job_totals.off_alike`.
-    parts : sequence of Part
-        Their times are the sum of these, whose errors are independent of each other.
-    models : mapping of str to ErrorModel, optional
-        By kind; by default the shipped ones.
-    left_open : ndarray, shape (choices,), optional
-        Standard errors of the logarithms of the times, normal, and each choice's own: what a sample leaves open.
+    Choices have the `names` of their streams of random numbers (`simnet.studies.job_totals.off_alike`); times are the
+    sum of `parts`, whose errors are independent of each other. `left_open` are standard errors of the logarithms of the
+    times, normal, and each choice's own: what a sample leaves open, shape (choices,).
 
     Examples
     --------
@@ -376,7 +165,7 @@ def chances(
             drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _normal(0, "sample", name))
-        ends[:, place] *= np.exp(error * _SCORE_95 * np.array([-1.0, 1.0]))
+        ends[:, place] *= np.exp(error * SCORE_95 * np.array([-1.0, 1.0]))
     least = drawn.min(axis=0)
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -410,7 +199,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
     """Return by how much the gradients of a job lengthen what an exchange takes, all parts of it alike in a draw."""
     if spread == (1.0, 1.0):
         return 1.0
-    least, most = np.log(spread) / _SCORE_95
+    least, most = np.log(spread) / SCORE_95
     scores = _normal(0, "gradients", name)
     found: Floats = np.exp(np.where(scores < 0, -least, most) * scores)
     return found
@@ -435,16 +224,7 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 
 
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
-    """Return measured over predicted times.
-
-    Parameters
-    ----------
-    errors : ndarray
-        Logarithms of them, in half-widths of the interval on their side.
-    below, above : float or ndarray
-        Predicted time over the lower end of its interval, and the upper end over it, >= 1; they broadcast with
-        `errors`.
-    """
+    """Return measured over predicted times of `errors` in half-widths, the factors `below` and `above`, >= 1."""
     found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
     return found
 
@@ -472,17 +252,10 @@ def _errors(model: ErrorModel, part: int, name: str, kind: str, sites: NDArray[n
     return np.asarray(np.interp(at, own.ravel(), model.quantiles.ravel()))
 
 
-@cache
-def _strata() -> Floats:
-    """Return the middles of `DRAWS` equally likely parts of a normal distribution."""
-    normal = NormalDist()
-    return np.array([normal.inv_cdf((place + 0.5) / DRAWS) for place in range(DRAWS)])
-
-
 @lru_cache(256)
 def _normal(part: int, whose: str, name: str) -> Floats:
     """Return normal numbers, each stratum once, shape (draws,)."""
-    drawn = stream(0, "chances", part, whose, name).permutation(_strata())
+    drawn = stream(0, "chances", part, whose, name).permutation(normal_strata())
     drawn.flags.writeable = False
     return drawn
 

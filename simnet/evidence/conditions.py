@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.evidence.chances import UNNAMED, stacks
+from simnet.evidence.intervals import UNNAMED, stacks
 
 LATENCY, BANDWIDTH, WORKERS = (1e-4, 0.08), (5e5, 1.25e7), (2, 8)
 """From where to where links were measured [s], [byte/s], and with how many workers, each on a link of its own."""
@@ -25,38 +25,17 @@ Level: TypeAlias = Literal["measured", "extrapolated", "assumed"]
 
 
 class Evidence(NamedTuple):
-    """How well a figure is known.
-
-    Parameters
-    ----------
-    level : {"measured", "extrapolated", "assumed"}
-        Whether predictions of its kind were held against measurements under conditions that enclose its own, under
-        others, or never.
-    because : str
-        Which conditions are beyond those measured; empty if none are.
-    """
+    """How well a figure is known: its level, and which conditions are beyond those measured."""
 
     level: Level
     because: str = ""
 
     def figures(self) -> dict[str, str]:
-        """Return it for programs.
-
-        Examples
-        --------
-        >>> Evidence("measured").figures()
-        {'evidence': 'measured', 'because': ''}
-        """
+        """Return it for programs."""
         return {"evidence": self.level, "because": self.because}
 
     def sentence(self) -> str:
-        """Return it in words.
-
-        Examples
-        --------
-        >>> Evidence("measured").sentence()
-        'Intervals: measured, on links and with numbers of workers that enclose these.'
-        """
+        """Return it in words."""
         if not self.because:
             return "Intervals: measured, on links and with numbers of workers that enclose these."
         return f"Intervals: {self.level}; {self.because}."
@@ -76,23 +55,13 @@ def evidence_of(
 ) -> Evidence:
     """Return how well times that follow from links are known.
 
-    Parameters
-    ----------
-    stack : str
-        Name of the transport stack.
-    latency, bandwidth : (float, float)
-        The least and the most that links have [s], [byte/s].
-    workers, per_node : int
-        How many there are, and on one node.
-    rounds : str
-        The training strategy in whose rounds of several steps they take part, if they do: none was measured.
+    `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
+    strategy in whose rounds of several steps the workers take part, of which none was measured.
 
     Examples
     --------
     >>> evidence_of("gloo", (1e-3, 1e-3), (1.25e6, 1.25e6), 4)
     Evidence(level='measured', because='')
-    >>> evidence_of("nccl", (1e-3, 1e-3), (1.25e6, 1.25e9), 4).because.partition("; ")[2]
-    'here nccl, up to 10 Gbit/s'
     """
     here = [] if stack in (UNNAMED, *stacks()) else [stack]
     for (low, high), (least, most), shown in (
@@ -118,20 +87,7 @@ def _workers(count: float) -> str:
 
 
 def beyond_links(latency: ArrayLike, bandwidth: ArrayLike, workers: ArrayLike, per_node: int = 1) -> NDArray[np.bool_]:
-    """Return whether links or workers are beyond those that were measured, of the shape to which these broadcast.
-
-    Parameters
-    ----------
-    latency, bandwidth, workers : array_like
-        [s], [byte/s], and how many.
-    per_node : int
-        Workers of a node.
-
-    Examples
-    --------
-    >>> beyond_links(1e-3, [1.25e6, 1.25e9], 8).tolist()
-    [False, True]
-    """
+    """Return whether latency [s], bandwidth [byte/s] or workers are beyond those measured, in their common shape."""
     outside = np.asarray(per_node > 1)
     for value, (low, high) in ((latency, LATENCY), (bandwidth, BANDWIDTH), (workers, WORKERS)):
         outside = outside | (np.asarray(value) < low * (1 - _ROUNDING)) | (np.asarray(value) > high * (1 + _ROUNDING))
@@ -139,13 +95,7 @@ def beyond_links(latency: ArrayLike, bandwidth: ArrayLike, workers: ArrayLike, p
 
 
 def known_links() -> str:
-    """Return on what errors of times that follow from links were learnt, in words.
-
-    Examples
-    --------
-    >>> known_links()
-    'links of 100 us to 80 ms and 4 Mbit/s to 100 Mbit/s, with 2 to 8 workers of one link each'
-    """
+    """Return on what errors of times that follow from links were learnt, in words."""
     latency, bandwidth = (
         " to ".join(map(*both)) for both in ((format_seconds, LATENCY), (format_bandwidth, BANDWIDTH))
     )

@@ -44,40 +44,17 @@ def errors() -> pd.DataFrame:
 
 
 def stacks() -> list[str]:
-    """Return the names of the transport stacks whose calls were measured.
-
-    Examples
-    --------
-    >>> stacks()
-    ['gloo', 'mpich']
-    """
+    """Return the names of the transport stacks whose calls were measured."""
     rows = errors()
     return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
 
 
 def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
-    """Return by how much calls may take less, or longer, than predicted [s], of the shape of `seconds`.
+    """Return by how much calls may take less (``low``) or longer (``high``) than predicted [s], in their shape.
 
-    The calls of an iteration are taken to be off alike, as the cause is one: what they are off by adds up.
-
-    Parameters
-    ----------
-    end : {"low", "high"}
-        Less, or longer.
-    stack : str
-        Name of the transport stack.
-    workers_per_device : int
-        Workers that take turns on a processor; between those that were measured as on a line, beyond them as the last.
-    messages : ndarray
-        Messages that a worker sends in all calls.
-    seconds : ndarray
-        What all calls are predicted to take [s].
-
-    Examples
-    --------
-    >>> short, shared = (off_of_calls("high", "gloo", share, np.ones(1), np.full(1, 1e-3)) for share in (1, 4))
-    >>> bool(short < shared)
-    True
+    The calls of an iteration are taken to be off alike, as the cause is one. `workers_per_device` take turns on a
+    processor (between those measured as on a line), `messages` are those that a worker sends in all calls, which take
+    `seconds` [s].
     """
     rows = errors()[(errors()["kind"] == "links") & (errors()["end"] == end)]
     known = rows["name"] == stack
@@ -91,13 +68,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
-    """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it.
-
-    Examples
-    --------
-    >>> factor_in_job("low", "update") <= 1 <= factor_in_job("high", "update")
-    True
-    """
+    """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it."""
     rows = errors()
     own = rows[(rows["kind"] == "part") & (rows["name"] == part) & (rows["end"] == end)]["most"]
     return float(own.iloc[0]) if len(own) else 1.0

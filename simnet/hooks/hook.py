@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet import sparsifier_models
-from simnet.base.checks import check_int, is_number
+from simnet.base.checks import check_int
 from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
@@ -33,31 +33,6 @@ from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class _Sizes:
-    """A table of a calibrated cluster, for a number of workers and a density."""
-
-    def __init__(self, table: PolicyTable, name: str, workers: int, density: float) -> None:
-        self.table, self.name, self.workers, self.density = table, name, workers, density
-        self._check("workers", workers)
-        self._check("density", density)
-
-    def entry(self, parameters: int) -> Entry:
-        self._check("parameters", parameters)
-        return self.table.lookup(workers=self.workers, density=self.density, parameters=parameters).entry
-
-    def _check(self, axis: str, value: float) -> None:
-        """Refuse a value outside of the table, and say how to make a table that has it."""
-        edges = self.table.along(axis)
-        if not (value in edges if axis == "workers" else edges[0] <= value <= edges[-1]):
-            known = ", ".join(map(str, edges.astype(int))) if axis == "workers" else f"{edges[0]:g} to {edges[-1]:g}"
-            raise InputError(
-                f"the table was made for {axis} of {known}, but here it is {value:g}; make one with "
-                f"simnet choose --fabric FILE --{axis} {value:.10g} --export",
-                file=self.name,
-                field=f"edges.{axis}",
-            )
 
 
 class Hook:
@@ -108,10 +83,9 @@ class Hook:
         *,
         probe: Probe | None = None,
         every: int = 100,
-        density: float | None = None,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that looks its exchange up in a table, by the state of the network or the size of the model.
+        """Return a hook that looks its exchange up in a table, by the state of the network.
 
         Parameters
         ----------
@@ -120,17 +94,15 @@ class Hook:
         probe : callable, optional
             Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest worker counts.
         every : int
-            Iterations between two probes, >= 1; a table of a calibrated cluster is asked once.
-        density : float, optional
-            Fraction of the entries to keep, for a table of a calibrated cluster; its own when omitted.
+            Iterations between two probes, >= 1.
         group : ProcessGroup, optional
             As of `Hook`.
 
         Raises
         ------
         InputError
-            If the table cannot be read, was made for other workers or densities, has an unknown exchange, or exchanges
-            with and without error feedback; or if `density` or `probe` has no meaning for the table.
+            If the table cannot be read, was made for other workers, has an unknown exchange, or exchanges with and
+            without error feedback.
         """
         name = "policy" if isinstance(table, PolicyTable) else str(table)
         read = table if isinstance(table, PolicyTable) else load_policy(name)
@@ -139,25 +111,9 @@ class Hook:
                 worker_scheme(one.scheme)
             except InputError as error:
                 raise InputError(error.message, file=name, field=f"choices[{number}].scheme") from None
-        if "density" in read.axes:
-            if probe is not None:
-                raise InputError("is only for a table by latency and bandwidth, which are probed", file="probe")
-            kept = read.made_for.densities[0] if density is None else density
-            if not is_number(kept) or not 0 < kept <= 1:
-                raise InputError(f"must be a number > 0 and at most 1, got {kept!r}", file="density")
-            choices = tuple(
-                one if one.kind != "sparse" else one.model_copy(update={"density": kept}) for one in read.choices
-            )
-        else:
-            if density is not None:
-                raise InputError("is only for a table by density: simnet choose --fabric FILE --export", file="density")
-            choices = read.choices
         hook = cls.__new__(cls)
-        hook._set_up(choices, group)
+        hook._set_up(read.choices, group)
         hook._every = check_int(every, "every", 1)
-        if "density" in read.axes:
-            hook._sizes = _Sizes(read, name, hook.size, kept)
-            return hook
         hook._table = read
         if read.made_for.workers != hook.size:
             raise InputError(
@@ -238,7 +194,6 @@ class Hook:
         self._models: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._names: Mapping[int, str] = {}
         self._table: PolicyTable | None = None
-        self._sizes: _Sizes | None = None
         self._advising: Advising | None = None
         self._entries_of: list[int] = []
         self._every = 1
@@ -262,12 +217,9 @@ class Hook:
         return self._own
 
     def attach(self, model: Any) -> Hook:
-        """Register with a model in DistributedDataParallel; return the hook. InputError if the table lacks its size."""
+        """Register with a model in DistributedDataParallel; return the hook."""
         self._names = {id(one): name for name, one in model.module.named_parameters()}
         entries = sum(one.numel() for one in model.module.parameters() if one.requires_grad)
-        if self._sizes is not None:
-            self.entry = self._sizes.entry(entries)
-            self._sizes = None
         if self._advising is not None:
             self._advising.start(entries)
         model.register_comm_hook(self, lambda hook, bucket: hook.exchange(bucket))
@@ -355,8 +307,6 @@ class Hook:
         if self._own is None:
             self._own = groups.new_group_like(self._given)
             atexit.register(self.close)
-        if self._sizes is not None:
-            raise InputError("attach the hook to its model, whose size the table goes by", file=self._sizes.name)
         if self._table is not None and self.iteration % self._every == 0:
             import torch
             import torch.distributed as dist

@@ -15,7 +15,6 @@ from rich.table import Table
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.calibration import Prediction, cost_model_of
-from simnet.evidence.chances import corrected_prediction
 from simnet.library.asking import Fields, Share, overrides, quantity, telling, verb
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style, unit
 from simnet.report.tables import ReprHtml, empty_table
@@ -156,7 +155,7 @@ def predict(
     model.refuse_unknown(algorithm, protocol)
     pinned = {"nodes": nodes, "algorithm": algorithm, "protocol": protocol}
     found = [model.predict(collective, ranks, nbytes, strict=strict, **pinned) for nbytes in sizes]  # type: ignore[arg-type]
-    predictions = tuple(map(corrected_prediction, found))
+    predictions = tuple(one.corrected() for one in found)
     return CollectivePrediction(Path(fabric).stem, collective, ranks, model.coverage, tuple(sizes), predictions)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import NOT_DETERMINED, determined, format_bytes
-from simnet.evidence.chances import corrected_prediction
 from simnet.evidence.conditions import Evidence
 from simnet.report.columns import Fields
 
@@ -41,7 +40,7 @@ def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fi
 
 
 def _summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields:
-    found = [corrected_prediction(one.prediction) for one in same if one.prediction is not None]
+    found = [one.prediction.corrected() for one in same if one.prediction is not None]
     # One that extrapolates tells more than one that does not.
     worst = max(found, key=lambda one: (one.extrapolates, one.high / one.low), default=None)
     low = float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}")

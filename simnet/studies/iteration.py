@@ -41,8 +41,9 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.units import finite
 from simnet.costs.devices import IntervalEnd
-from simnet.evidence.chances import NAMED, Chances, error_models, factor_for_another
+from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
+from simnet.evidence.intervals import NAMED, error_models, factor_for_another
 from simnet.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.job import Job, PolicyResult, run_policy
 from simnet.job.iteration import TRAIN

@@ -17,8 +17,9 @@ import pandas as pd
 
 from simnet import sparsifier_models
 from simnet.base.units import finite
-from simnet.evidence.chances import GIVEN, Chances, Part, chances, in_job, interval, kind_of_stack
+from simnet.evidence.chances import Chances, Part, chances, in_job
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
+from simnet.evidence.intervals import GIVEN, interval, kind_of_stack
 from simnet.evidence.iteration_errors import factor_in_job
 from simnet.job import Job, PolicyResult
 from simnet.job.job import job_buckets

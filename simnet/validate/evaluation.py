@@ -27,10 +27,10 @@ from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.crossval import FOLD_COUNT, MIN_SIZES, choose_models, size_folds, without_ranks
 from simnet.calibration.curve_models import CURVE_FITS
 from simnet.calibration.curves import Curve, curves_of, split_systems
-from simnet.calibration.intervals import half_widths
-from simnet.calibration.predictor import Basis, fit_predictor
+from simnet.calibration.predictor import fit_predictor
 from simnet.calibration.readers.facts import LogFacts
 from simnet.calibration.summary import read_rows
+from simnet.evidence.intervals import Basis, half_widths
 from simnet.validate.evaluation_figures import PLACES, PLAIN, Evaluation
 from simnet.validate.links import CLOSED_FORM, held_by_links
 from simnet.validate.rivals import RIVALS, installed, rival_times

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.calibration.intervals import BIN_NAMES, bin_of
 from simnet.calibration.summary import error_quantiles, problem_lines
+from simnet.evidence.intervals import BIN_NAMES, bin_of
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from simnet.validate.links import CLOSED_FORM, winners
 from simnet.validate.links import TITLES as LINK_TITLES

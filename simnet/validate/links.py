@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.calibration.intervals import conformal
+from simnet.evidence.intervals import conformal
 from simnet.validate.shapednet.libraries import Case, cases, from_links
 from simnet.validate.shapednet.links import COLUMNS, OfHosts
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from simnet.calibration.readers import LogFormat, Measurements
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import InconsistentRows, RowCollector, parse_printed, parse_whole
+from simnet.calibration.readers.tables import RowCollector, parse_printed, parse_whole
 
 
-def read_stopwatch(
-    path: Path, *, inconsistent: InconsistentRows = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+def read_stopwatch(path: Path, *, facts: Mapping[str, object] | None = None) -> Measurements:
     """Read a log; what is wrong with a line is reported, and the line left out."""
-    out = RowCollector(str(path), "stopwatch", inconsistent, facts or {})
+    out = RowCollector(str(path), "stopwatch", facts or {})
     for number, line in enumerate(read_lines(path)[1:], 2):
         words = line.split()
         if len(words) == 4:

@@ -15,25 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.calibration.readers.tables import InconsistentRows, Measurements
+from simnet.calibration.readers.tables import Measurements
 from simnet.calibration.readers.tidy import read_tidy
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Description of measurements that come with simnet.
-
-    Parameters
-    ----------
-    file : str
-        Its table, relative to the folder of the registry.
-    rows : int
-        Number of measurements.
-    facts : mapping
-        Values by column that hold for all rows.
-    columns : mapping of str
-        Columns beyond those of every table, and their meanings.
-    """
+    """Measurements that come with simnet: a table, relative to the registry, and facts that hold for all rows."""
 
     name: str
     file: str
@@ -68,20 +56,13 @@ def datasets() -> MappingProxyType[str, Dataset]:
     return MappingProxyType(made)
 
 
-def load_dataset(name: str, *, inconsistent: InconsistentRows = "drop") -> Measurements:
-    """Return the measurements of a dataset; `inconsistent` as of `simnet.calibration.readers.read_measurements`.
-
-    Examples
-    --------
-    >>> gloo = load_dataset("shaped_gloo").rows
-    >>> len(gloo), gloo["tool"].unique().tolist()
-    (300, ['gloo'])
-    """
+def load_dataset(name: str) -> Measurements:
+    """Return the measurements of a dataset."""
     if name not in datasets():
         raise InputError(f"there are no measurements {name!r}; {suggest_names(name, datasets())}")
     one = datasets()[name]
     with as_file(files("simnet.calibration.measured").joinpath(one.file)) as path:
-        read = read_tidy(path, inconsistent=inconsistent, facts=one.facts)
+        read = read_tidy(path, facts=one.facts)
     return Measurements(read.rows.assign(source=name), read.problems, read.kind)
 
 

@@ -11,13 +11,12 @@ from simnet.calibration.readers.conventions import bus_factor, total_bytes
 from simnet.calibration.readers.facts import LogFacts, parse_facts
 from simnet.calibration.readers.folders import read_logs
 from simnet.calibration.readers.kinds import LOG_FORMATS, LogFormat, log_format, read_measurements
-from simnet.calibration.readers.tables import TABLE_COLUMNS, InconsistentRows, LogProblem, Measurements
+from simnet.calibration.readers.tables import TABLE_COLUMNS, LogProblem, Measurements
 from simnet.calibration.readers.tidy import read_tidy, write_tidy
 
 __all__ = [
     "LOG_FORMATS",
     "TABLE_COLUMNS",
-    "InconsistentRows",
     "LogFacts",
     "LogFormat",
     "LogProblem",

@@ -117,9 +117,8 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
         row["variant"] = variant
         wrong = _wrong_throughput(cells, name)
         if wrong is not None:
-            out.report(at, wrong, dropped=out.inconsistent == "drop")
-            if out.inconsistent == "drop":
-                continue
+            out.report(at, wrong)
+            continue
         out.add(row, at)
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 

@@ -63,14 +63,6 @@ def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     Rows that are no calls of a job, or do not say which call they are, stay. Calls are of one job if their traces are
     in one folder and say the same number of nodes. Where a rank has a number twice, as in collectives launched
     together, its n-th call matches the n-th of the others.
-
-    Examples
-    --------
-    >>> from simnet.calibration.readers.tables import measurement_table
-    >>> call = {"collective": "all_reduce", "ranks": 2, "nbytes": 8, "group": "dp", "sequence": 1, "tool": "pytorch"}
-    >>> both = [call | {"rank": 0, "seconds": 5e-5}, call | {"rank": 1, "seconds": 3e-5}]
-    >>> merge_ranks(measurement_table(both, list(CALL_COLUMNS)))["seconds"].tolist()
-    [3e-05]
     """
     if not set(CALL_COLUMNS) <= set(rows) or rows["rank"].nunique() < 2:
         return rows

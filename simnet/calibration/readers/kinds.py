@@ -24,7 +24,7 @@ from simnet.calibration.readers.osu import read_osu
 from simnet.calibration.readers.perftest import read_perftest
 from simnet.calibration.readers.rccl_records import read_rccl_records
 from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import TABLE_COLUMNS, InconsistentRows, Measurements
+from simnet.calibration.readers.tables import TABLE_COLUMNS, Measurements
 from simnet.calibration.readers.tidy import read_tidy
 from simnet.calibration.readers.wide import read_wide
 
@@ -37,20 +37,11 @@ def _never(_: str | bytes) -> bool:
 
 
 class LogFormat(NamedTuple):
-    """A format of measurements.
+    """A format of measurements: `read` returns the `Measurements` of a path and takes ``facts`` by keyword.
 
-    Parameters
-    ----------
-    read : callable
-        Returns the `Measurements` of a path; takes ``inconsistent`` and ``facts`` as of `read_measurements`.
-    first : callable
-        Whether the format begins with this line, the first that is neither empty nor a comment.
-    line : callable
-        Whether only this format has such a line, without colours and labels of launchers.
-    head : callable
-        Whether the format begins with these 64 KiB of a file, unpacked; asked before the file is read.
-    name : callable
-        Whether a file of this name is of this format, where its content does not tell.
+    A file is recognised by the `first` line that is neither empty nor a comment, by a `line` that only this format has,
+    without colours and labels of launchers, by its `head`, the first 64 KiB, unpacked, which is asked before the file
+    is read, or by the `name` of the file, where its content does not tell.
     """
 
     read: Callable[..., Measurements]
@@ -170,25 +161,12 @@ def read_measurements(
     path: str | Path,
     kind: str | None = None,
     *,
-    inconsistent: InconsistentRows = "drop",
     facts: Mapping[str, object] | None = None,
-    iterations: bool = False,
 ) -> Measurements:
-    """Read measurements from a file of any format.
+    """Read measurements from a file of any format; rows that contradict themselves are reported and left out.
 
-    Parameters
-    ----------
-    path : str or Path
-        A log, a CSV, a trace, or a folder with a ``data.csv``.
-    kind : str, optional
-        One of `LOG_FORMATS`, or registered by a package; default: by the content of the file.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that contradict themselves: algorithm bandwidth that is not size over time, bus bandwidth
-        that does not fit the collective and its ranks, wrong results. They are reported in either case.
-    facts : mapping, optional
-        Values by column that the file lacks, as ``{"ranks": 16}``.
-    iterations : bool
-        A row per iteration where the file has them (JSON of nccl-tests).
+    The path is that of a log, a CSV, a trace, or a folder with a ``data.csv``; `kind` is by default found by the
+    content; `facts` are values by column that the file lacks, as ``{"ranks": 16}``.
     """
     for name in facts or {}:
         if name not in TABLE_COLUMNS:
@@ -204,8 +182,7 @@ def read_measurements(
         raise InputError(message, file=str(path))
     one = LOG_FORMATS.get(found) or registered_format(found)
     assert one is not None
-    options = {"iterations": iterations} if found == "nccl-json" else {}
-    measured = one.read(path, inconsistent=inconsistent, facts=facts, **options)
+    measured = one.read(path, facts=facts)
     if not isinstance(measured, Measurements):
         raise plugins.return_error(one.read, measured, "Measurements")
     return measured

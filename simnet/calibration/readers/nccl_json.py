@@ -35,8 +35,8 @@ NEWEST_VERSION = 3
 
 
 @format_reader("nccl-json")
-def read_nccl_json(path: Path, out: RowCollector, *, iterations: bool = False) -> None:
-    """Read the JSON of nccl-tests; with `iterations`, a row for each iteration that the file has."""
+def read_nccl_json(path: Path, out: RowCollector) -> None:
+    """Read the JSON of nccl-tests."""
     data = load_nccl_json(path)
     version = data.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST_VERSION:
@@ -80,17 +80,10 @@ def read_nccl_json(path: Path, out: RowCollector, *, iterations: bool = False) -
                 "run": "1",
             }
             each = one.get(f"{side}_per_iter", body.get("per_iter"))
-            times = _per_iteration(row, each) if isinstance(each, dict) else []
-            label = f"{where}.{side}"
-            if not (iterations and times):
-                out.add(row, None, time=time, algbw=algbw, busbw=busbw, where=label)
-                continue
-            for index, seconds in enumerate(times):
-                own = dict.fromkeys(("seconds_min", "seconds_max", "seconds_p50", "seconds_p99", "algbw", "busbw"))
-                single: TableRow = (
-                    row | own | {"seconds": seconds, "statistic": "max", "iterations": 1, "iteration": index}
-                )
-                out.add(single, None, where=f"{label}, iteration {index}")
+            for statistic in ("min", "max", "p50", "p99") if isinstance(each, dict) else ():
+                value = _json_number((each or {}).get(f"{statistic}_us"))
+                row[f"seconds_{statistic}"] = None if value is None else _scale_number(value, -6)
+            out.add(row, None, time=time, algbw=algbw, busbw=busbw, where=f"{where}.{side}")
 
 
 def load_nccl_json(path: Path) -> dict[str, Any]:
@@ -145,21 +138,6 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
         stated["nodes"] = len(hosts)
     stated["iterations"] = _whole_number(config.get("iterations")) if isinstance(config, dict) else None
     return stated, name
-
-
-def _per_iteration(row: TableRow, each: Mapping[str, Any]) -> list[float]:
-    """Put statistics over iterations into a row, and return the times of all iterations [s]."""
-    for column, key in (
-        ("seconds_min", "min_us"),
-        ("seconds_max", "max_us"),
-        ("seconds_p50", "p50_us"),
-        ("seconds_p99", "p99_us"),
-    ):
-        value = _json_number(each.get(key))
-        row[column] = None if value is None else _scale_number(value, -6)
-    times = each.get("times_us")
-    numbers = [_json_number(one) for one in times] if isinstance(times, list) else []
-    return [math.nan if one is None else _scale_number(one, -6) for one in numbers]
 
 
 def _printed_number(value: object, power: int) -> PrintedNumber | None:

@@ -195,10 +195,6 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
     --------
     >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.90  17.33  0  105.7  9.92  17.37  0").reduction
     'sum'
-    >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.9")
-    'the row has 3 numbers after type and operation; a whole one 8, or 9 with root'
-    >>> parse_row("node1:87:91 [0] NCCL INFO Channel 00/02 : 0 1") is None
-    True
     """
     text = line.rstrip()
     head = _HEAD.match(text[:-19].rstrip() if _STAMP.fullmatch(text[-19:]) else text)

@@ -15,31 +15,31 @@ from simnet.calibration.readers.conventions import collective_name, mpi_conventi
 from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.tables import (
     MAX_RANKS,
-    MAX_WHOLE,
     RowCollector,
     TableRow,
     format_reader,
     parse_printed,
-    parse_whole,
 )
-from simnet.calibration.readers.tidy import csv_records
+from simnet.calibration.readers.tidy import CsvColumn, csv_records, csv_values
 from simnet.collectives.registry import algorithm_in_logs
 
 SHAPED_COLUMNS = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
 """Columns without which a table is none of these."""
 
-_NUMBERS = {
-    "latency_ms": ("link_latency", 1e-3),
-    "rate_mbit": ("link_bandwidth", 125e3),
-    "params": ("parameters", 1.0),
-    "cr": ("density", 1.0),
-    "t_after_bcast_s": ("seconds_after_broadcast", 1.0),
-    "start_skew_s": ("start_skew", 1.0),
-    "t_start_s": ("began", 1.0),
-    "since_change_s": ("since_change", 1.0),
-    "straddles_change": ("straddles_change", 1.0),
+_COLUMNS = {
+    "N": CsvColumn("ranks", "whole", MAX_RANKS),
+    "size_bytes": CsvColumn("nbytes", "whole"),
+    "rep": CsvColumn("iteration", "whole"),
+    "latency_ms": CsvColumn("link_latency", "number", 1e-3),
+    "rate_mbit": CsvColumn("link_bandwidth", "number", 125e3),
+    "params": CsvColumn("parameters", "number"),
+    "cr": CsvColumn("density", "number"),
+    "t_after_bcast_s": CsvColumn("seconds_after_broadcast", "number"),
+    "start_skew_s": CsvColumn("start_skew", "number"),
+    "t_start_s": CsvColumn("began", "number"),
+    "since_change_s": CsvColumn("since_change", "number"),
+    "straddles_change": CsvColumn("straddles_change", "number"),
 }
-_WHOLE = {"N": ("ranks", MAX_RANKS), "size_bytes": ("nbytes", MAX_WHOLE), "rep": ("iteration", MAX_WHOLE)}
 _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 
 
@@ -66,18 +66,7 @@ def read_shaped(path: Path, out: RowCollector) -> dict[str, bool]:
             "profile": cells.get("profile", "").strip()[:60],
             "statistic": "max",
         }
-        for name, (column, most) in _WHOLE.items():
-            text = cells.get(name, "").strip().removesuffix(".0")
-            number = parse_whole(text, most)
-            if number is None and (text or name in SHAPED_COLUMNS):
-                out.refuse(f"must be a whole number >= 0, got {text[:40]!r}", line, name)
-            row[column] = number
-        for name, (column, unit) in _NUMBERS.items():
-            text = cells.get(name, "").strip()
-            value = parse_printed(text)
-            if value is None and (text or name in SHAPED_COLUMNS):
-                out.refuse(f"must be a number, got {text[:40]!r}", line, name)
-            row[column] = None if value is None else value.value * unit
+        row |= csv_values(cells, _COLUMNS, out, line, SHAPED_COLUMNS)
         out.add(row, line, time=parse_printed(cells["seconds"]))
-    extra = {column: True for name, (column, _) in _NUMBERS.items() if name in names}
+    extra = {one.name: True for name, one in _COLUMNS.items() if name in names and one.form == "number"}
     return extra | ({"profile": False} if "profile" in names else {})

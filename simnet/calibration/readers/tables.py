@@ -25,7 +25,6 @@ from simnet.calibration.readers.conventions import (
 
 ColumnForm: TypeAlias = Literal["text", "whole", "number", "flag"]
 TableRow: TypeAlias = dict[str, object]
-InconsistentRows: TypeAlias = Literal["keep", "drop"]
 
 TABLE_COLUMNS: Mapping[str, ColumnForm] = {
     "collective": "text",
@@ -108,17 +107,7 @@ class LogProblem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured times of collectives.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        A row per measurement; `TABLE_COLUMNS`, then the others of a tidy CSV. Seconds, bytes, bytes per second.
-    problems : tuple of Problem
-        Problems of the file, in its order.
-    kind : str
-        The format of the file.
-    """
+    """Measured times of collectives: rows with `TABLE_COLUMNS` and others in SI units, problems, and the format."""
 
     rows: pd.DataFrame
     problems: tuple[LogProblem, ...] = ()
@@ -149,15 +138,12 @@ class RowCollector:
     ----------
     file, kind : str
         The file as the user named it, and its format.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that contradict themselves.
     facts : mapping
         Values for columns where the file has none.
     """
 
     file: str
     kind: str
-    inconsistent: InconsistentRows = "drop"
     facts: Mapping[str, object] = field(default_factory=dict)
     rows: list[TableRow] = field(default_factory=list)
     problems: list[LogProblem] = field(default_factory=list)
@@ -183,7 +169,7 @@ class RowCollector:
         busbw: PrintedNumber | None = None,
         where: str = "",
     ) -> None:
-        """Add a row, unless it has no valid time, or contradicts itself and such rows are left out.
+        """Add a row, unless it has no valid time, or contradicts itself.
 
         The printed time [s], algorithm and bus bandwidth [byte/s] are its ``seconds``, ``algbw`` and ``busbw``, unless
         the row has its own. `where` names the part of the line in messages. Raises InputError if there are too many
@@ -220,9 +206,8 @@ class RowCollector:
             self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)
         wrong = find_inconsistency(row, time, algbw, busbw)
         if wrong is not None:
-            self.report(line, before + wrong, dropped=self.inconsistent == "drop")
-            if self.inconsistent == "drop":
-                return
+            self.report(line, before + wrong)
+            return
         if not row.get("source"):
             row["source"] = self.file
         if row.get("line") is None:
@@ -241,24 +226,21 @@ class RowCollector:
         return Measurements(made, tuple(self.problems), self.kind)
 
 
-def format_reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Callable[..., Measurements]]:
+_Fill: TypeAlias = Callable[[Path, RowCollector], Mapping[str, bool] | None]
+
+
+def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
     """Return a decorator that makes a reader of a format of a function that fills a `RowCollector` from a path.
 
-    The function may return more columns of the table, and whether they hold numbers. The reader takes ``inconsistent``
-    and ``facts`` by keyword, as of `simnet.calibration.readers.read_measurements`, and the function's other arguments.
+    The function may return more columns of the table, and whether they hold numbers. The reader takes ``facts`` by
+    keyword, as of `simnet.calibration.readers.read_measurements`.
     """
 
-    def wrapped(fill: Callable[..., Mapping[str, bool] | None]) -> Callable[..., Measurements]:
+    def wrapped(fill: _Fill) -> Callable[..., Measurements]:
         @wraps(fill)
-        def read(
-            path: str | Path,
-            *,
-            inconsistent: InconsistentRows = "drop",
-            facts: Mapping[str, object] | None = None,
-            **options: object,
-        ) -> Measurements:
-            out = RowCollector(str(path), kind, inconsistent, dict(facts or {}))
-            return out.done(fill(Path(path), out, **options))
+        def read(path: str | Path, *, facts: Mapping[str, object] | None = None) -> Measurements:
+            out = RowCollector(str(path), kind, dict(facts or {}))
+            return out.done(fill(Path(path), out))
 
         return read
 
@@ -345,13 +327,6 @@ def find_inconsistency(
 
     Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
     and its ranks, both within the printed digits of time [s] and bandwidths [byte/s].
-
-    Examples
-    --------
-    >>> row = {"collective": "all_reduce", "ranks": 8, "nbytes": 1_000_000, "size_convention": "vector"}
-    >>> find_inconsistency(row, parse_printed("100", -6), parse_printed("10.00", 9), parse_printed("17.50", 9))
-    >>> find_inconsistency(row, parse_printed("100", -6), parse_printed("10.00", 9), parse_printed("10.00", 9))
-    'bus bandwidth is 10 GB/s, but 1.75 times the algorithm bandwidth is 17.5 GB/s (all_reduce, 8 ranks)'
     """
     ranks, name = row.get("ranks"), str(row.get("collective"))
     known = ranks if isinstance(ranks, int) and ranks > 0 else None

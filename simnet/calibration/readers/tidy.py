@@ -12,9 +12,10 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -147,6 +148,33 @@ def csv_records(
             yield at, dict(zip(names, map(unguard_cell, cells), strict=True))
 
     return line, names, records()
+
+
+class CsvColumn(NamedTuple):
+    """What a column of a CSV becomes: a column of the table, a whole number up to, or a number times `factor`."""
+
+    name: str
+    form: Literal["whole", "number"]
+    factor: float = 1.0
+    power: int = 0
+
+
+def csv_values(
+    cells: Mapping[str, str], columns: Mapping[str, CsvColumn], out: RowCollector, line: int, needed: Iterable[str] = ()
+) -> TableRow:
+    """Return the columns of the table from the cells of a row; refuse what is no number, and empty `needed` ones."""
+    row: TableRow = {}
+    for name, one in columns.items():
+        text = cells.get(name, "").strip()
+        if one.form == "whole":
+            row[one.name] = parse_whole(text.removesuffix(".0"), MAX_WHOLE if one.factor == 1 else int(one.factor))
+        else:
+            number = parse_printed(text, one.power)
+            row[one.name] = None if number is None else number.value * one.factor
+        if row[one.name] is None and (text or name in needed):
+            allowed = "a whole number >= 0" if one.form == "whole" else "a number"
+            out.refuse(f"must be {allowed}, got {text[:40]!r}", line, name)
+    return row
 
 
 def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:

@@ -21,14 +21,21 @@ from simnet.calibration.readers.tables import (
     parse_printed,
     parse_whole,
 )
-from simnet.calibration.readers.tidy import csv_records
+from simnet.calibration.readers.tidy import CsvColumn, csv_records, csv_values
 
 WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Columns without which a table is none of these."""
 
+_COLUMNS = {
+    "nranks": CsvColumn("ranks", "whole", MAX_RANKS),
+    "nnodes": CsvColumn("nodes", "whole", MAX_RANKS),
+    "ranks_per_node": CsvColumn("ranks_per_node", "whole", MAX_RANKS),
+    "n_iter": CsvColumn("iterations", "whole"),
+    "time_min_us": CsvColumn("seconds_min", "number", power=-6),
+    "time_max_us": CsvColumn("seconds_max", "number", power=-6),
+    "time_p50_us": CsvColumn("seconds_p50", "number", power=-6),
+}
 _TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "reduction"}
-_WHOLE = {"nranks": "ranks", "nnodes": "nodes", "ranks_per_node": "ranks_per_node", "n_iter": "iterations"}
-_TIMES = {"time_min_us": "seconds_min", "time_max_us": "seconds_max", "time_p50_us": "seconds_p50"}
 _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 
@@ -58,15 +65,7 @@ def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
         for name, column in _TEXT.items():
             word = cells.get(name, "").strip()
             common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
-        for name, column in _WHOLE.items():
-            text = cells.get(name, "").strip()
-            number = parse_whole(text, MAX_RANKS if column != "iterations" else 2**62)
-            if text and number is None:
-                out.refuse(f"must be a whole number, got {text[:40]!r}", line, name)
-            common[column] = number or None
-        for name, column in _TIMES.items():
-            value = parse_printed(cells.get(name, ""), -6)
-            common[column] = None if value is None else value.value
+        common |= {name: number or None for name, number in csv_values(cells, _COLUMNS, out, line).items()}
         for side, in_place in (("oop", False), ("ip", True)):
             text = cells.get(f"time_us_{side}", "").strip()
             if not text:

@@ -109,7 +109,7 @@ def _on_exchange(request: ChooseRequest) -> ChooseAnswer:
     )
 
 
-def refuse_ignored(request: ChooseRequest, *, decision: bool = True, table: bool = False, tuner: bool = False) -> None:
+def refuse_ignored(request: ChooseRequest, *, decision: bool = True, table: bool = False) -> None:
     """Refuse flags that the answer would not heed, and say what does."""
     if request.scenario is not None and request.fabric is not None:
         raise InputError("is either a scenario or --fabric", file="simnet choose")
@@ -144,20 +144,6 @@ def refuse_ignored(request: ChooseRequest, *, decision: bool = True, table: bool
         ("a decision by closed forms", closed, {"--misjudged": request.misjudged}),
         ("a decision by closed forms or over a whole job", closed or on_job, {"--error": request.error}),
         ("jobs, simulations and policy tables", drawn, {"--seed": request.seed}),
-        (
-            "what weighs exchanges; --export NAME.csv is about messages of all sizes",
-            not tuner,
-            {
-                "--density": request.density,
-                "--device": request.device,
-                "--all": request.every,
-                "--schemes": request.schemes,
-                "--model": request.model,
-                "--parameters": request.parameters,
-                "--compute": request.compute,
-                "--batch": request.batch,
-            },
-        ),
     ):
         options.only(what, given, flags)
 

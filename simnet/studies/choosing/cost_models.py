@@ -15,8 +15,8 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.costs.devices import DeviceProfile, IntervalEnd
-from simnet.evidence.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
+from simnet.evidence.intervals import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
     least, most : ndarray
         Interval of the time to send [s].
     kind : str
-        What that interval is from, a name of `simnet.evidence.chances.error_models`.
+        What that interval is from, a name of `simnet.evidence.intervals.error_models`.
     follows : Follows
         What of these intervals is for the gradients: their ends are those of links and devices times these.
     beyond : ndarray of bool

@@ -43,7 +43,7 @@ LARGEST_SAMPLE = 2**24
 """The most entries of gradients of all workers together, of which gains are measured."""
 
 _NO_LATENCY = 1e-5
-_WAY_OUT = "without --simulate closed forms do, and --fabric FILE makes a table over workers, density and parameters"
+_WAY_OUT = "closed forms do, without --fabric and --simulate"
 
 
 def make(

@@ -1,9 +1,7 @@
 """The file of a policy table, checked like one from a stranger, and what is looked up in it.
 
-A table of links, version 1, cuts the plane of latency and bandwidth into cells; one of a calibrated cluster, version 2,
-that of density and parameters for each of some numbers of workers. The file is JSON: edges of the cells in SI units,
-choices, and a matrix whose numbers say which choice, from 0. It has a row per latency and a column per bandwidth, or a
-row per number of workers and density, the densities of the first number first, and a column per number of parameters.
+A table cuts the plane of latency and bandwidth into cells. The file is JSON: edges of the cells in SI units, choices,
+and a matrix whose numbers say which choice, from 0, with a row per latency and a column per bandwidth.
 """
 
 from __future__ import annotations
@@ -11,10 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,11 +26,6 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 from simnet.policies import moo
 from simnet.studies.choosing.shares import largest_first
-
-AXES: MappingProxyType[int, tuple[str, ...]] = MappingProxyType(
-    {1: ("latency", "bandwidth"), 2: ("workers", "density", "parameters")}
-)
-"""The axes of a table, by the version of its file."""
 
 MAX_BYTES = 8 * 2**20
 """The largest file that is read."""
@@ -60,8 +51,7 @@ class Entry(_Part):
     kind : {"dense", "half", "sparse"}
         What is sent.
     density : float
-        Fraction that is kept; 1 of the whole gradient. Where density is an axis of the table, it is the one that the
-        table was asked for, and the one looked up takes its place.
+        Fraction that is kept; 1 of the whole gradient.
     """
 
     label: _Text
@@ -105,8 +95,8 @@ class Loss(_Part):
         How many.
     mean, worst : float
         As a fraction of the fastest at the density that the table has there.
-    latency_s, bandwidth_B_per_s, workers, density, parameters : float
-        Where it is worst, along the axes of the table.
+    latency_s, bandwidth_B_per_s : float
+        Where it is worst.
     same_exchange, same_density : float
         In which share of the points the exact choice is the same.
     """
@@ -114,11 +104,8 @@ class Loss(_Part):
     points: Annotated[int, Field(ge=1)]
     mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     worst: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    latency_s: _Positive | None = None
-    bandwidth_B_per_s: _Positive | None = None  # noqa: N815
-    workers: Annotated[int, Field(ge=1)] | None = None
-    density: _Positive | None = None
-    parameters: _Positive | None = None
+    latency_s: _Positive
+    bandwidth_B_per_s: _Positive  # noqa: N815
     same_exchange: _Share
     same_density: _Share
 
@@ -138,35 +125,17 @@ class MadeFor(_Part):
 
 
 class Edges(_Part):
-    """Where cells begin and end, ascending, one more than there are cells; of workers the numbers themselves."""
+    """Where cells begin and end, ascending, one more than there are cells."""
 
-    latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)] | None = None
-    bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)] | None = None  # noqa: N815
-    workers: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1, max_length=10_000)] | None = None
-    density: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)] | None = None
-    parameters: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)] | None = None
+    latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
+    bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]  # noqa: N815
 
-    @pydantic.field_validator("latency_s", "bandwidth_B_per_s", "workers", "density", "parameters")
+    @pydantic.field_validator("latency_s", "bandwidth_B_per_s")
     @classmethod
-    def _ascend(cls, values: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if values is not None and any(later <= earlier for earlier, later in itertools.pairwise(values)):
+    def _ascend(cls, values: tuple[float, ...]) -> tuple[float, ...]:
+        if any(later <= earlier for earlier, later in itertools.pairwise(values)):
             raise ValueError("must ascend")
         return values
-
-
-class Measured(_Part):
-    """How far a table of a calibrated cluster rests on sizes and numbers of ranks that were measured.
-
-    Parameters
-    ----------
-    share : float
-        Of the cells, those whose choice does.
-    beyond : tuple of str
-        What others rest on.
-    """
-
-    share: _Share
-    beyond: Annotated[tuple[_Text, ...], Field(max_length=100)] = ()
 
 
 class Found(NamedTuple):
@@ -181,124 +150,69 @@ class Found(NamedTuple):
 class PolicyTable(_Part):
     """A policy table: what stands in its file, and what is looked up in it."""
 
-    version: Literal[1, 2] = 1
+    version: Literal[1] = 1
     made_for: MadeFor
     edges: Edges
     choices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=1000)]
     gains: Gains | None = None
     regret: Loss | None = None
-    measured: Measured | None = None
     matrix: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
     @pydantic.model_validator(mode="after")
     def _fits(self) -> PolicyTable:
-        given = self.edges.model_dump(exclude_none=True)
-        wanted = [_field(name) for name in self.axes]
-        if set(given) != set(wanted):
-            found = ", ".join(given) or "none"
-            raise ValueError(f"edges must be {', '.join(wanted)} of a table of version {self.version}, got {found}")
-        rows, columns = math.prod(self.shape[:-1]), self.shape[-1]
+        rows, columns = len(self.latency) - 1, len(self.bandwidth) - 1
         if len(self.matrix) != rows or any(len(row) != columns for row in self.matrix):
-            what = "one less than there are edges" if self.version == 1 else "a row per number of workers and density"
-            raise ValueError(f"matrix must have {rows} rows of {columns} numbers, {what}")
+            raise ValueError(f"matrix must have {rows} rows of {columns} numbers, one less than there are edges")
         most = max(max(row) for row in self.matrix)
         if most >= len(self.choices):
             raise ValueError(f"matrix has the number {most}, but there are {len(self.choices)} choices, from 0")
         return self
 
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """What it is looked up by: latency and bandwidth, or workers, density and parameters."""
-        return AXES[self.version]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Cells along each axis."""
-        return tuple(len(self.along(name)) - (name != "workers") for name in self.axes)
-
     @cached_property
     def _matrix(self) -> NDArray[np.intp]:
-        return np.array(self.matrix, dtype=np.intp).reshape(self.shape)
+        return np.array(self.matrix, dtype=np.intp)
 
     @property
     def latency(self) -> Floats:
-        """Edges of the cells of a table of links [s]."""
-        return self.along("latency")
+        """Edges of the rows [s]."""
+        return np.array(self.edges.latency_s)
 
     @property
     def bandwidth(self) -> Floats:
-        """Edges of the cells of a table of links [byte/s]."""
-        return self.along("bandwidth")
+        """Edges of the columns [byte/s]."""
+        return np.array(self.edges.bandwidth_B_per_s)
 
-    def along(self, name: str) -> Floats:
-        """Return the edges of cells along an axis in SI units, of workers the numbers themselves."""
-        values = getattr(self.edges, _field(name)) if name in self.axes else None
-        if values is None:
-            raise ValueError(f"the table has no axis {name!r}; it goes by {', '.join(self.axes)}")
-        return np.array(values, dtype=np.float64)
+    def lookup(self, latency: float, bandwidth: float) -> Found:
+        """Return the choice for links of a latency [s] >= 0 and a bandwidth [byte/s] > 0.
 
-    def lookup(
-        self,
-        latency: float | None = None,
-        bandwidth: float | None = None,
-        *,
-        workers: int | None = None,
-        density: float | None = None,
-        parameters: float | None = None,
-    ) -> Found:
-        """Return the choice for a state of the network, or for a job; outside the table that of the nearest cell."""
-        every = {
-            "latency": latency,
-            "bandwidth": bandwidth,
-            "workers": workers,
-            "density": density,
-            "parameters": parameters,
-        }
-        given = {name: value for name, value in every.items() if value is not None}
-        if set(given) != set(self.axes):
-            raise ValueError(f"the table goes by {', '.join(self.axes)}; given were {', '.join(given) or 'none'}")
-        place, said = [], []
-        for name in self.axes:
-            value, (allowed, fits) = given[name], _ALLOWED[name]
-            if not is_number(value) or not fits(value):
+        Outside the table it is that of the nearest cell. Raises ValueError for what is no such number.
+        """
+        said = []
+        for name, value, allowed in (
+            ("latency", latency, "a number of seconds >= 0 and finite"),
+            ("bandwidth", bandwidth, "a number of byte/s > 0 and finite"),
+        ):
+            if not is_number(value) or not 0 <= value < math.inf or (value == 0 and name == "bandwidth"):
                 raise ValueError(f"{name} must be {allowed}, got {value!r}")
-            place.append(np.array([float(value)]))
-            edges = self.along(name)
-            if name == "workers" and value not in edges:
-                said.append("workers not in the table")
-            elif value < edges[0]:
-                said.append(f"{name} below the table")
-            elif value > edges[-1]:
-                said.append(f"{name} above the table")
-        entry = self.choices[int(self.which(*place)[0])]
-        if density is not None and entry.kind == "sparse":
-            entry = entry.model_copy(update={"density": float(density)})
-        return Found(entry, ", ".join(said))
+            edges = getattr(self, name)
+            if not edges[0] <= value <= edges[-1]:
+                said.append(f"{name} {'below' if value < edges[0] else 'above'} the table")
+        chosen = self.which(np.array([float(latency)]), np.array([float(bandwidth)]))
+        return Found(self.choices[int(chosen[0])], ", ".join(said))
 
-    def which(self, *state: Floats) -> NDArray[np.intp]:
-        """Return the numbers of the choices for arrays of states, which broadcast: one for each of the `axes`."""
-        places = []
-        for name, values in zip(self.axes, state, strict=True):
-            edges = self.along(name)
-            # Of the inner edges alone, so that what is outside falls into the nearest cell; of two numbers of workers
-            # the one that is nearer as a factor.
-            inner = np.sqrt(edges[1:] * edges[:-1]) if name == "workers" else edges[1:-1]
-            places.append(np.searchsorted(inner, values, side="right"))
-        return np.asarray(self._matrix[tuple(places)], dtype=np.intp)
+    def which(self, latency: Floats, bandwidth: Floats) -> NDArray[np.intp]:
+        """Return the numbers of the choices for arrays of states, which broadcast."""
+        # By the inner edges alone, so that what is outside falls into the nearest cell.
+        row = np.searchsorted(self.latency[1:-1], latency, side="right")
+        return np.asarray(self._matrix[row, np.searchsorted(self.bandwidth[1:-1], bandwidth, side="right")])
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells of each choice, by its name and density, the largest first."""
-        density = "density" not in self.axes
-        return largest_first(self._matrix, [_named(one) if density else one.label for one in self.choices])
+        return largest_first(self._matrix, [_named(one) for one in self.choices])
 
     def text(self) -> str:
         """Return the file: a line per choice and per row of the matrix."""
         shown = self.model_dump(mode="json")
-        for name in ("edges", "regret"):
-            # Of the axes of other tables nothing is said.
-            shown[name] = shown[name] and {key: one for key, one in shown[name].items() if one is not None}
-        if self.measured is None:
-            del shown["measured"]
         if self.made_for.weights is not None:
             shown["made_for"]["weights"] = self.made_for.weights._asdict()
         parts = []
@@ -322,9 +236,9 @@ def load_policy(path: str | Path) -> PolicyTable:
         raise InputError(f"is no JSON: {error}", file=name) from None
     if not isinstance(loaded, dict) or "version" not in loaded:
         raise InputError("is no policy table: it has no version", file=name)
-    if loaded["version"] not in list(AXES) or not is_number(loaded["version"]):
+    if loaded["version"] != 1 or not is_number(loaded["version"]):
         found = ascii(loaded["version"])[:40]
-        raise InputError(f"must be 1 or 2, the versions that are read, got {found}", file=name, field="version")
+        raise InputError(f"must be 1, the version that is read, got {found}", file=name, field="version")
     try:
         return PolicyTable.model_validate(loaded)
     except pydantic.ValidationError as error:
@@ -336,22 +250,6 @@ def load_policy(path: str | Path) -> PolicyTable:
         raise InputError(message, file=name, field=where[:200] or None) from None
 
 
-_ALLOWED: MappingProxyType[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
-    {
-        "latency": ("a number of seconds >= 0 and finite", lambda value: 0 <= value < math.inf),
-        "bandwidth": ("a number of byte/s > 0 and finite", lambda value: 0 < value < math.inf),
-        "workers": ("a whole number >= 1", lambda value: 1 <= value < math.inf and value == int(value)),
-        "density": ("a number > 0 and at most 1", lambda value: 0 < value <= 1),
-        "parameters": ("a number > 0 and finite", lambda value: 0 < value < math.inf),
-    }
-)
-
-
-def _field(axis: str) -> str:
-    """Return the field of an axis, with its unit."""
-    return {"latency": "latency_s", "bandwidth": "bandwidth_B_per_s"}.get(axis, axis)
-
-
 def _siblings(where: tuple[int | str, ...]) -> list[str]:
     """Return the fields that there are beside one."""
     parts: dict[str, type[_Part]] = {
@@ -361,7 +259,6 @@ def _siblings(where: tuple[int | str, ...]) -> list[str]:
         "gains": Gains,
         "of": Gain,
         "regret": Loss,
-        "measured": Measured,
     }
     above = [one for one in where[:-1] if isinstance(one, str)]
     return list(parts.get(above[-1] if above else "", PolicyTable).model_fields)

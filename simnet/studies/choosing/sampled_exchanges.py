@@ -31,7 +31,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import load_model
-from simnet.evidence.chances import factor_for_another
+from simnet.evidence.intervals import factor_for_another
 from simnet.job.steady import detect_steady_part, last_half
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.evidence.chances import Chances, Part, chances, corrected, in_job
+from simnet.evidence.chances import Chances, Part, chances, in_job
+from simnet.evidence.intervals import corrected
 from simnet.job import Job
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
