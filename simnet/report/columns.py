@@ -24,18 +24,8 @@ Fields: TypeAlias = dict[str, Any]
 class Column(NamedTuple):
     """What a column holds, and how tables for people show it.
 
-    Parameters
-    ----------
-    unit : str
-        Its unit; empty for what has none.
-    heading : str
-        What stands above it in tables for people, with marks where it may break; empty where none has it.
-    format : str
-        How they write a value: a key of `simnet.report.columns.FORMATS`, or as of `str.format`; by the unit when empty.
-    commands : str
-        The commands that write it, one after another; ``hooks`` are the logs of `simnet.hooks`.
-    meaning : str
-        What it is.
+    `heading` has marks where it may break, and is empty where no table has it; `format` is a key of `FORMATS`, or as of
+    `str.format`, and by the unit when empty; `commands` are those that write it, ``hooks`` the logs of `simnet.hooks`.
     """
 
     unit: str
@@ -66,16 +56,7 @@ COLUMNS = {row.pop("name"): Column(**row) for row in read_data("columns.csv")}
 
 
 def write_cells(values: Mapping[Any, Any], names: Iterable[str], prefix: str = "") -> list[str]:
-    """Return values as tables for people have them, those that are missing as a dash.
-
-    Parameters
-    ----------
-    values : mapping
-        Of a row.
-    names : iterable of str
-        Of its values, in order.
-    prefix : str
-        What the names of the columns have before those.
+    """Return values of a row by their names as tables for people have them, those that are missing as a dash.
 
     Examples
     --------

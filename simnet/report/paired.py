@@ -50,15 +50,7 @@ START_COLUMNS = ("start_low_s", "start_high_s")
 
 
 class StartRanges(NamedTuple):
-    """What may become of times as workers enter a little apart.
-
-    Parameters
-    ----------
-    offsets : mapping of str to (float, float)
-        By how much a time may be less, and more, by its name [s].
-    not_sampled : mapping of str to str
-        Of which that is not known, and why.
-    """
+    """By how much times may be less, and more, as workers enter a little apart [s]; why some are not known."""
 
     offsets: Mapping[str, tuple[float, float]]
     not_sampled: Mapping[str, str]
@@ -106,19 +98,9 @@ class Estimate(NamedTuple):
 class Contest(NamedTuple):
     """Who was the fastest over seeds.
 
-    Parameters
-    ----------
-    policy : str
-        The one with the least mean.
-    tied_with : list of str
-        Those whose difference from it may be 0, by the interval or as workers enter a little apart, or less than `TIE`;
-        in the order of their means.
-    order : list of str
-        All, in the order of their means.
-    differences : mapping of str to Estimate
-        Of the others: how much more they took than the first, seed by seed.
-    fastest_in : mapping of str to int
-        With how many seeds each was the fastest, alone: a tie within `TIE` counts for nobody.
+    `order` are all in the order of their means, `policy` is the first, and `tied_with` are those whose difference from
+    it may be 0, by the interval or as workers enter a little apart, or less than `TIE`. `differences` are how much more
+    the others took, seed by seed; `fastest_in` with how many seeds each was the fastest, and no other within `TIE`.
     """
 
     policy: str
@@ -205,14 +187,10 @@ def comparison(
     Only seeds are compared with which as many policies of the group have a value as with any, and policies that have
     one with all of these, and have settled.
 
-    Returns
-    -------
-    DataFrame
-        The columns of the group, `policy`, and, with the stem of the column's name, ``iteration_s`` (mean),
-        ``iteration_low_s`` and ``iteration_high_s``, ``iteration_more_s`` (mean difference from the first),
-        ``iteration_more_low_s`` and ``iteration_more_high_s``, ``iteration_rank`` (from 1; missing for those that take
-        no part), ``iteration_tied`` (the first, and those tied with it), ``iteration_least_with`` and
-        ``iteration_compared`` (numbers of seeds).
+    With the stem of the column's name there are ``iteration_s`` (mean) with ``_low`` and ``_high``,
+    ``iteration_more_s`` (mean difference from the first) with the same, ``iteration_rank`` (from 1; missing for those
+    that take no part), ``iteration_tied`` (the first, and those tied with it), and the numbers of seeds
+    ``iteration_least_with`` and ``iteration_compared``.
 
     Examples
     --------
