@@ -14,8 +14,8 @@ from gradients import gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.carried_threshold import sample_size, scaling
-from simnet.sparsifier_models.deft import assign_k, cut_layers, pack
 from simnet.sparsifier_models.exdyna import PartitionedOptions, allocate, block_layout
+from simnet.sparsifier_models.union_reduced import assign_k, cut_layers, pack
 from simnet.validate.reproduction.exdyna import LAYERS, STARTS, STEMS
 from variants import made, variants_of
 

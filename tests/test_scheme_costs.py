@@ -17,8 +17,8 @@ from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod
 from simnet.network import Network
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import SCHEMES, create
-from simnet.sparsifier_models.deft import cut_layers
 from simnet.sparsifier_models.spar_reduce_scatter import srs_rounds
+from simnet.sparsifier_models.union_reduced import cut_layers
 from simnet.topologies import star
 from variants import CCLOCO, TEMPLAR
 

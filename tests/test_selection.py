@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from simnet.base.jit_threshold import JitThreshold
 from simnet.sparsifier_models import compiled_selection, selection
-from simnet.sparsifier_models.mstopk import bracket
 from simnet.sparsifier_models.selection import (
     above,
     add_rows,
@@ -26,6 +25,7 @@ from simnet.sparsifier_models.selection import (
     take_mean,
     top_k,
 )
+from simnet.sparsifier_models.topk import bracket
 
 PATHS = ["compiled", "numpy"]
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of, jobs
 from looping import each
-from simnet.sparsifier_models import spar_short_blocks
+from simnet.sparsifier_models import spar_reduce_scatter as short_blocks
+from simnet.sparsifier_models import spardl
 from simnet.sparsifier_models.spar_reduce_scatter import (
     Adaptive,
     Entries,
@@ -267,7 +268,7 @@ UNEVEN = np.array([0.0, -0.0, 1.0, -1.0, 2.0, 1e-44, -1e-40, 3e30, 0.5], dtype=n
 )
 def test_the_largest_of_short_blocks_are_what_sorting_finds(rows):
     values, there, k = (np.array(one) for one in zip(*rows, strict=True))
-    found = spar_short_blocks._largest(values.astype(np.float32), there, k)
+    found = short_blocks._largest(values.astype(np.float32), there, k)
     for row, present, count, got in zip(values, there, k, found, strict=True):
         order = sorted(np.flatnonzero(present), key=lambda at: (-abs(row[at]), at))
         assert np.flatnonzero(got).tolist() == sorted(order[:count])
@@ -283,8 +284,8 @@ def test_short_blocks_together_give_what_they_give_one_after_the_other(job, recu
     outcomes = []
     for together in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(spar_short_blocks, "pays", lambda *_: together)  # noqa: B023
-            patch.setattr(spar_short_blocks, "_HELD", held)
+            patch.setattr(spardl, "pays_together", lambda *_: together)  # noqa: B023
+            patch.setattr(short_blocks, "_HELD", held)
             model = SparDL(P, n, density, teams=d, sag=sag, residual=residual)
             found = []
             for gradients in rounds:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.costs.devices import load_device
-from simnet.sparsifier_models import SCHEMES, create, mstopk, names, scheme
+from simnet.sparsifier_models import SCHEMES, create, names, scheme
 from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
 from simnet.sparsifier_models.selection import entries_kept, take_mean, top_k
+from simnet.sparsifier_models.topk import bracket
 from variants import made, variants_of
 
 EPS = float(np.finfo(np.float32).eps)
@@ -50,8 +51,8 @@ def test_k_of_the_released_code_rounds_down_to_one_at_least():
 def test_rounds_of_mstopk_halve_what_is_between_the_mean_and_the_largest(monkeypatch):
     magnitude = np.linspace(96, 104, 1025, dtype=np.float32)
     for rounds in range(3, 8):
-        monkeypatch.setattr(mstopk, "ROUNDS", rounds)
-        low, high = mstopk.bracket(magnitude, 100)
+        monkeypatch.setattr("simnet.sparsifier_models.topk.ROUNDS", rounds)
+        low, high = bracket(magnitude, 100)
         assert high - low == pytest.approx(4 / 2**rounds)
         assert np.count_nonzero(magnitude >= high) <= 100 < np.count_nonzero(magnitude >= low)
 
@@ -250,7 +251,7 @@ def test_mstopk_sends_all_above_and_a_contiguous_run_of_the_band(n, share, kind,
     assert chosen.size == np.unique(chosen).size == k
     if k == n:
         return
-    low, high = (np.float32(one) for one in mstopk.bracket(magnitude, k))
+    low, high = (np.float32(one) for one in bracket(magnitude, k))
     above, band = magnitude >= high, np.flatnonzero((magnitude >= low) & (magnitude < high))
     assert set(np.flatnonzero(above)) <= set(chosen.tolist())
     run = np.flatnonzero(np.isin(band, chosen))

@@ -19,10 +19,8 @@ from simnet.costs import NodeLinks
 from simnet.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.dense import FP16, Dense
-from simnet.sparsifier_models.mstopk import MSTopk
 from simnet.sparsifier_models.options import Options, option_values
-from simnet.sparsifier_models.randomk import Randomk
-from simnet.sparsifier_models.topk import LayerwiseTopk, Topk, TopkA
+from simnet.sparsifier_models.topk import LayerwiseTopk, MSTopk, Randomk, Topk, TopkA
 from simnet.sparsifier_models.two_level import AUTO, OWN, TwoLevel, sizes_of
 from simnet.sparsifier_models.wire import ADDED_UP
 

@@ -59,14 +59,12 @@ from simnet.sparsifier_models.artopk import ARTopk, CLTk
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.carried_threshold import SAGE, HardThreshold
 from simnet.sparsifier_models.chunked import DeMo, SparseLoCo
-from simnet.sparsifier_models.deft import DEFT
 from simnet.sparsifier_models.dense import FP16, Dense
 from simnet.sparsifier_models.dgc import DGC
 from simnet.sparsifier_models.ef21 import EF21
 from simnet.sparsifier_models.exdyna import ExDyna, MiCRO
 from simnet.sparsifier_models.gtopk import GTopk
 from simnet.sparsifier_models.int8ring import Int8Ring
-from simnet.sparsifier_models.mstopk import MSTopk
 from simnet.sparsifier_models.muloco import MuLoCo
 from simnet.sparsifier_models.oktopk import Oktopk
 from simnet.sparsifier_models.omnireduce import OmniReduce
@@ -75,17 +73,16 @@ from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.powersgd import PowerSGD
 from simnet.sparsifier_models.qgz import QGZ, LoCo
 from simnet.sparsifier_models.qsgd import QSGD
-from simnet.sparsifier_models.randomk import Randomk
 from simnet.sparsifier_models.sdp4bit import SDP4Bit
 from simnet.sparsifier_models.sidco import SIDCo
 from simnet.sparsifier_models.signsgd import SignSGD
 from simnet.sparsifier_models.spardl import SparDL
 from simnet.sparsifier_models.thc import THC
 from simnet.sparsifier_models.thresholded import GaussianK, RedSync
-from simnet.sparsifier_models.topk import LayerwiseTopk, Topk, TopkA
+from simnet.sparsifier_models.topk import LayerwiseTopk, MSTopk, Randomk, Topk, TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
 from simnet.sparsifier_models.two_level import PREFIX, on_two_levels
-from simnet.sparsifier_models.union_reduced import UnionTopk
+from simnet.sparsifier_models.union_reduced import DEFT, UnionTopk
 from simnet.sparsifier_models.wire import Wire
 
 if __name__ != "simnet.sparsifier_models":  # by the link at the top of a checkout

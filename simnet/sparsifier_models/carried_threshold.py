@@ -32,26 +32,13 @@ SAMPLED = 256
 
 
 def bounded(threshold: Floats) -> Floats:
-    """Return thresholds within the range of float32, so that scaling can bring them back.
-
-    Examples
-    --------
-    >>> bounded(np.array([0, 0.5, np.inf]))
-    array([1.40129846e-45, 5.00000000e-01, 3.40282347e+38])
-    """
+    """Return thresholds within the range of float32, so that scaling can bring them back."""
     limits = np.finfo(np.float32)
     return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
 
 
 def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
-    """Return the thresholds of a saved state, one per worker or none; ValueError if they are not, or not > 0.
-
-    Examples
-    --------
-    >>> checked_thresholds(np.array([1, 0]), 2)
-    Traceback (most recent call last):
-    ValueError: threshold must be finite and > 0, got [1.0, 0.0]
-    """
+    """Return the thresholds of a saved state, one per worker or none; ValueError if they are not, or not > 0."""
     threshold = np.array(value, dtype=np.float64)
     if threshold.shape not in ((0,), (workers,)):
         raise ValueError(f"threshold must be of shape (0,) or ({workers},), got {threshold.shape}")
@@ -61,25 +48,13 @@ def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return the places of a worker's sample, `SAMPLED` / density entries with replacement; None for all entries.
-
-    Examples
-    --------
-    >>> sampled_places(100_000, 0.01, 0, 0, 0).size, sampled_places(10_000, 0.01, 0, 0, 0)
-    (25600, None)
-    """
+    """Return the places of a worker's sample, `SAMPLED` / density entries with replacement; None for all entries."""
     size = math.ceil(SAMPLED / density)
     return None if size >= parameters else stream(seed, "start", iteration, worker).integers(parameters, size=size)
 
 
 def estimated_threshold(values: Values, worker: int, *, k: int, density: float, seed: int, iteration: int) -> float:
-    """Return the magnitude that about `k` of a worker's `values`, shape (n,), reach: the exact one of a sample.
-
-    Examples
-    --------
-    >>> estimated_threshold(np.arange(100, dtype=np.float32), 0, k=10, density=0.1, seed=0, iteration=0)
-    90.0
-    """
+    """Return the magnitude that about `k` of a worker's `values`, shape (n,), reach: the exact one of a sample."""
     places = sampled_places(values.size, density, seed, iteration, worker)
     return kth_magnitude(values, k) if places is None else kth_magnitude(values[places], SAMPLED)
 
@@ -277,13 +252,7 @@ MARGIN = 0.05
 
 
 def sample_size(parameters: int) -> int:
-    """Return the size of a sample: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05.
-
-    Examples
-    --------
-    >>> sample_size(11_173_962), sample_size(400), sample_size(1)
-    (399, 200, 1)
-    """
+    """Return the size of a sample: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05."""
     return max(1, int(parameters / (1 + parameters * MARGIN * MARGIN)))
 
 
@@ -292,11 +261,6 @@ def scaling(alpha: float, examined: float, density: float) -> float:
 
     `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
     threshold times alpha, `density` the target.
-
-    Examples
-    --------
-    >>> scaling(2.0, 0.01, 0.01), scaling(1.0, 0.0, 0.01) < 0.96 < 1.04 < scaling(1.0, 0.11, 0.01)
-    (2.0, True)
     """
     beta = 2.0 / (1.0 + math.exp(density - examined))
     gamma = 0.95 if examined < 0.1 * density else 1.05 if examined > 10 * density else 1.0

@@ -25,13 +25,7 @@ _ENTRIES = 4096
 
 
 def largest_divisor(size: int, most: int) -> int:
-    """Return the largest divisor of `size` that is at most `most`.
-
-    Examples
-    --------
-    >>> largest_divisor(768, 64), largest_divisor(70, 64), largest_divisor(50257, 64), largest_divisor(127, 64)
-    (64, 35, 29, 1)
-    """
+    """Return the largest divisor of `size` that is at most `most`."""
     return next(one for one in range(min(size, most), 0, -1) if size % one == 0)
 
 
@@ -60,14 +54,7 @@ class Blocks(NamedTuple):
         return prod(self.tile)
 
     def cut(self, values: Values) -> Values:
-        """Return the blocks of a tensor, shape (number, size), as a copy; `values` is the tensor row by row.
-
-        Examples
-        --------
-        >>> Blocks((2, 4), (2, 2)).cut(np.arange(8))
-        array([[0, 1, 4, 5],
-               [2, 3, 6, 7]])
-        """
+        """Return the blocks of a tensor, shape (number, size), as a copy; `values` is the tensor row by row."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = values.reshape(rows // height, height, columns // width, width)
         return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
@@ -85,13 +72,7 @@ class Blocks(NamedTuple):
             yield slice(first, min(first + step, self.number))
 
     def coefficients(self, blocks: Values) -> Floats:
-        """Return the orthonormal cosine transform (DCT-II) of blocks, shape (some, size), along each axis.
-
-        Examples
-        --------
-        >>> Blocks((1, 4), (1, 4)).coefficients(np.ones((1, 4), dtype=np.float32))
-        array([[2., 0., 0., 0.]])
-        """
+        """Return the orthonormal cosine transform (DCT-II) of blocks, shape (some, size), along each axis."""
         # Loaded where it is needed, as it takes longer to load than all schemes.
         from scipy.fft import dctn
 
@@ -107,36 +88,18 @@ class Blocks(NamedTuple):
 
 
 def tiles(shape: Sequence[int], most: int) -> Blocks:
-    """Return a matrix as blocks of at most `most` rows and columns, or a vector as pieces of at most `most` entries.
-
-    Examples
-    --------
-    >>> tiles((24, 40), 16).tile, tiles((70,), 16).tile
-    ((12, 10), (1, 14))
-    """
+    """Return a matrix as blocks of at most `most` rows and columns, or a vector as pieces of at most `most` entries."""
     rows, columns = shape if len(shape) == 2 else (1, shape[0])
     return Blocks((rows, columns), (largest_divisor(rows, most), largest_divisor(columns, most)))
 
 
 def whole_rows(shape: Sequence[int], most: int) -> Blocks:
-    """Return a matrix as full rows, however long, and a vector as pieces: CCLoco as released.
-
-    Examples
-    --------
-    >>> whole_rows((24, 40), 16).tile, whole_rows((70,), 16).tile
-    ((1, 40), (1, 14))
-    """
+    """Return a matrix as full rows, however long, and a vector as pieces: CCLoco as released."""
     return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Yield a stretch of a sample in pieces of about `size` entries; longer pieces come first.
-
-    Examples
-    --------
-    >>> list(alike(slice(0, 11), 4))
-    [(slice(0, 8, None), Blocks(shape=(1, 8), tile=(1, 4))), (slice(8, 11, None), Blocks(shape=(1, 3), tile=(1, 3)))]
-    """
+    """Yield a stretch of a sample in pieces of about `size` entries; longer pieces come first."""
     entries, begin = place.stop - place.start, place.start
     number = max(1, round(entries / size))
     shorter, longer = entries // number, entries % number
@@ -147,27 +110,14 @@ def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
 
 
 def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield the place of each tensor in the gradient, and its shape.
-
-    Examples
-    --------
-    >>> list(places([(2, 3), (4,)]))
-    [(slice(0, 6, None), (2, 3)), (slice(6, 10, None), (4,))]
-    """
+    """Yield the place of each tensor in the gradient, and its shape."""
     sizes = [prod(shape) for shape in shapes]
     for end, size, shape in zip(accumulate(sizes), sizes, shapes, strict=True):
         yield slice(end - size, end), shape
 
 
 def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
-    """Return the indices, shape (some, k), of the k largest magnitudes of each block, ascending; of ties the first.
-
-    Examples
-    --------
-    >>> largest_of_each(np.array([[3.0, -5.0, 1.0], [2.0, 2.0, -2.0]]), 2)
-    array([[0, 1],
-           [0, 1]])
-    """
+    """Return the indices, shape (some, k), of the k largest magnitudes of each block, ascending; of ties the first."""
     some, size = blocks.shape
     if k == size:
         return np.tile(np.arange(size), (some, 1))
@@ -189,12 +139,6 @@ def mean_of_sent(
 
     There is one array of indices and of values, shape (some, k), per worker. The sum is divided by the workers that
     sent an entry (`contributors`), or by all.
-
-    Examples
-    --------
-    >>> sent = [np.array([[0, 1]]), np.array([[1, 2]])]
-    >>> mean_of_sent(sent, [np.full((1, 2), 4, dtype=np.float32)] * 2, 4, True)
-    (array([[4., 4., 4., 0.]], dtype=float32), 3)
     """
     total = np.zeros((len(indices[0]), size))
     count = np.zeros(total.shape, dtype=np.int32)

@@ -49,25 +49,13 @@ class Encoding(NamedTuple):
 
 
 def packed_bytes(entries: float, bits: float) -> float:
-    """Return the bytes of entries of `bits` bits each.
-
-    Examples
-    --------
-    >>> packed_bytes(70, 2), packed_bytes(3, 12)
-    (18.0, 5.0)
-    """
+    """Return the bytes of entries of `bits` bits each."""
     # Less what a product such as 4800.000000000001 is above the whole number that it stands for.
     return float(np.ceil(entries * bits / 8 * (1 - 1e-12)))
 
 
 def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
-    """Pack codes below 2^bits into bytes, the first in the lowest bits; `bits` is 1, 2, 4 or 8.
-
-    Examples
-    --------
-    >>> pack_bits(np.array([1, 2, 3, 0, 3], dtype=np.uint8), 2)
-    array([57,  3], dtype=uint8)
-    """
+    """Pack codes below 2^bits into bytes, the first in the lowest bits; `bits` is 1, 2, 4 or 8."""
     each = 8 // bits
     padded = np.zeros(-(-codes.size // each) * each, dtype=np.uint8)
     padded[: codes.size] = codes
@@ -76,13 +64,7 @@ def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
 
 
 def unpack_bits(packed: Bytes, bits: int, count: int) -> NDArray[np.uint8]:
-    """Return the first `count` codes that `pack_bits` packed.
-
-    Examples
-    --------
-    >>> unpack_bits(np.array([57, 3], dtype=np.uint8), 2, 5)
-    array([1, 2, 3, 0, 3], dtype=uint8)
-    """
+    """Return the first `count` codes that `pack_bits` packed."""
     shifts = bits * np.arange(8 // bits, dtype=np.uint8)
     codes = (packed[:, np.newaxis] >> shifts) & np.uint8((1 << bits) - 1)
     return codes.ravel()[:count]
@@ -92,11 +74,6 @@ def pack_12(indices: Indices) -> Bytes:
     """Pack indices of 12 bits, two in three bytes; the last one is paired with zeros.
 
     Of i and j: the low eight bits of i; its high four with the low four of j above them; the high eight of j.
-
-    Examples
-    --------
-    >>> [hex(one) for one in pack_12(np.array([0xABC, 0x123]))]
-    ['0xbc', '0x3a', '0x12']
     """
     pairs = np.zeros((-(-indices.size // 2), 2), dtype=np.int64)
     pairs.reshape(-1)[: indices.size] = indices
@@ -105,13 +82,7 @@ def pack_12(indices: Indices) -> Bytes:
 
 
 def unpack_12(packed: Bytes, count: int) -> Indices:
-    """Return the first `count` indices that `pack_12` packed.
-
-    Examples
-    --------
-    >>> unpack_12(pack_12(np.array([7, 4095, 256])), 3)
-    array([   7, 4095,  256])
-    """
+    """Return the first `count` indices that `pack_12` packed."""
     low, middle, high = packed.astype(np.int64).reshape(-1, 3).T
     pairs = np.stack([low | ((middle & 15) << 8), (middle >> 4) | (high << 4)], axis=1)
     return pairs.ravel()[:count]
@@ -128,11 +99,6 @@ def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Fl
 
     `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
     index stands for `entries`.
-
-    Examples
-    --------
-    >>> difference_bytes(np.array([1, 130, 131]), np.array([0, 131, 300]))
-    array([3., 1.])
     """
     region = np.searchsorted(cuts, indices, side="right") - 1
     before = np.maximum(np.concatenate([[0], indices[:-1]]), cuts[region])
@@ -141,14 +107,7 @@ def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Fl
 
 
 def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
-    """Return ascending, distinct indices below `n` as they travel.
-
-    Examples
-    --------
-    >>> indices = np.array([3, 7, 200])
-    >>> encode_indices(indices, 300, "delta"), encode_indices(indices, 300, "int16")
-    (array([  3,   0,   0,   0,   3,   4, 193,   1], dtype=uint8), array([  3,   0,   0,   0,   3,   0,   7,   0, 200,   0], dtype=uint8))
-    """  # noqa: E501
+    """Return ascending, distinct indices below `n` as they travel."""
     if code == "auto":
         chosen = _shortest(indices, n)
         return np.concatenate([np.array([INDEX_CODES.index(chosen)], np.uint8), encode_indices(indices, n, chosen)])
@@ -170,11 +129,6 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
     """Return the indices that `encode_indices` encoded, and their bytes; `data` may be longer.
 
     `k` says how many there are, for ``int64`` and ``int32``; without it all bytes are indices.
-
-    Examples
-    --------
-    >>> decode_indices(np.array([3, 0, 0, 0, 3, 4, 193, 1], dtype=np.uint8), 300, "delta")
-    (array([  3,   7, 200]), 8)
     """
     if code == "auto":
         found, nbytes = decode_indices(data[TAG_BYTES:], n, INDEX_CODES[data[0]], k)
@@ -261,13 +215,6 @@ def rounded(values: Values, form: str) -> Values:
     """Return the nearest numbers of a format, ties to even; overflow becomes the largest finite number.
 
     `form` is ``fp16``, IEEE binary16, or ``bf16``, the upper half of a float32.
-
-    Examples
-    --------
-    >>> rounded(np.array([2049, 2051, 1e6, -1e-9], dtype=np.float32), "fp16")
-    array([ 2048.,  2052., 65504.,    -0.], dtype=float32)
-    >>> rounded(np.array([2049, 1e6], dtype=np.float32), "bf16")
-    array([  2048., 999424.], dtype=float32)
     """
     fitting: Values = np.clip(values, -LARGEST[form], LARGEST[form])
     if form == "fp16":
@@ -286,12 +233,6 @@ def read_back(values: Values, code: ValueCode) -> Values:
     ``float16`` and ``bfloat16`` round as `rounded`. ``8bit``, ``4bit`` and ``2bit`` are bins of
     `lookup_quantisers.statistical`, 6 sigma wide together; with ``_linear``, the levels of `linear`. ``1bit`` is the
     sign of each, and the mean of all magnitudes; a zero counts as positive.
-
-    Examples
-    --------
-    >>> values = np.array([1, -2, 6], dtype=np.float32)
-    >>> read_back(values, "1bit"), read_back(values, "2bit_linear")
-    (array([ 3., -3.,  3.], dtype=float32), array([ 0.66666675, -2.        ,  6.        ], dtype=float32))
     """
     if code == "float32" or not values.size:
         return values
@@ -303,24 +244,12 @@ def read_back(values: Values, code: ValueCode) -> Values:
 
 
 def reader(code: ValueCode | None) -> Callable[[Values], Values] | None:
-    """Return `read_back` with a code; None if nothing is lost, as with float32.
-
-    Examples
-    --------
-    >>> reader("bfloat16")(np.array([2049], dtype=np.float32)), reader(None)
-    (array([2048.], dtype=float32), None)
-    """
+    """Return `read_back` with a code; None if nothing is lost, as with float32."""
     return None if code in (None, "float32") else partial(read_back, code=code)
 
 
 def encode_values(values: Values, code: ValueCode) -> Bytes:
-    """Return values as they travel: the table, if codes need one, and then the codes, the first in the lowest bits.
-
-    Examples
-    --------
-    >>> encode_values(np.array([1, -2, 6], dtype=np.float32), "1bit")
-    array([ 0,  0, 64, 64,  2], dtype=uint8)
-    """
+    """Return values as they travel: the table, if codes need one, and then the codes, the first in the lowest bits."""
     if code == "float32" or not values.size:
         return _bytes(values)
     if code == "float16":
@@ -338,13 +267,7 @@ def encode_values(values: Values, code: ValueCode) -> Bytes:
 
 
 def decode_values(data: Bytes, k: int, code: ValueCode) -> Values:
-    """Return the `k` values that `encode_values` encoded, as `read_back`. ValueError: a wrong number of bytes.
-
-    Examples
-    --------
-    >>> decode_values(np.array([0, 0, 64, 64, 2], dtype=np.uint8), 3, "1bit")
-    array([ 3., -3.,  3.], dtype=float32)
-    """
+    """Return the `k` values that `encode_values` encoded, as `read_back`. ValueError: a wrong number of bytes."""
     wanted = int(encoded_value_bytes(code, k))
     if data.size != wanted:
         raise ValueError(f"{k} values of {code} take {wanted} bytes, got {data.size}")
@@ -391,12 +314,6 @@ def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Byte
     """Return a message of ascending, distinct indices below `n` and their finite values.
 
     Raises ValueError if indices do not ascend or exceed `n`, or there are more or fewer of them than values.
-
-    Examples
-    --------
-    >>> encode(np.array([3, 200]), np.array([1, -3], dtype=np.float32), 300, Encoding("delta", "1bit"))
-    array([  2,   0,   0,   0,   3, 197,   1,   0,   0,   0,  64,   2],
-          dtype=uint8)
     """
     if indices.shape != values.shape:
         raise ValueError(f"there must be a value for each index, got {values.size} for {indices.size}")
@@ -406,14 +323,7 @@ def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Byte
 
 
 def decode(message: Bytes, n: int, encoding: Encoding) -> tuple[Indices, Values]:
-    """Return the indices of a message, and the values that everybody reads. ValueError: the message has a wrong length.
-
-    Examples
-    --------
-    >>> encoding = Encoding("delta", "1bit")
-    >>> decode(encode(np.array([3, 200]), np.array([1, -3], dtype=np.float32), 300, encoding), 300, encoding)
-    (array([  3, 200]), array([ 2., -2.], dtype=float32))
-    """
+    """Return the indices of a message, and the values that everybody reads; ValueError if its length is wrong."""
     found: IndexCode = encoding.indices
     tag = 0
     if found == "auto":

@@ -53,11 +53,6 @@ def sample_stride(parameters: int, density: float) -> int:
     """Return the distance between samples: 1 more than a multiple of 8.
 
     One entry in a hundred is sampled, and at least two for each entry in 1 / density.
-
-    Examples
-    --------
-    >>> sample_stride(100_000, 0.01), sample_stride(1000, 0.01), sample_stride(100, 0.01)
-    (97, 1, 1)
     """
     fewest = math.ceil(2 / density)
     if parameters <= fewest:

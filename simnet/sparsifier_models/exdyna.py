@@ -34,11 +34,6 @@ def start_factor(ratio: float, exchange: int) -> float:
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
-
-    Examples
-    --------
-    >>> [round(start_factor(ratio, exchange), 3) for ratio, exchange in ((4.0, 1), (4.0, 10), (0.5, 1), (0.5, 1000))]
-    [1.189, 1.105, 0.917, 0.999]
     """
     return math.exp(float(np.clip(math.log(ratio) / 8, -1 / exchange, 1 / exchange)))
 
@@ -75,13 +70,7 @@ class PartitionedOptions(CarriedThresholdOptions):
             raise ValueError(f"raise_above must be >= lower_below {self.lower_below}, got {self.raise_above}")
 
     def threshold_factor(self, selected: int, k: int) -> float:
-        """Return the factor on the threshold if `selected` entries were selected instead of `k`.
-
-        Examples
-        --------
-        >>> [PartitionedOptions().threshold_factor(selected, 100) for selected in (111, 110, 91, 90)]
-        [1.005, 1.00125, 1.00125, 0.995]
-        """
+        """Return the factor on the threshold if `selected` entries were selected instead of `k`."""
         x = selected / k
         if x > self.raise_above:
             return self.raise_factor
@@ -201,11 +190,6 @@ def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int
 
     Sizes are multiples of 32. A gradient too short for that, which the reference implementation does not support, has
     blocks of ``parameters // blocks`` entries, at least one.
-
-    Examples
-    --------
-    >>> block_layout(40_000, 4), block_layout(32_767, 4), block_layout(1500, 4), block_layout(3, 4)
-    ((1024, 32), (1057, 31), (1500, 1), (3, 1))
     """
     blocks = max(blocks, workers)
     size = parameters // blocks
@@ -248,14 +232,6 @@ def allocate(
     ----------
     D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning",
     CCGrid 2024, and the reference implementation.
-
-    Examples
-    --------
-    The average is 10. The first partition hands a block to the second, which still counts as short, so that the third
-    hands it one as well.
-
-    >>> allocate(np.array([8, 8, 8]), np.array([13, 4, 13]), moved=1, minimum=2)
-    array([ 7, 10,  7])
     """
     blocks, k = part.tolist(), counts.tolist()
     average = sum(k) // len(k)

@@ -40,15 +40,7 @@ class Sparse(NamedTuple):
 
 
 def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
-    """Return the `k` largest sums of two sparse vectors, and the rest.
-
-    Examples
-    --------
-    >>> one = Sparse(np.array([0, 3]), np.array([5, 2], dtype=np.float32))
-    >>> kept, cut = merge(one, Sparse(np.array([3, 7]), np.array([-1, 4], dtype=np.float32)), 2)
-    >>> kept.indices, cut.indices, cut.values
-    (array([0, 7]), array([3]), array([1.], dtype=float32))
-    """
+    """Return the `k` largest sums of two sparse vectors, and the rest."""
     indices, places = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values = np.zeros(indices.size, dtype=np.result_type(one.values, other.values))
     values[places[: one.indices.size]] = one.values

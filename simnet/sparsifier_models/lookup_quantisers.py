@@ -35,13 +35,7 @@ class Coded(NamedTuple):
     table: Values
 
     def values(self) -> Values:
-        """Return the values that a receiver reads, float32 of shape (rows, entries).
-
-        Examples
-        --------
-        >>> linear(np.array([[1, 1.9, 4]], dtype=np.float32), 4).values()
-        array([[1., 2., 4.]], dtype=float32)
-        """
+        """Return the values that a receiver reads, float32 of shape (rows, entries)."""
         found = np.empty(self.codes.shape, dtype=np.float32)
         for rows, columns in _pieces(self.codes.shape):
             piece = np.take_along_axis(self.table[rows], self.codes[rows, columns].astype(np.intp), axis=1)
@@ -54,12 +48,6 @@ def statistical(values: Values, bins: int, sigmas: float) -> Coded:
 
     Bins are R sigma / b wide. Code b // 2 is that of the mean; the outer ones have all values beyond them. At four bins
     and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
-
-    Examples
-    --------
-    >>> found = statistical(np.array([[-2, -1, 0, 3]], dtype=np.float32), 4, 6.0)
-    >>> found.codes, found.offset, found.table
-    (array([[1, 2, 2, 3]], dtype=uint8), array([0.], dtype=float32), array([[ 0. , -2. , -0.5,  3. ]], dtype=float32))
     """
     shift = values.mean(axis=1, dtype=np.float64)
     scale = _usable(sigmas * _deviation(values, shift) / bins)
@@ -70,11 +58,6 @@ def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
     """Quantise rows about zero, as the ring of prime does: sigma is that of a mean of zero, halves round away from it.
 
     Values beyond half of `sigmas` have the last bin.
-
-    Examples
-    --------
-    >>> uncentred(np.array([[1.0, 1.0, -2.0]], dtype=np.float32), bins=4).codes
-    array([[2, 2, 1]], dtype=uint8)
     """
     zero = np.zeros(len(values))
     scale = _usable(sigmas * _deviation(values, zero) / bins).astype(np.float32)
@@ -88,14 +71,7 @@ def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
 
 
 def linear(values: Values, bins: int) -> Coded:
-    """Quantise rows to `bins` levels at equal distances from the smallest value to the largest.
-
-    Examples
-    --------
-    >>> linear(np.array([[1, 1.9, 4], [2, 2, 2]], dtype=np.float32), 4).codes
-    array([[0, 1, 3],
-           [0, 0, 0]], dtype=uint8)
-    """
+    """Quantise rows to `bins` levels at equal distances from the smallest value to the largest."""
     least = values.min(axis=1).astype(np.float64)
     scale: Floats = _usable((values.max(axis=1) - least) / (bins - 1))
     codes = np.empty(values.shape, dtype=np.uint8)

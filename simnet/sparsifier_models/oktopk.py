@@ -458,11 +458,6 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
 
     Returns the threshold, the ascending indices above it, and the counting passes. `kernels` is `selection`, or a
     module with its functions for other arrays.
-
-    Examples
-    --------
-    >>> raised(np.arange(100, dtype=np.float32), 90.0, 7)
-    (92.7, array([93, 94, 95, 96, 97, 98, 99]), 2)
     """
     indices, passes = kernels.above(values, threshold), 1
     while len(indices) > most and passes <= RAISES:
@@ -476,11 +471,6 @@ def drifted(threshold: float, count: int, low: float, high: float, up: float, do
     """Return the next threshold after one that selected `count` entries: it stays between `low` and `high`.
 
     `up` and `down` are the factors by which it rises and falls.
-
-    Examples
-    --------
-    >>> [drifted(1.0, count, 66.7, 125.0, up=1.25, down=2.0) for count in (50, 100, 150)]
-    [0.5, 1.0, 1.25]
     """
     if count < low:
         return threshold / down

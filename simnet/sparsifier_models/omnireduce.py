@@ -44,17 +44,6 @@ def turns(filled: NDArray[np.bool_], slots: int) -> Turns:
 
     All workers send the first block of each of the `slots`, dealt round robin. Then an aggregator asks for the next
     block that any of them has, and those send it.
-
-    Examples
-    --------
-    Two slots; of block 4 the first worker has something, of block 5 both:
-
-    >>> found = turns(np.array([[1, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=np.bool_), 2)
-    >>> found.block, found.slot, found.turn
-    (array([0, 1, 4, 5]), array([0, 1, 0, 1]), array([0, 0, 1, 1]))
-    >>> found.senders.astype(int)
-    array([[1, 1, 1, 1],
-           [1, 1, 0, 1]])
     """
     sends = filled.copy()
     sends[:, :slots] = True

@@ -29,25 +29,13 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 def padded(entries: int, workers: int) -> int:
-    """Return N, the least multiple of P 8 P / gcd(P, 8) that is >= n: whole bytes for each server.
-
-    Examples
-    --------
-    >>> padded(3000, 4), padded(2, 3), padded(64, 8)
-    (3008, 72, 64)
-    """
+    """Return N, the least multiple of P 8 P / gcd(P, 8) that is >= n: whole bytes for each server."""
     each = workers * 8 * workers // math.gcd(workers, 8)
     return -(-entries // each) * each
 
 
 def signs_of(values: Values) -> tuple[np.float32, Values]:
-    """Return the scale of a vector, its norm over the root of n, and the vector that receivers read; 0 is plus.
-
-    Examples
-    --------
-    >>> signs_of(np.array([3, -4, 0, 0], dtype=np.float32))
-    (np.float32(2.5), array([ 2.5, -2.5,  2.5,  2.5], dtype=float32))
-    """
+    """Return the scale of a vector, its norm over the root of n, and the vector that receivers read; 0 is plus."""
     scale = np.float32(math.sqrt(squared_norm(values) / values.size))
     return scale, np.where(values >= 0, scale, -scale)
 

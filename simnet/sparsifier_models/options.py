@@ -199,13 +199,7 @@ def _hints(option_type: type) -> dict[str, Any]:
 
 
 def words(hint: Any) -> Sequence[str]:
-    """Return the words that an option is chosen from; none if its annotation is no choice.
-
-    Examples
-    --------
-    >>> words(Literal["paper", "released"]), words(Allgather)[:2], words(float)
-    (('paper', 'released'), ['auto', 'recursive_doubling'], ())
-    """
+    """Return the words that an option is chosen from; none if its annotation is no choice."""
     if get_origin(hint) is Annotated:
         return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]
     return get_args(hint) if get_origin(hint) is Literal else ()
@@ -246,14 +240,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
-    """Return the options of a scheme with the given values. ValueError: no such option, or a value is not allowed.
-
-    Examples
-    --------
-    >>> option_values(Options, {"sead": 1})
-    Traceback (most recent call last):
-    ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, indices, layers, scale, seed, true_shapes, value_bytes, values, wire
-    """  # noqa: E501
+    """Return the options of a scheme with the given values. ValueError: no such option, or a value is not allowed."""
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
         if name not in known:
@@ -266,11 +253,6 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
 
     A layer with only a size is a vector. ValueError: a length is not a whole number >= 1, a shape has not one or two
     lengths, or the sizes do not add up to `parameters`.
-
-    Examples
-    --------
-    >>> named_shapes([2, 3], 5), named_shapes([("w", [2, 3]), ("b", 4)], 10)
-    ((('layer 0', (2,)), ('layer 1', (3,))), (('w', (2, 3)), ('b', (4,))))
     """
     if not isinstance(layers, list | tuple):
         raise ValueError(f"layers must be a list of sizes, got {layers!r}")
@@ -298,11 +280,6 @@ def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> t
     """Return the shapes of the tensors that layers are samples of; none if none are given.
 
     Raises ValueError if there are not as many as `layers`, or a shape has not one or two lengths >= 1.
-
-    Examples
-    --------
-    >>> checked_shapes([[64, 32], 64], 2)
-    ((64, 32), (64,))
     """
     if not true_shapes:
         return ()
@@ -312,11 +289,5 @@ def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> t
 
 
 def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:
-    """Return names and sizes of the layers, as `named_shapes`.
-
-    Examples
-    --------
-    >>> named_layers([2, 3], 5), named_layers([("w", [2, 3])], 6)
-    ((('layer 0', 2), ('layer 1', 3)), (('w', 6),))
-    """
+    """Return names and sizes of the layers, as `named_shapes`."""
     return tuple((name, math.prod(shape)) for name, shape in named_shapes(layers, parameters))

@@ -85,27 +85,13 @@ class Matrix(NamedTuple):
 
 
 def near_square(size: int) -> tuple[int, int]:
-    """Return rows and columns of the matrix of a vector: b = ceil(sqrt(size)) and a = ceil(size / b).
-
-    Examples
-    --------
-    >>> near_square(12), near_square(9), near_square(1)
-    ((3, 4), (3, 3), (1, 1))
-    """
+    """Return rows and columns of the matrix of a vector: b = ceil(sqrt(size)) and a = ceil(size / b)."""
     columns = math.isqrt(size - 1) + 1
     return -(-size // columns), columns
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """Return orthonormal `columns`, shape (r, a), one after the other; dependent ones are zero.
-
-    Examples
-    --------
-    >>> orthonormal(np.array([[3.0, 0.0], [1.0, 2.0], [5.0, 5.0]]))
-    array([[1., 0.],
-           [0., 1.],
-           [0., 0.]])
-    """
+    """Return orthonormal `columns`, shape (r, a), one after the other; dependent ones are zero."""
     basis = np.zeros_like(columns)
     for i, column in enumerate(columns):
         rest = column

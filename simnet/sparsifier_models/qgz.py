@@ -42,12 +42,6 @@ def groups_of(shape: Sequence[int], nodes: Nodes) -> int:
     It is the number of rows, of columns, or P, whichever is largest: n / G entries share a scale. Vectors are not
     quantised, nor tensors whose size is no multiple of 2 P, nor anything on a single node. Where G is no multiple of P,
     the released kernel leaves entries out; here each partition then has as many groups as divide it, G / P at most.
-
-    Examples
-    --------
-    >>> two = Nodes(2, 2)
-    >>> groups_of((64, 96), two), groups_of((96,), two), groups_of((3, 5), two), groups_of((64, 96), Nodes(1, 4))
-    (96, 0, 0, 0)
     """
     P, entries = nodes.ranks, math.prod(shape)
     if len(shape) < 2 or entries % (2 * P) or nodes.nodes == 1:

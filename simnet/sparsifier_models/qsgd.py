@@ -31,11 +31,6 @@ def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
     A zero ends the code; before it stands the number in binary, before that the length of the number less one, and so
     on until that is one (P. Elias, IEEE Trans. Inf. Theory 21, 1975).
-
-    Examples
-    --------
-    >>> elias_length(np.array([1, 2, 3, 4, 7, 8, 15, 16, 100, 1000]))
-    array([ 1,  3,  3,  6,  6,  7,  7, 11, 13, 17])
     """
     length, rest = np.ones_like(numbers), numbers
     while (rest > 1).any():
@@ -46,13 +41,7 @@ def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def norms_of(buckets: Values, norm: str) -> Values:
-    """Return the norm of each bucket as the float32 that travels, shape (m,); no entry exceeds it.
-
-    Examples
-    --------
-    >>> norms_of(np.array([[3, -4], [0, 0]], dtype=np.float32), "l2")
-    array([5., 0.], dtype=float32)
-    """
+    """Return the norm of each bucket as the float32 that travels, shape (m,); no entry exceeds it."""
     if norm == "max":
         largest: Values = np.abs(buckets).max(axis=1)
         return largest
@@ -67,13 +56,6 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
     """Round each entry to the level below or above, without bias; section 3.1.
 
     `buckets` and the draws `uniform`, in [0, 1), have shape (m, d), `norms` (m,). The levels are -s .. s.
-
-    Examples
-    --------
-    Half way between levels 1 and 2, the draw decides:
-
-    >>> levels_of(np.full((1, 2), -0.375, np.float32), np.ones(1, np.float32), 4, np.array([[0.49, 0.5]]))
-    array([[-1., -2.]])
     """
     unit = np.divide(s, norms, out=np.zeros(norms.shape), where=norms > 0, dtype=np.float64)
     level: Floats = np.abs(buckets) * unit[:, np.newaxis]
@@ -87,11 +69,6 @@ def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.i
     """Count the entries at each level, shape (s + 1,), and the distances, shape (d + 1,), of the code of buckets.
 
     A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
-
-    Examples
-    --------
-    >>> code_counts(np.array([[0.0, 2.0, -1.0], [0.0, 0.0, 0.0]]), 2)
-    (array([0, 1, 1]), array([0, 1, 1, 0]))
     """
     d = levels.shape[1]
     at = np.flatnonzero(levels)

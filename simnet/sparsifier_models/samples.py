@@ -17,11 +17,6 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
 
     Rounding errors carry over to the next parts. If all parts got nothing, the largest share gets one. Part i has
     `room[i]` units of `units[i]` entries.
-
-    Examples
-    --------
-    >>> apportion([0.4, 0.4, 1.4, 0.3], [1, 1, 5, 1]), apportion([3.0, 5.0], [2, 2], [2, 3])
-    ([0, 1, 1, 0], [2, 1])
     """
     due, found = 0.0, []
     for share, most, unit in zip(shares, room, units, strict=False):
@@ -34,13 +29,7 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
 
 
 def sample_size(entries: float, density: float) -> int:
-    """Return a size of about `entries` or more for which k is nearly a whole number.
-
-    Examples
-    --------
-    >>> sample_size(64, 0.01), sample_size(64, 0.07), sample_size(64, 1.0)
-    (100, 100, 64)
-    """
+    """Return a size of about `entries` or more for which k is nearly a whole number."""
     least = max(1, round(entries * density))
     near = (round(k / density) for k in range(least, least + 64))
     return min(near, key=lambda n: abs(round(n * density) / n - density))
@@ -51,15 +40,6 @@ def density_warning(models: Sequence[Sparsifier]) -> str | None:
 
     It is too small if whole entries differ from the density by over a tenth, or if the scheme needs more:
     `Sparsifier.enough`. `models` has the scheme as each bucket of the gradient has it.
-
-    Examples
-    --------
-    >>> from simnet.sparsifier_models import create
-    >>> density_warning([create("spardl", 8, 626, 0.01, scale=20000)])
-    'a sample of 626 entries keeps 8 of them, 1.28 % in place of 1 %: lower job.scale to 3100'
-    >>> density_warning([create("dgc", 8, 626, 0.01, scale=20000)])
-    'a sample of 626 entries keeps 6.26 of them (1 %), and 10 are needed: lower job.scale to 10000'
-    >>> density_warning([create("spardl", 8, 6260, 0.01, scale=2000)])
     """
     scale = max((one.options.scale for one in models), default=1.0)
     if scale <= 1:

@@ -28,12 +28,6 @@ def weight_difference(main: Values, model: Values, group: int, uniforms: Values)
 
     Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
     entries share a scale; `uniforms` are as of `group_codes.stochastic`.
-
-    Examples
-    --------
-    >>> main, half = np.array([7, -7, 3], dtype=np.float32), np.full(3, 0.5, dtype=np.float32)
-    >>> weight_difference(main, np.zeros(3, dtype=np.float32), 2, half).values().ravel()
-    array([ 7., -7.,  3.,  0.], dtype=float32)
     """
     return _in_groups((main - model)[np.newaxis], group, WEIGHT_BITS, uniforms[np.newaxis])
 

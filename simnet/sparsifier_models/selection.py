@@ -43,23 +43,12 @@ def entries_kept(density: float, parameters: int) -> int:
     """Return k = ceil(c n) for the density c in decimal notation.
 
     In binary floating point 0.07 * 100 exceeds 7, and its ceiling would be 8.
-
-    Examples
-    --------
-    >>> entries_kept(0.07, 100), entries_kept(0.071, 100), entries_kept(1e-9, 100)
-    (7, 8, 1)
     """
     return math.ceil(Fraction(repr(float(density))) * parameters)
 
 
 def top_k(values: Values, k: int) -> Indices:
-    """Return the places of the `k` entries of largest magnitude, ascending; of equal ones, the first; all if `k` >= n.
-
-    Examples
-    --------
-    >>> top_k(np.array([3, -5, 1, 3, 4], dtype=np.float32), 3)
-    array([0, 1, 4])
-    """
+    """Return the places of the `k` largest magnitudes, ascending; of equal ones, the first; all if `k` >= n."""
     n = values.size
     if k >= n:
         return np.arange(n)
@@ -81,25 +70,13 @@ def top_k(values: Values, k: int) -> Indices:
 
 
 def largest(values: Values, k: int) -> tuple[Indices, Values]:
-    """Return `top_k`, and the entries there.
-
-    Examples
-    --------
-    >>> largest(np.array([3, -5, 1], dtype=np.float32), 2)
-    (array([0, 1]), array([ 3., -5.], dtype=float32))
-    """
+    """Return `top_k`, and the entries there."""
     indices = top_k(values, k)
     return indices, values[indices]
 
 
 def kth_magnitude(values: Values, k: int) -> float:
-    """Return the `k`-th largest magnitude; ValueError unless 1 <= `k` <= n.
-
-    Examples
-    --------
-    >>> kth_magnitude(np.array([3, -5, 1, 3, 4], dtype=np.float32), 2)
-    4.0
-    """
+    """Return the `k`-th largest magnitude; ValueError unless 1 <= `k` <= n."""
     n = values.size
     if not 1 <= k <= n:
         raise ValueError(f"k must be in 1..{n}, got {k}")
@@ -112,12 +89,6 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
     """Return the places where magnitudes exceed the threshold (or reach it, if not `strict`), ascending.
 
     They are compared in float32, as on a device.
-
-    Examples
-    --------
-    >>> values = np.array([3, -5, 1, 3, 4], dtype=np.float32)
-    >>> above(values, 3), above(values, 3, strict=False)
-    (array([1, 4]), array([0, 1, 3, 4]))
     """
     if loops := _loops_for(values):
         return _select(loops, _bits(values), _least(threshold, strict))
@@ -125,14 +96,7 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
 
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
-    """Return the number of places of `above`.
-
-    Examples
-    --------
-    >>> values = np.array([3, -5, 1, 3, 4], dtype=np.float32)
-    >>> count_above(values, 3), count_above(values, 3, strict=False)
-    (2, 4)
-    """
+    """Return the number of places of `above`."""
     if loops := _loops_for(values):
         least = _least(threshold, strict)
         return int(loops.count(_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
@@ -140,13 +104,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
 
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
-    """Return the sum of squares in double precision; NaN or Inf if an entry is.
-
-    Examples
-    --------
-    >>> squared_norm(np.full(4, 1e30, dtype=np.float32)) > 3.9e60
-    True
-    """
+    """Return the sum of squares in double precision; NaN or Inf if an entry is."""
     total, start = 0.0, 0
     if loops := _loops_for(values):
         total = loops.sum_of_squares(np.require(values, requirements=["C", "A"]))
@@ -174,14 +132,7 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
 def add_rows(
     rows: Values | Rows, others: Values | Rows | None, out: Values | Rows, decay: float = 1.0, gain: float = 1.0
 ) -> NDArray[np.float64]:
-    """Put the sum of two arrays of rows, or one alone, into `out`, and return `squared_norms` of it.
-
-    Examples
-    --------
-    >>> out = np.zeros((1, 2), dtype=np.float32)
-    >>> add_rows(np.ones((1, 2), dtype=np.float32), np.array([[0, 1]], dtype=np.float32), out), out
-    (array([5.]), array([[1., 2.]], dtype=float32))
-    """
+    """Put the sum of two arrays of rows, or one alone, into `out`, and return `squared_norms` of it."""
     if isinstance(out, Rows):
         return np.fromiter(out.each(_add_row, rows, repeat(None) if others is None else others), dtype=np.float64)
     assert not isinstance(rows, Rows)
@@ -202,13 +153,6 @@ def take_mean(
 
     Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
     from each row, shape (P,). `read` is as of `take_entries`.
-
-    Examples
-    --------
-    >>> rows = np.array([[1, 2, 3], [3, 4, 5]], dtype=np.float32)
-    >>> take_mean(rows, np.array([0, 2]))[0], rows
-    (array([2., 0., 4.], dtype=float32), array([[0., 2., 0.],
-           [0., 4., 0.]], dtype=float32))
     """
     total, sent = np.zeros(indices.size, dtype=np.float32), np.zeros(len(rows))
     for worker, values in enumerate(map_rows(partial(take_entries, indices=indices, read=read), rows)):
@@ -223,12 +167,6 @@ def take_entries(row: Values, indices: Indices, read: Callable[[Values], Values]
     """Return the entries of a row at `indices`, and set them to 0.
 
     `read` returns what receivers read of values; it is returned then, and the row keeps the rest.
-
-    Examples
-    --------
-    >>> row = np.array([1.25, 2, 3], dtype=np.float32)
-    >>> take_entries(row, np.array([0, 2]), np.floor), row
-    (array([1., 3.], dtype=float32), array([0.25, 2.  , 0.  ], dtype=float32))
     """
     values: Values = row[indices]
     if read is None:

@@ -23,24 +23,12 @@ from simnet.sparsifier_models.steps import Step
 
 
 def scale_of(values: Values) -> np.float32:
-    """Return the mean magnitude, as the float32 that travels.
-
-    Examples
-    --------
-    >>> scale_of(np.array([3, -5, 1, 0], dtype=np.float32))
-    np.float32(2.25)
-    """
+    """Return the mean magnitude, as the float32 that travels."""
     return np.float32(np.abs(values).sum(dtype=np.float64) / values.size)
 
 
 def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Generator) -> Values:
-    """Return the sign of the majority, from the votes for plus of `voters` workers; `draws` decides ties.
-
-    Examples
-    --------
-    >>> vote(np.array([0, 1, 2, 3]), 3, np.random.default_rng(0))
-    array([-1., -1.,  1.,  1.], dtype=float32)
-    """
+    """Return the sign of the majority, from the votes for plus of `voters` workers; `draws` decides ties."""
     plus = 2 * positive > voters
     tied = np.flatnonzero(2 * positive == voters)
     plus[tied] = draws.integers(0, 2, tied.size, dtype=np.bool_)

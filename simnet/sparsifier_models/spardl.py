@@ -19,7 +19,6 @@ from simnet.collectives.doubling import bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models import spar_short_blocks
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm
@@ -28,15 +27,17 @@ from simnet.sparsifier_models.spar_reduce_scatter import (
     Entries,
     Outcome,
     Reduced,
+    ShortBlocks,
     adapted,
     add,
+    batches,
     bruck_all_gather,
+    pays_together,
     recursive_all_gather,
     spar_reduce_scatter,
     srs_rounds,
     started,
 )
-from simnet.sparsifier_models.spar_short_blocks import ShortBlocks
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import SUMS_OF_SUMS, Codes
 
@@ -193,7 +194,7 @@ class SparDL(
         update = np.zeros(self.parameters, dtype=np.float32)
         u, kept = np.zeros(T, dtype=np.int64), np.zeros(P, dtype=np.int64)
         union, sent, in_procedure = 0, np.zeros(P), np.zeros(P)
-        blocks = self._short_blocks if spar_short_blocks.pays(T, c, k_b) else self._long_blocks
+        blocks = self._short_blocks if pays_together(T, c, k_b) else self._long_blocks
         for b, (own, gathered, gave, keeps) in enumerate(blocks(corrected, k_b, h)):
             kept[b::T] = own
             # All teams pad alike where they would select more entries than the block has.
@@ -235,7 +236,7 @@ class SparDL(
     def _short_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_Block]:
         """Do the same to many blocks at once."""
         local = self.options.residual == "local"
-        for blocks in spar_short_blocks.batches(self._T, self.workers, k_b):
+        for blocks in batches(self._T, self.workers, k_b):
             together = ShortBlocks(corrected, blocks, self._d, self._block_length())
             together.reduce(k_b, h[blocks])
             kept = together.kept()

@@ -28,24 +28,12 @@ Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def rotation(n_workers: int, step: int) -> Indices:
-    """Return the region, and worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,).
-
-    Examples
-    --------
-    >>> rotation(4, 1)
-    array([1, 2, 3, 0])
-    """
+    """Return the region, and worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,)."""
     return (np.arange(n_workers) + step) % n_workers
 
 
 def equal_cuts(parameters: int, n_workers: int) -> Indices:
-    """Return the starts of regions of n // P entries, the last one with the rest, and n; shape (P + 1,).
-
-    Examples
-    --------
-    >>> equal_cuts(11, 4)
-    array([ 0,  2,  4,  6, 11])
-    """
+    """Return the starts of regions of n // P entries, the last one with the rest, and n; shape (P + 1,)."""
     return np.append(np.arange(n_workers) * (parameters // n_workers), parameters)
 
 
@@ -55,11 +43,6 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
     `chosen` has the ascending indices of each worker. One with fewer than P entries spreads them over the regions; if
     not `spread`, as in the reference implementation, all its cuts are its first entry. One with none proposes equal
     regions. A region may be empty.
-
-    Examples
-    --------
-    >>> region_cuts([np.array([0, 1, 2, 5, 9]), np.array([3, 4, 5, 6])], 10)
-    array([ 0,  3, 10])
     """
     P = len(chosen)
     total = np.zeros(P - 1, dtype=np.int64)
@@ -69,13 +52,7 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
 
 
 def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
-    """Return the cuts that a worker with ascending `indices` proposes, shape (P - 1,); see `region_cuts`.
-
-    Examples
-    --------
-    >>> proposed_cuts(np.array([0, 1, 2, 5, 9]), 2, 10)
-    array([2])
-    """
+    """Return the cuts that a worker with ascending `indices` proposes, shape (P - 1,); see `region_cuts`."""
     i, size = np.arange(1, workers), indices.size
     if not size:
         return i * parameters // workers
@@ -84,13 +61,7 @@ def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: boo
 
 
 def mean_cuts(total: Indices, parameters: int) -> Indices:
-    """Return the starts of the regions, and n, from the sum of all proposals, shape (P - 1,).
-
-    Examples
-    --------
-    >>> mean_cuts(np.array([7]), 10)
-    array([ 0,  3, 10])
-    """
+    """Return the starts of the regions, and n, from the sum of all proposals, shape (P - 1,)."""
     return np.concatenate([[0], total // (total.size + 1), [parameters]])
 
 
@@ -98,13 +69,6 @@ def balancing(pieces: Indices) -> Indices:
     """Return the entries that each worker sends to each, shape (P, P), to re-cut `pieces` to equal sizes, within one.
 
     The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
-
-    Examples
-    --------
-    >>> balancing(np.array([5, 0, 2]))
-    array([[3, 2, 0],
-           [0, 0, 0],
-           [0, 0, 2]])
     """
     P, total = len(pieces), int(pieces.sum())
     piece = np.append(0, np.cumsum(pieces))
@@ -114,36 +78,18 @@ def balancing(pieces: Indices) -> Indices:
 
 
 def unevenness(sizes: Indices) -> float:
-    """Return the largest size over the mean; 1 if all are 0.
-
-    Examples
-    --------
-    >>> unevenness(np.array([6, 0, 3])), unevenness(np.array([0, 0]))
-    (2.0, 1.0)
-    """
+    """Return the largest size over the mean; 1 if all are 0."""
     return len(sizes) * int(sizes.max()) / int(sizes.sum()) if sizes.any() else 1.0
 
 
 def compact(indices: Indices) -> Places:
-    """Return ascending indices in four bytes each, if they fit, to save memory.
-
-    Examples
-    --------
-    >>> compact(np.array([3, 5])).dtype, compact(np.array([2**31])).dtype
-    (dtype('int32'), dtype('int64'))
-    """
+    """Return ascending indices in four bytes each, if they fit, to save memory."""
     fits = not indices.size or indices[-1] <= np.iinfo(np.int32).max
     return indices.astype(np.int32) if fits else indices
 
 
 def by_region(indices: Indices, cuts: Indices) -> Indices:
-    """Return the number of ascending `indices` in each region; shape (P,).
-
-    Examples
-    --------
-    >>> by_region(np.array([0, 1, 7]), equal_cuts(11, 4))
-    array([2, 0, 0, 1])
-    """
+    """Return the number of ascending `indices` in each region; shape (P,)."""
     return np.diff(np.searchsorted(indices, cuts))
 
 
@@ -153,13 +99,6 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
     Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ... `rows`, shape
     (P, n), are not modified. Returns the sums, shape (n,), and the entries that worker r sends to worker q, shape (P,
     P).
-
-    Examples
-    --------
-    >>> rows = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=np.float32)
-    >>> split_and_reduce(rows, [np.array([1, 3]), np.array([0, 1])], equal_cuts(4, 2))
-    (array([5., 8., 0., 4.], dtype=float32), array([[1, 1],
-           [2, 0]]))
     """
     ends = np.array([np.searchsorted(indices, cuts) for indices in chosen])
     workers, reduced = np.arange(len(rows)), np.zeros(rows.shape[1], dtype=np.float32)
@@ -176,13 +115,7 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
 
 
 def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
-    """Return who sends to whom in some steps of the rotation: two arrays of shape (len(steps) P,).
-
-    Examples
-    --------
-    >>> all_pairs(3, [1])
-    (array([0, 1, 2]), array([1, 2, 0]))
-    """
+    """Return who sends to whom in some steps of the rotation: two arrays of shape (len(steps) P,)."""
     return np.tile(np.arange(workers), len(steps)), np.concatenate([rotation(workers, step) for step in steps])
 
 
@@ -192,11 +125,6 @@ def entry_messages(
     """Return a round of messages of `entries` from `src` to `dst`, each of shape (m,), or of `encoded` bytes.
 
     On the released wire indices and values are two messages, one right after the other.
-
-    Examples
-    --------
-    >>> entry_messages(np.array([0]), np.array([1]), np.array([10]), Wire(4, 4, 4, released=True), "split").nbytes
-    array([40., 40.])
     """
     if encoded is not None:
         return Round(src, dst, encoded, phase=phase)
@@ -211,11 +139,6 @@ def split_schedule(
     """Return the messages of split and reduce, `bucket` steps to a round; `empty` ones are sent, too.
 
     ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
-
-    Examples
-    --------
-    >>> split_schedule(np.full((6, 6), 10), 4, Wire(4, 4, 4, released=False)).rounds
-    (Round(18 messages, 1440 bytes, phase='split'), Round(12 messages, 960 bytes, phase='split'))
     """
     P = len(entries)
     rounds = []
@@ -263,7 +186,7 @@ class SplitOptions(GatheredOptions):
     bucket: Count = 4
 
 
-class Rest(NamedTuple):
+class DroppedShare(NamedTuple):
     """The quantisation error of entries that a worker sent.
 
     Parameters
@@ -324,12 +247,14 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         parts = np.split(indices, np.cumsum(pieces.ravel())[:-1])
         return np.array([self.wire.entries(one, (0, self.parameters))[0] for one in parts]).reshape(pieces.shape)
 
-    def _read_split(self, rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[list[Rest], list[Values]]:
+    def _read_split(
+        self, rows: Values, chosen: Sequence[Places], cuts: Indices
+    ) -> tuple[list[DroppedShare], list[Values]]:
         """Put what receivers read into the rows.
 
         Returns what senders keep, and the original values, if anything is lost.
         """
-        rests: list[Rest] = []
+        rests: list[DroppedShare] = []
         before: list[Values] = []
         if (read := reader(self.options.values)) is None:
             return rests, before
@@ -339,12 +264,12 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
             for region, part in enumerate(map(slice, ends[:-1], ends[1:])):
                 if region != worker:
                     seen[part] = read(values[part])
-            rests.append(Rest(worker, indices, values - seen))
+            rests.append(DroppedShare(worker, indices, values - seen))
             before.append(values)
             row[indices] = seen
         return rests, before
 
-    def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[Rest]:
+    def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
         """Put what receivers read into the sums at the indices, message by message; return what senders keep.
 
         A message that stays with its worker has a sender below 0.
@@ -356,7 +281,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
             if sender >= 0:
                 values = sums[part]
                 sums[part] = read(values)
-                rests.append(Rest(sender, part, values - sums[part]))
+                rests.append(DroppedShare(sender, part, values - sums[part]))
         return rests
 
     def _pieces(self, entries: NDArray[np.int64], encoded: Floats | None = None) -> Schedule:

@@ -26,13 +26,6 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
     """Return the messages of an exchange, and its kernels, each with the round that a worker enters after it.
 
     `steps` are the schedules and kernels of an exchange, one after another.
-
-    Examples
-    --------
-    >>> from simnet.collectives import allgather_ring
-    >>> schedule, kernels = in_order(3, DeviceOp("topk", 90), allgather_ring(3, 8), DeviceOp("scatter", 3))
-    >>> len(schedule.rounds), [(one.method, one.before) for one in kernels]
-    (2, [('topk', 0), ('scatter', 2)])
     """
     before = 0
     messages: list[Schedule] = []
@@ -47,13 +40,7 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
 
 
 def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: str = "") -> list[Step]:
-    """Return the steps by which workers reduce their values at k entries that all of them send.
-
-    Examples
-    --------
-    >>> [type(step).__name__ for step in reduce_values(4, 10, Wire(4, 4, 4, released=False), "ring")]
-    ['DeviceOp', 'Schedule', 'DeviceOp']
-    """
+    """Return the steps by which workers reduce their values at k entries that all of them send."""
     values = registry.find("all_reduce", collective).schedule(workers, k * wire.value_bytes)
     return [
         DeviceOp("gather", k),
@@ -103,14 +90,6 @@ def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) 
 
     Received bytes stay until a kernel adds or decodes them; contributions to an all-gather, or to a reduction outside
     the gradient (of `gradient` bytes), count too. A reduction holds the messages of this round and of the one before.
-
-    Examples
-    --------
-    >>> from simnet.collectives import allgather_ring, allreduce_ring
-    >>> under_way(allgather_ring(4, 8.0), [DeviceOp("scatter", 1, before=3)], 100.0)
-    array([32., 32., 32., 32.])
-    >>> under_way(allreduce_ring(4, 100.0), [], 100.0)
-    array([50., 50., 50., 50.])
     """
     workers = schedule.n_ranks
     released = {one.before for kernel in kernels for one in kernel.passes if one.method in _RELEASES}

@@ -38,14 +38,7 @@ _PIECE = 1 << 16
 
 
 def sender_table() -> tuple[NDArray[np.int64], Floats]:
-    """Return the code X below each of 1001 grid points, and the chance of X + 1 for which the mean is the point.
-
-    Examples
-    --------
-    >>> codes, chances = sender_table()
-    >>> codes[[0, 100, 500, 1000]], chances[[0, 100, 500, 1000]]
-    (array([ 0,  0,  8, 14]), array([0. , 0.8, 0. , 1. ]))
-    """
+    """Return the code X below each of 1001 grid points, and the chance of X + 1 for which the mean is the point."""
     # Levels and points in whole numbers: level r stands at point 125 r / 2.
     points, levels = 2 * np.arange(GRID), LEVELS * ((GRID - 1) * 2 // GRANULARITY)
     codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, len(LEVELS) - 2)
@@ -53,13 +46,7 @@ def sender_table() -> tuple[NDArray[np.int64], Floats]:
 
 
 def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
-    """Return the unnormalised Hadamard transform of each block of 2^stages entries; twice multiplies by 2^stages.
-
-    Examples
-    --------
-    >>> butterflies(np.array([1.0, 2.0, 3.0, 4.0]), 2)
-    array([10., -2., -4.,  0.])
-    """
+    """Return the unnormalised Hadamard transform of each block of 2^stages entries; twice multiplies by 2^stages."""
     found = values
     for stage in range(stages):
         pairs = found.reshape(-1, 2, 1 << stage)
@@ -68,13 +55,7 @@ def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
 
 
 def hadamard(values: Floats, stages: int) -> Floats:
-    """Return the orthonormal Hadamard transform of each block of 2^stages entries; it is its own inverse.
-
-    Examples
-    --------
-    >>> hadamard(np.array([1.0, 2.0, 3.0, 4.0]), 2)
-    array([ 5., -1., -2.,  0.])
-    """
+    """Return the orthonormal Hadamard transform of each block of 2^stages entries; it is its own inverse."""
     return butterflies(values, stages) / math.sqrt(1 << stages)
 
 

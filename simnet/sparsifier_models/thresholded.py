@@ -51,24 +51,12 @@ class Found(NamedTuple):
 
 
 def in_double(values: Values) -> Iterator[NDArray[np.float64]]:
-    """Yield the values block by block in double precision.
-
-    Examples
-    --------
-    >>> [block.sum() for block in in_double(np.ones(10000, dtype=np.float32))]
-    [np.float64(8192.0), np.float64(1808.0)]
-    """
+    """Yield the values block by block in double precision."""
     return (values[start : start + _BLOCK].astype(np.float64) for start in range(0, values.size, _BLOCK))
 
 
 def moments(values: Values) -> tuple[float, float]:
-    """Return mean and unbiased variance in double precision; of a single value it is 0. ValueError: no value.
-
-    Examples
-    --------
-    >>> moments(np.array([1, 2, 3, 6], dtype=np.float32))
-    (3.0, 4.666666666666667)
-    """
+    """Return mean and unbiased variance in double precision; of a single value it is 0. ValueError: no value."""
     n = values.size
     if not n:
         raise ValueError("there is no value to average")
@@ -78,17 +66,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return the kernels that P workers run each on its own as kernels of all of them, with entries per worker.
-
-    Examples
-    --------
-    >>> runs = [DeviceOp("scan", 10, launches=2)], [DeviceOp("scan", 10), DeviceOp("topk", 3)]
-    >>> for one in side_by_side(runs):
-    ...     print(one.method, one.entries)
-    scan [10. 10.]
-    scan [10.  0.]
-    topk [0. 3.]
-    """
+    """Return the kernels that P workers run each on its own as kernels of all of them, with entries per worker."""
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}

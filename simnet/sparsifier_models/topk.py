@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.costs import topk_allgather, topka
+from simnet.base.rng import stream
+from simnet.costs import ring_allreduce, topk_allgather, topka, tree_allreduce
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
+from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.samples import apportion
-from simnet.sparsifier_models.selection import Indices, Values, top_k
-from simnet.sparsifier_models.wire import Codes
+from simnet.sparsifier_models.selection import Indices, Values, above, count_above, take_mean, top_k
+from simnet.sparsifier_models.steps import reduce_values
+from simnet.sparsifier_models.wire import ADDED_UP, Codes
 
 
 class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(topk_allgather,)):
@@ -158,3 +165,135 @@ class TopkA(Topk, separable=True, rounds_down=True, released_widths=(4, 4), cost
     name = "topka"
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
     sends_gain = False
+
+
+ROUNDS = 25
+
+
+def bracket(magnitude: Values, k: int) -> tuple[float, float]:
+    """Return the tightest thresholds found that keep more than k entries, and at most k.
+
+    Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. The lower one is 0 if every threshold tried
+    keeps at most k entries; the upper one is infinite if every one keeps more.
+    """
+    low, high = 0.0, math.inf
+    mean, maximum = float(magnitude.mean(dtype=np.float64)), float(magnitude.max())
+    left, right = 0.0, 1.0
+    for _ in range(ROUNDS):
+        ratio = (left + right) / 2
+        threshold = float(np.float32(mean + ratio * (maximum - mean)))
+        if count_above(magnitude, threshold, strict=False) <= k:
+            right, high = ratio, threshold
+        else:
+            left, low = ratio, threshold
+    return low, high
+
+
+class MSTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_allgather,)):
+    """MSTopk: threshold by 25 rounds of bisection on the fused gradient, over all-gather.
+
+    All entries above the upper threshold are sent; the rest up to k is a contiguous run, at a random offset, of those
+    in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the released
+    code, and then k - 1 entries are sent; and k = floor(c n) may be 0, when nothing is sent.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, section 2-C3; S. Shi et al., "Towards Scalable
+    Distributed Training of Deep Learning on Public Cloud Clusters", MLSys 2021.
+
+    Examples
+    --------
+    >>> exchange = MSTopk(workers=1, parameters=5, density=0.4).exchange(np.array([[1, -9, 2, 8, 0]], dtype=np.float32))
+    >>> exchange.update
+    array([ 0., -9.,  0.,  8.,  0.], dtype=float32)
+    """
+
+    name = "mstopk"
+    paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
+    ascending = True
+
+    def _entries(self, size: int) -> int:
+        if self.options.compat == "released":
+            return math.floor(self.density * size)
+        return super()._entries(size)
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        k = self.k
+        if k >= self.parameters:
+            return np.arange(self.parameters)
+        low, high = bracket(np.abs(values), k)
+        found = above(values, low, strict=False)
+        enough = np.abs(values[found]) >= np.float32(high)
+        sure, band = found[enough], found[~enough]
+        missing = k - sure.size
+        trap = self.options.compat == "released"
+        generator = stream(self.options.seed, "mstopk", self.iteration, worker)
+        offset = int(generator.integers(band.size - missing + 1 + trap))
+        return np.sort(np.concatenate([sure, band[offset : offset + missing]]))
+
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        # Mean, maximum, the rounds, and the pass that picks the entries out.
+        return DeviceOp("count", self.parameters, launches=ROUNDS + 2), DeviceOp("scan", self.parameters)
+
+
+class RandomkOptions(GatheredOptions):
+    """Options of `Randomk`.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether all workers draw the same entries; else each draws its own, and values and indices are all-gathered.
+    collective : str
+        How values at shared entries are reduced: an all-reduce of `simnet.collectives.registry`.
+    """
+
+    shared: bool = True
+    collective: Allreduce = "ring"
+
+
+class Randomk(Gathered, fixed_volume=True, separable=True, costs=(ring_allreduce, tree_allreduce, topk_allgather)):
+    """Random-k with a shared seed: an all-reduce of k values; or with own draws, over all-gather.
+
+    A worker packs its values before its first message and applies the update after the last one, which is assumed. The
+    draws depend on the seed and the iteration only. Values are not scaled up by n/k: what is not sent is kept.
+
+    References
+    ----------
+    S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+
+    Examples
+    --------
+    >>> exchange = Randomk(workers=2, parameters=100, density=0.1).exchange(np.ones((2, 100), dtype=np.float32))
+    >>> float(exchange.update.sum()), exchange.schedule.bytes_sent()
+    (10.0, array([40., 40.]))
+    """
+
+    name = "randomk"
+    paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
+    options: RandomkOptions
+
+    ascending = True
+
+    @property
+    def codes(self) -> Codes:
+        """Values that can be added up, as no index travels; every code where each worker has its own draws."""
+        shared = Codes((), ADDED_UP, "workers draw the same entries and add values up on the way")
+        return shared if self.options.shared else super().codes
+
+    def _draw(self, *worker: int) -> Indices:
+        generator = stream(self.options.seed, "randomk", self.iteration, *worker)
+        return np.sort(generator.choice(self.parameters, self.k, replace=False, shuffle=False))
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return self._draw(worker)
+
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        return ()
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        if not self.options.shared:
+            return super()._communicate(corrected, gradients)
+        indices = self._draw()
+        update, sent = take_mean(corrected, indices, read=reader(self.options.values))
+        steps = reduce_values(self.workers, indices.size, self.wire, self.options.collective)
+        return self._make_exchange(update, steps, sent, union=indices.size)

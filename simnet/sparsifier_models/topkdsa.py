@@ -6,19 +6,22 @@ of the sum is left out, and everybody gets all of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simnet.collectives import alltoall_pairwise
+from simnet.collectives import allgatherv_recursive_doubling, alltoall_pairwise
 from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
 from simnet.costs.devices import DeviceOp
-from simnet.sparsifier_models import sparcml
+from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.selection import Values, squared_norm, top_k
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from simnet.sparsifier_models.split_reduce import (
+    DroppedShare,
     Places,
-    Rest,
     SplitOptions,
     SplitReduce,
     around_split,
@@ -118,9 +121,9 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
             touched[own] = True
             chosen.append(compact(own))
 
-        rests: list[Rest] = []
+        rests: list[DroppedShare] = []
         if algorithm == "recursive_doubling":
-            stream, steps = sparcml.recursive_doubling(corrected, chosen, self._form)
+            stream, steps = recursive_doubling(corrected, chosen, self._form)
             total, dense = stream.dense(n), stream.indices is None
         else:
             total, steps, dense, rests = self._split_and_gather(corrected, chosen)
@@ -143,7 +146,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
 
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
-    ) -> tuple[Values, tuple[Step, ...], bool, list[Rest]]:
+    ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
         """Return the sum, what workers do to get it, whether it arrives dense, and what they keep of what they sent."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = equal_cuts(n, P)
@@ -159,10 +162,10 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         decodes: list[DeviceOp] = []
         match self.options.algorithm:
             case "split_allgather":
-                split, dense = [sparcml.direct_split(entries, lengths, form)], False
-                gathered = sparcml.concatenated(pieces, form)
+                split, dense = [direct_split(entries, lengths, form)], False
+                gathered = concatenated(pieces, form)
             case "dense_allgather":
-                split, dense = [sparcml.direct_split(entries, lengths, form)], True
+                split, dense = [direct_split(entries, lengths, form)], True
             case _:
                 split = self._split(entries, self._encoded_split(chosen, cuts))
                 dense = self._turns_dense(int(pieces.sum()))
@@ -183,5 +186,141 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         return nnz >= n // 3 if self.options.rules == "bert" else 2 * nnz >= 2 * n // 3
 
     @property
-    def _form(self) -> sparcml.Format:
-        return sparcml.Format(self.wire.entry_bytes, self.dense_bytes, 4.0 if self.wire.released else 0.0)
+    def _form(self) -> Format:
+        return Format(self.wire.entry_bytes, self.dense_bytes, 4.0 if self.wire.released else 0.0)
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a stream takes on the wire.
+
+    Parameters
+    ----------
+    entry, element : float
+        Bytes of an index with its value, and of an element of a dense vector.
+    header : float
+        Bytes of the count that opens a stream.
+
+    Examples
+    --------
+    >>> form = Format(entry=8, element=4, header=4)
+    >>> form.is_dense(49, 100), form.is_dense(50, 100)
+    (False, True)
+    """
+
+    entry: float
+    element: float
+    header: float
+
+    def is_dense(self, entries: int, length: int) -> bool:
+        """Whether that many entries take no less than a dense vector of that length."""
+        return entries * self.entry >= length * self.element
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Indices, ascending, and their values; or a dense vector, without indices."""
+
+    indices: Places | None
+    values: Values
+
+    def nbytes(self, form: Format) -> float:
+        """Bytes on the wire."""
+        return form.header + self.values.size * (form.element if self.indices is None else form.entry)
+
+    def dense(self, length: int) -> Values:
+        """Return the dense vector; the one of a dense stream itself."""
+        if self.indices is None:
+            return self.values
+        vector = np.zeros(length, dtype=np.float32)
+        vector[self.indices] = self.values
+        return vector
+
+
+def added(one: Stream, other: Stream, length: int, form: Format) -> Stream:
+    """Return the sum of two streams, which may be modified: dense if one is, or if that takes no more bytes."""
+    if one.indices is None or other.indices is None or form.is_dense(one.indices.size + other.indices.size, length):
+        if one.indices is not None:
+            one, other = other, one
+        total = one.dense(length)
+        if other.indices is None:
+            total += other.values
+        else:
+            total[other.indices] += other.values
+        return Stream(None, total)
+    both = np.sort(np.concatenate([one.indices, other.indices]))
+    indices = both[np.diff(both, prepend=-1) > 0]
+    values = np.zeros(indices.size, dtype=np.float32)
+    values[np.searchsorted(indices, one.indices)] = one.values
+    values[np.searchsorted(indices, other.indices)] += other.values
+    return Stream(indices, values)
+
+
+def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[Stream, tuple[Step, ...]]:
+    """SSAR_Recursive_double: in log2 P rounds partners exchange all they have summed so far.
+
+    If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
+    gets the sum. `rows`, shape (P, n), are not modified; `chosen` has the ascending indices of each worker. Phases are
+    ``fold``, ``doubling`` and ``unfold``; after each round its receivers add.
+    """
+    P, n = rows.shape
+    levels = P.bit_length() - 1
+    Q, extra = 1 << levels, P - (1 << levels)
+    worker_of = np.concatenate([np.arange(extra) * 2 + 1, np.arange(2 * extra, P)])
+    fold, doubling = np.zeros(extra), np.zeros((levels, Q))
+    # Entries and elements that each worker receives in each round.
+    folded, doubled, unfolded = np.zeros(P), np.zeros((levels, P)), np.zeros(P)
+
+    def own(worker: int) -> Stream:
+        values = rows[worker, chosen[worker]]
+        return Stream(None if values.size == n else chosen[worker], values)
+
+    def summed(first: int, last: int) -> Stream:
+        """Return what the places first .. last - 1 have summed, having exchanged among themselves."""
+        if last - first == 1:
+            worker = int(worker_of[first])
+            if first >= extra:
+                return own(worker)
+            even = own(worker - 1)
+            fold[first] = even.nbytes(form)
+            folded[worker] = even.values.size
+            return added(even, own(worker), n, form)
+        middle = (first + last) // 2
+        low, high = summed(first, middle), summed(middle, last)
+        level = (middle - first).bit_length() - 1
+        doubling[level, first:middle], doubling[level, middle:last] = low.nbytes(form), high.nbytes(form)
+        doubled[level, worker_of[first:middle]] = high.values.size
+        doubled[level, worker_of[middle:last]] = low.values.size
+        return added(low, high, n, form)
+
+    total = summed(0, Q)
+    odd, place = worker_of[:extra], np.arange(Q)
+    rounds = [(Round(odd - 1, odd, fold, phase="fold"), folded)] if extra else []
+    for level, (nbytes, received) in enumerate(zip(doubling, doubled, strict=True)):
+        rounds.append((Round(worker_of, worker_of[place ^ (1 << level)], nbytes, phase="doubling"), received))
+    if extra:
+        unfolded[odd - 1] = total.values.size
+        rounds.append((Round(odd, odd - 1, total.nbytes(form), phase="unfold"), unfolded))
+    return total, tuple(
+        step for one, received in rounds for step in (Schedule(P, [one]), DeviceOp("scatter", received))
+    )
+
+
+def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
+    """Return the messages by which everyone sends each its split, all at once.
+
+    ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
+    """
+    P = len(entries)
+    if P == 1:
+        return Schedule(P)
+    src, dst = np.nonzero(~np.eye(P, dtype=np.bool_))
+    nbytes = form.header + np.minimum(entries[src, dst] * form.entry, lengths[dst] * form.element)
+    return Schedule(P, [Round(src, dst, nbytes, phase="split")])
+
+
+def concatenated(pieces: NDArray[np.int64], form: Format) -> Schedule:
+    """Return recursive doubling of streams of `pieces`, shape (P,), entries that share no index."""
+    gather = allgatherv_recursive_doubling(pieces * form.entry)
+    rounds = [Round(one.src, one.dst, one.nbytes + form.header, phase="doubling") for one in gather.rounds]
+    return Schedule(gather.n_ranks, rounds)

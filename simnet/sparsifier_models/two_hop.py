@@ -54,23 +54,11 @@ class Nodes(NamedTuple):
         return self.nodes * self.each
 
     def swizzled(self, partitions: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions, shape (P, ...), in the order in which they are sent: z at place (z mod L) N + z // L.
-
-        Examples
-        --------
-        >>> Nodes(2, 4).swizzled(np.arange(8))
-        array([0, 4, 1, 5, 2, 6, 3, 7])
-        """
+        """Return partitions, shape (P, ...), in the order in which they are sent: z at place (z mod L) N + z // L."""
         return self._turned(partitions, self.nodes, self.each)
 
     def unswizzled(self, placed: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions in the order of the ranks that get them: the inverse of `swizzled`.
-
-        Examples
-        --------
-        >>> Nodes(2, 4).unswizzled(np.array([0, 4, 1, 5, 2, 6, 3, 7]))
-        array([0, 1, 2, 3, 4, 5, 6, 7])
-        """
+        """Return partitions in the order of the ranks that get them: the inverse of `swizzled`."""
         return self._turned(placed, self.each, self.nodes)
 
     @staticmethod
@@ -96,13 +84,6 @@ def sum_in_two_hops(
     Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
     read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`
     returns what others read of its second message, given the sums over its node, shape (N, m).
-
-    Examples
-    --------
-    >>> vectors = np.arange(16.0).reshape(4, 4)
-    >>> nodes = Nodes(2, 2)
-    >>> sum_in_two_hops(nodes, lambda rank: nodes.swizzled(vectors[rank, :, None]), lambda _, part: part).ravel()
-    array([24., 28., 32., 36.])
     """
     N, L = nodes
     found: Any = None
@@ -139,13 +120,7 @@ class Hop(NamedTuple):
 
     @classmethod
     def of(cls, entries: float, bits: int, groups: float) -> Hop:
-        """Return the hop of `entries` with codes of `bits` bits in `groups`.
-
-        Examples
-        --------
-        >>> Hop.of(6144, 4, 96)
-        Hop(codes=3072.0, scales=384)
-        """
+        """Return the hop of `entries` with codes of `bits` bits in `groups`."""
         return cls(entries * bits / 8, groups * SCALE_BYTES)
 
 
@@ -232,12 +207,6 @@ def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
 
     The largest magnitude of a group stands for 8 of four bits, or 128 of eight. There is no code above 7, or 127, so a
     largest entry that is positive loses an eighth of itself, or a 128th. A group of zeros has the scale 1.
-
-    Examples
-    --------
-    >>> found = nearest(np.array([[8, -8, 0.5, 1.5], [0, 0, 0, 0]], dtype=np.float16), 4)
-    >>> found.codes.tolist(), found.inverses
-    ([[7, -8, 0, 2], [0, 0, 0, 0]], array([1., 1.], dtype=float32))
     """
     half = 1 << (bits - 1)
     scales, products = _scaled(groups, half)
@@ -251,11 +220,6 @@ def stochastic(groups: NDArray[np.floating], bits: int, uniforms: Values) -> Gro
 
     The largest magnitude of a group stands for 7 of four bits, or 127 of eight. An entry is rounded up if its uniform,
     in (0, 1], is below its fraction. A group of zeros has the scale 1.
-
-    Examples
-    --------
-    >>> stochastic(np.array([[7, 2.5, -2.5]], dtype=np.float32), 4, np.full((1, 3), 0.4, dtype=np.float32)).codes
-    array([[ 7,  3, -2]], dtype=int8)
     """
     most = (1 << (bits - 1)) - 1
     scales, products = _scaled(groups, most)
@@ -278,37 +242,19 @@ def _scaled(groups: NDArray[np.floating], most: int) -> tuple[Values, Values]:
 
 
 def nibbles(codes: NDArray[np.int8]) -> Bytes:
-    """Return codes of four bits, in -8 .. 7 and even in number, two in a byte, the first in the high half.
-
-    Examples
-    --------
-    >>> [hex(one) for one in nibbles(np.array([1, -1, 7, -8], dtype=np.int8))]
-    ['0x1f', '0x78']
-    """
+    """Return codes of four bits, in -8 .. 7 and even in number, two in a byte, the first in the high half."""
     pairs = codes.reshape(-1, 2).view(np.uint8) & 15
     return (pairs[:, 0] << 4 | pairs[:, 1]).astype(np.uint8)
 
 
 def from_nibbles(packed: Bytes) -> NDArray[np.int8]:
-    """Return the codes that `nibbles` packed.
-
-    Examples
-    --------
-    >>> from_nibbles(np.array([0x1F, 0x78], dtype=np.uint8))
-    array([ 1, -1,  7, -8], dtype=int8)
-    """
+    """Return the codes that `nibbles` packed."""
     pairs = np.stack([packed >> 4, packed & 15], axis=1).ravel().astype(np.int8)
     return pairs - ((pairs > 7) * 16).astype(np.int8)
 
 
 def halves(values: Values) -> NDArray[np.float16]:
-    """Return the nearest numbers of half precision; overflow becomes the largest.
-
-    Examples
-    --------
-    >>> halves(np.array([2049, 1e6], dtype=np.float32)).tolist()
-    [2048.0, 65504.0]
-    """
+    """Return the nearest numbers of half precision; overflow becomes the largest."""
     limit = LARGEST["fp16"]
     return np.clip(values, -limit, limit).astype(np.float16)
 
@@ -318,11 +264,6 @@ def weight_groups(entries: int) -> int:
 
     Groups have a multiple of 8 weights, near to 8000 where that divides them, below 16,000. ValueError: `entries` is
     not a multiple of 8, which DeepSpeed refuses.
-
-    Examples
-    --------
-    >>> weight_groups(4824672), weight_groups(64)
-    (1733, 1)
     """
     if check_int(entries, "entries", 1) % _MULTIPLE:
         raise ValueError(f"quantised weights of a worker must be a multiple of 8, got {entries:,}")
@@ -335,11 +276,5 @@ def weight_groups(entries: int) -> int:
 
 
 def quantised_weights(weights: Values) -> GroupCodes:
-    """Return the weights of a worker as qwZ of ZeRO++ gathers them: half precision, in eight bits.
-
-    Examples
-    --------
-    >>> quantised_weights(np.arange(-8, 8, dtype=np.float32)).codes[0, [0, 1, 8, 15]]
-    array([-128, -112,    0,  112], dtype=int8)
-    """
+    """Return the weights of a worker as qwZ of ZeRO++ gathers them: half precision, in eight bits."""
     return nearest(halves(weights).reshape(weight_groups(weights.size), -1), 8)

@@ -95,11 +95,6 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
     """Return the groups of each level, from inside out: ranks of a node, nodes of a site, and so on.
 
     Raises ValueError unless it is one number >= 1 or several.
-
-    Examples
-    --------
-    >>> sizes_of(8), sizes_of([8, 4])
-    ((8,), (8, 4))
     """
     if isinstance(ranks_per_node, list | tuple) and ranks_per_node:
         return tuple(_wholes(ranks_per_node, "ranks_per_node", 1))
@@ -112,11 +107,6 @@ def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, 
     """Return the options of a scheme that need no network, and how many ranks then share a gradient.
 
     What options take from a network becomes one rank a node, in the order of their numbers.
-
-    Examples
-    --------
-    >>> without_network("two_level/topk", {"node_order": "bottleneck"}), without_network("topk", {"allgather": "ring"})
-    (({'ranks_per_node': 1}, 1), ({'allgather': 'ring'}, 1))
     """
     if not scheme.startswith(PREFIX):
         return dict(options), 1
@@ -405,17 +395,6 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
     """Return the class of a scheme on two levels, which `scheme` exchanges between nodes.
 
     Raises ValueError if the scheme works on tensors by their shape, or uses nodes itself.
-
-    Examples
-    --------
-    >>> from simnet.sparsifier_models import Topk
-    >>> model = on_two_levels(Topk)(workers=4, parameters=8, density=0.5, ranks_per_node=2)
-    >>> rows = np.array([[4, 3, 1, 0, 0, 0, 0, 1], [0, 1, 1, 0, 8, 6, 2, 1]], dtype=np.float32).repeat(2, axis=0)
-    >>> exchange = model.exchange(rows)
-    >>> exchange.update
-    array([2. , 2. , 0.5, 0. , 4. , 3. , 0. , 0.5], dtype=float32)
-    >>> exchange.schedule.bytes_sent()
-    array([48., 48., 48., 48.])
     """
     if issubclass(scheme, TwoLevel):
         raise ValueError("several levels are several numbers: ranks_per_node: [8, 4]")

@@ -121,12 +121,6 @@ class Wire:
         """Return the bytes of the distinct `indices` in each region, shape (regions,): as many messages.
 
         `cuts` has the starts of regions and the end of the last; indices of a region count from its start.
-
-        Examples
-        --------
-        >>> wire = Wire(4, 4, 4, released=False, encoding=Encoding("delta", "2bit"))
-        >>> wire.indices(np.array([1, 2, 500]), [0, 1000]), wire.entries(np.array([1, 2, 500]), [0, 1000])
-        (array([8.]), array([29.]))
         """
         edges = np.asarray(cuts, dtype=np.int64)
         counts = self._counts(indices, edges)
@@ -146,15 +140,7 @@ class Wire:
         return self.indices(indices, cuts) + self._values(counts)
 
     def expected(self, counts: ArrayLike, spans: ArrayLike) -> Floats:
-        """Return the expected bytes of messages of `counts` entries from regions of `spans`, broadcast together.
-
-        Examples
-        --------
-        >>> Wire(4, 4, 4, released=False).expected([10, 20], 1000)
-        array([ 80., 160.])
-        >>> Wire(4, 4, 4, released=False, encoding=Encoding("delta", "float32")).expected([10, 20], 1000).round(1)
-        array([ 56.8, 105.5])
-        """
+        """Return the expected bytes of messages of `counts` entries from regions of `spans`, broadcast together."""
         number = np.asarray(counts, dtype=np.float64)
         if self.encoding is None:
             return number * self.entry_bytes
