@@ -57,10 +57,7 @@ def validate(
         Path | None, typer.Option(metavar="FILE", help="Compare with this fabric file; nothing is fitted.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="With --fabric: refuse to extrapolate.")] = False,
-    fact: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[NAMES:]COLUMN=VALUE", help=options.FACT),
-    ] = None,
+    fact: Annotated[list[str] | None, typer.Option(metavar="[NAMES:]COLUMN=VALUE", help=options.FACT)] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
     ] = None,
