@@ -9,7 +9,7 @@ global one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -232,7 +232,7 @@ class Oktopk(
         encoded = (split, self._encoded_pieces(gathered, moved), self._encoded_pieces(gathered, balanced, cuts))
         return self._make_exchange(
             update,
-            self._steps(passes, recut, entries, moved, gathers, kept.size, *encoded),
+            self._steps(passes, recut, entries, moved, gathers, kept.size, encoded),
             sent,
             selected=nnz,
             union=kept.size,
@@ -361,9 +361,7 @@ class Oktopk(
         moved: Indices,
         gathered: int,
         kept: int,
-        split_bytes: Floats | None = None,
-        moved_bytes: Floats | None = None,
-        piece_bytes: Floats | None = None,
+        encoded: Sequence[Floats | None],
     ) -> Iterator[Step]:
         """Yield the steps of workers.
 
@@ -373,6 +371,7 @@ class Oktopk(
         encoded.
         """
         wire, P, n = self.wire, self.workers, float(self.parameters)
+        split_bytes, moved_bytes, piece_bytes = encoded
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))
         yield from (DeviceOp("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1))
         if recut:
@@ -396,9 +395,9 @@ class Oktopk(
         yield self._sizes()
         src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
         if src.size:
-            encoded = None if moved_bytes is None else moved_bytes[src, dst]
+            nbytes = None if moved_bytes is None else moved_bytes[src, dst]
             yield from wire.encoding_kernels(moved.sum(axis=1), n, ascending=True)
-            yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance", encoded)])
+            yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance", nbytes)])
             yield from wire.decoding_kernels(moved.sum(axis=0), n / P, 1)
         sizes = moved.sum(axis=0)
         yield from wire.encoding_kernels(sizes, n / P, ascending=True)
