@@ -25,7 +25,6 @@ from simnet.base.checks import is_number
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
 from simnet.policies import moo
-from simnet.studies.choosing.shares import largest_first
 
 MAX_BYTES = 8 * 2**20
 """The largest file that is read."""
@@ -208,7 +207,9 @@ class PolicyTable(_Part):
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells of each choice, by its name and density, the largest first."""
-        return largest_first(self._matrix, [_named(one) for one in self.choices])
+        labels = [_named(one) for one in self.choices]
+        shares = np.bincount(self._matrix.ravel(), minlength=len(labels)) / self._matrix.size
+        return {labels[one]: float(shares[one]) for one in np.argsort(-shares, kind="stable").tolist()}
 
     def text(self) -> str:
         """Return the file: a line per choice and per row of the matrix."""
