@@ -485,7 +485,7 @@ def test_help_loads_nothing_heavy() -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=killing.PATIENCE, check=True)
     loaded = set(re.findall(r"'(\w+)'", done.stdout.splitlines()[-1]))
-    assert not loaded & {"numpy", "pandas", "pydantic", "networkx", "matplotlib", "scipy", "pint", "ruamel", "simpy"}
+    assert not loaded & {"numpy", "pandas", "pydantic", "networkx", "matplotlib", "scipy", "ruamel", "simpy"}
 
 
 def test_the_quickstart_says_who_won(tmp_path: Path) -> None:

@@ -717,5 +717,5 @@ def test_every_scheme_says_what_it_is():
 def test_importing_pulls_in_nothing_heavy():
     code = "import sys, json, simnet.sparsifier_models, simnet.costs.devices; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"pandas", "matplotlib", "scipy", "pydantic", "pint", "networkx", "torch", "simpy", "ruamel.yaml"}
+    heavy = {"pandas", "matplotlib", "scipy", "pydantic", "networkx", "torch", "simpy", "ruamel.yaml"}
     assert not heavy & set(json.loads(found.stdout))

@@ -1,15 +1,11 @@
 """Quantities with units: what is read exactly, what is refused and with which words, and hostile strings."""
 
 import math
-import subprocess
-import sys
-from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simnet.base import units
 from simnet.base.units import bandwidth, format_bandwidth, format_bytes, format_seconds, seconds, size
 
 
@@ -161,22 +157,3 @@ def test_tables_round_up_into_the_next_unit():
     assert [format_bytes(x) for x in (999.4, 999.6, 1e6)] == ["999 B", "1 kB", "1 MB"]
     assert [format_bandwidth(x) for x in (3.125e9, 125e6, 12.5e6)] == ["25 Gbit/s", "1 Gbit/s", "100 Mbit/s"]
     assert [format_seconds(math.inf), format_seconds(0)] == ["inf s", "0 s"]
-
-
-def test_pint_is_imported_only_when_a_rare_unit_is_read():
-    script = """
-import sys
-from simnet.base.units import seconds
-for text in ("0", "1 s", "1 second"):
-    seconds(text)
-    print("pint" in sys.modules)
-"""
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["False", "False", "True"]
-
-
-@pytest.mark.parametrize("kind", [units._TIME, units._SIZE, units._RATE], ids=lambda kind: kind.name)
-def test_common_units_are_those_of_pint(kind):
-    for unit in kind.units:
-        quantity = (Decimal(1) * units._registry().parse_units(unit)).to_base_units()
-        assert units._COMMON[unit] == (Decimal(quantity.magnitude), str(quantity.dimensionality))

@@ -10,13 +10,10 @@ import math
 import re
 import reprlib
 from decimal import Context, Decimal
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from simnet.base.errors import suggest_names
-
-if TYPE_CHECKING:
-    from pint import UnitRegistry
 
 Quantity: TypeAlias = str | int | float
 
@@ -29,67 +26,42 @@ _COUNTS = {"": Decimal(1), "K": Decimal(10**3), "M": Decimal(10**6), "B": Decima
 _MICRO = {0xB5: "u", 0x3BC: "u"}
 _ARITHMETIC = Context(prec=50)
 
-_SMALL = {"nano": "n", "micro": "u", "milli": "m"}
-_LARGE = {"kilo": "k", "mega": "M", "giga": "G", "tera": "T", "kibi": "Ki", "mebi": "Mi", "gibi": "Gi", "tebi": "Ti"}
+_SMALL = {"n": "nano", "u": "micro", "m": "milli"}
+_LARGE = {"k": "kilo", "M": "mega", "G": "giga", "T": "tera", "Ki": "kibi", "Mi": "mebi", "Gi": "gibi", "Ti": "tebi"}
 _FACTORS = {
-    **{"nano": "1e-9", "micro": "1e-6", "milli": "1e-3", "kilo": "1e3", "mega": "1e6", "giga": "1e9", "tera": "1e12"},
-    **{"kibi": str(2**10), "mebi": str(2**20), "gibi": str(2**30), "tebi": str(2**40)},
-}
-# pint's own definitions call information dimensionless and b a barn (an area), so the registry holds only these.
-_DEFINITIONS = (
-    *(f"{name}- = {_FACTORS[name]} = {symbol}-" for name, symbol in (_SMALL | _LARGE).items()),
-    "second = [time] = s = sec",
-    "minute = 60 * second = min",
-    "hour = 3600 * second = h",
-    "day = 86400 * second = d",
-    "byte = [information] = B",
-    "bit = byte / 8 = b",
-    "byte_per_second = byte / second = Bps",
-    "bit_per_second = bit / second = bps",
-)
-_PREFIXES = {
-    "second": _SMALL,
-    **dict.fromkeys(("byte", "bit", "byte_per_second", "bit_per_second"), _LARGE),
+    **{symbol: Decimal(10) ** power for symbol, power in zip("numkMGT", (-9, -6, -3, 3, 6, 9, 12), strict=True)},
+    **{symbol: Decimal(2) ** power for symbol, power in zip(("Ki", "Mi", "Gi", "Ti"), (10, 20, 30, 40), strict=True)},
 }
 
 
 class _Kind(NamedTuple):
-    """A dimension: its name, pint dimensionality, common units, and an example."""
+    """A dimension: its name, common units, and an example."""
 
     name: str
-    dimensionality: str
     units: tuple[str, ...]
     example: str
 
 
-_TIME = _Kind("a time", "[time]", ("ns", "us", "ms", "s", "min", "h", "d"), "10 ms")
-_SIZE = _Kind(
-    "a size",
-    "[information]",
-    tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE.values())),
-    "64 MiB",
-)
+_TIME = _Kind("a time", ("ns", "us", "ms", "s", "min", "h", "d"), "10 ms")
+_SIZE = _Kind("a size", tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE)), "64 MiB")
 _RATE = _Kind(
-    "a bandwidth",
-    "[information] / [time]",
-    tuple(f"{prefix}{unit}/s" for unit in ("B", "bit") for prefix in ("", *_LARGE.values()))
-    + tuple(f"{prefix}bps" for prefix in ("k", "M", "G", "T")),
-    "25 Gbit/s",
+    "a bandwidth", (*(f"{unit}/s" for unit in _SIZE.units), *(f"{prefix}bps" for prefix in "kMGT")), "25 Gbit/s"
 )
 
-
-# Factor and dimensionality of the common units, as pint has them, which takes 0.1 s to load.
-_SCALES = {"": Decimal(1)} | {symbol: Decimal(_FACTORS[name]) for name, symbol in (_SMALL | _LARGE).items()}
-_COMMON = {
-    **{f"{prefix}s": (_SCALES[prefix], _TIME.dimensionality) for prefix in ("", *_SMALL.values())},
-    **{name: (Decimal(factor), _TIME.dimensionality) for name, factor in (("min", 60), ("h", 3600), ("d", 86400))},
-    **{
-        f"{prefix}{unit}{per}": (_SCALES[prefix] * scale, kind.dimensionality)
-        for prefix in ("", *_LARGE.values())
-        for unit, scale in (("B", Decimal(1)), ("bit", Decimal("0.125")))
-        for per, kind in (("", _SIZE), ("/s", _RATE))
-    },
-    **{f"{prefix}bps": (_SCALES[prefix] / 8, _RATE.dimensionality) for prefix in ("k", "M", "G", "T")},
+# Symbols and name of each unit, its value and kind, and the prefixes that people use with it.
+_UNITS = {
+    name: (Decimal(value), kind, prefixes)
+    for names, value, kind, prefixes in (
+        (("s", "sec", "second"), "1", _TIME, _SMALL),
+        (("min", "minute"), "60", _TIME, {}),
+        (("h", "hour"), "3600", _TIME, {}),
+        (("d", "day"), "86400", _TIME, {}),
+        (("B", "byte"), "1", _SIZE, _LARGE),
+        (("b", "bit"), "0.125", _SIZE, _LARGE),
+        (("Bps",), "1", _RATE, _LARGE),
+        (("bps",), "0.125", _RATE, _LARGE),
+    )
+    for name in names
 }
 
 
@@ -317,40 +289,32 @@ def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
         alike = [f"'{name}'" for name in kind.units if name.casefold() == unit.casefold()]
         remedy = f"did you mean {' or '.join(alike)}? Case matters" if alike else suggest_names(unit, kind.units)
         raise ValueError(f"{shown}: unknown unit '{unit}'; {remedy}")
-    factor, dimensionality = known
-    if dimensionality != kind.dimensionality:
+    factor, found = known
+    if found != kind:
         raise ValueError(f"{shown} is not {kind.name}; write e.g. '{kind.example}'")
     return factor
 
 
 @lru_cache(maxsize=1024)
-def _resolve(unit: str) -> tuple[Decimal, str] | None:
-    """Return SI factor and dimensionality of a unit; None if there is no such unit."""
-    if unit in _COMMON:
-        return _COMMON[unit]
-    if not all(_is_known(name.strip()) for name in unit.split("/")):
+def _resolve(unit: str) -> tuple[Decimal, _Kind | None] | None:
+    """Return the SI factor and the kind of a unit, None for another quotient; None if there is no such unit."""
+    above, slash, below = unit.partition("/")
+    first, second = _known_unit(above.strip()), _known_unit(below.strip())
+    if first is None or not slash:
+        return first
+    if second is None:
         return None
-    registry = _registry()
-    quantity = (Decimal(1) * registry.parse_units(unit)).to_base_units()
-    return Decimal(quantity.magnitude), str(quantity.dimensionality)
+    return first[0] / second[0], _RATE if (first[1], second[1]) == (_SIZE, _TIME) else None
 
 
-def _is_known(name: str) -> bool:
-    """Return whether a unit name is defined, with a usual prefix and no plural of a symbol ("ds")."""
-    return any(
-        (not prefix or prefix in _PREFIXES.get(base, {})) and (not plural or len(name) > 3)
-        for prefix, base, plural in _registry().parse_unit_name(name)
-    )
-
-
-@cache
-def _registry() -> UnitRegistry[Decimal]:
-    from pint import UnitRegistry
-
-    registry: UnitRegistry[Decimal] = UnitRegistry(None, non_int_type=Decimal)
-    for definition in _DEFINITIONS:
-        registry.define(definition)
-    return registry
+def _known_unit(name: str) -> tuple[Decimal, _Kind] | None:
+    """Return the SI factor and the kind of a unit, with a prefix, and in the plural if it is no symbol ("ds")."""
+    for base, (value, kind, prefixes) in _UNITS.items():
+        for symbol, prefix in {"": "", **prefixes}.items():
+            written = (f"{symbol}{base}", f"{prefix}{base}")
+            if name in written or (len(base) > 2 and name.removesuffix("s") in written):
+                return value * _FACTORS.get(symbol, Decimal(1)), kind
+    return None
 
 
 def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
