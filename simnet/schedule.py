@@ -12,6 +12,7 @@ round passes through it at once.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
@@ -93,13 +94,9 @@ class Round:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Round):
             return NotImplemented
-        return (
-            self.phase == other.phase
-            and np.array_equal(self.src, other.src)
-            and np.array_equal(self.dst, other.dst)
-            and np.array_equal(self.nbytes, other.nbytes)
-            and np.array_equal(np.asarray(self.compute), np.asarray(other.compute))
-        )
+        columns = ("src", "dst", "nbytes", "compute")
+        same = (np.array_equal(np.asarray(getattr(self, one)), np.asarray(getattr(other, one))) for one in columns)
+        return self.phase == other.phase and all(same)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -427,12 +424,8 @@ def _distinct(rounds: Sequence[Round]) -> Iterator[Round]:
 
 def _counted(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
     """Yield each distinct round object and how often it stands."""
-    counts: dict[int, int] = {}
-    objects: dict[int, Round] = {}
-    for one in rounds:
-        counts[id(one)] = counts.get(id(one), 0) + 1
-        objects[id(one)] = one
-    return ((objects[key], count) for key, count in counts.items())
+    objects = {id(one): one for one in rounds}
+    return ((objects[key], count) for key, count in Counter(map(id, rounds)).items())
 
 
 def _integers(values: ArrayLike, name: str) -> Ranks:

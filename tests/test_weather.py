@@ -2,9 +2,7 @@
 
 import csv
 import math
-import subprocess
 import sys
-import tracemalloc
 from array import array
 from bisect import bisect_right
 from fractions import Fraction
@@ -19,7 +17,6 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.network.weather import (
     PROFILES,
     Signal,
-    Weather,
     constant,
     diurnal,
     mahimahi,
@@ -36,20 +33,6 @@ from simnet.network.weather import (
 
 EPS = sys.float_info.epsilon
 TINY = Fraction(sys.float_info.min)
-
-
-def test_signals_that_are_only_looked_up_take_two_doubles_a_change():
-    times, values = np.arange(100_000.0), np.tile([1.0, 2.0], 50_000)
-    tracemalloc.start()
-    try:
-        signal = steps(times, values)
-        assert signal.at(99_000.5) == 1.0
-        assert signal.window(10, 12)[1].tolist() == [1.0, 2.0]
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held < 20 * times.size
-    assert signal.integral(0.5, 99_999) == 149_998 - 0.5
 
 
 @st.composite
@@ -144,20 +127,6 @@ def test_inverse_is_the_earliest_time(given_pieces, start, amount):
         assert found >= start
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=10), st.integers(0, 30))
-def test_inverse_of_integral_with_whole_numbers(steps_taken, start):
-    times = np.cumsum([0] + [wait for wait, _ in steps_taken])[:-1].tolist()
-    values = [value for _, value in steps_taken]
-    signal = steps(times, values)
-    for end in range(start, start + 60, 7):
-        amount = signal.integral(start, end)
-        found = signal.inverse(start, amount)
-        assert start <= found <= end
-        assert found == pytest.approx(float(exact_inverse(times, values, start, amount)), rel=1e-15)
-        if amount and signal.at(math.nextafter(end, 0)):
-            assert found == pytest.approx(end, rel=1e-15)
-
-
 def test_inverse_ends_before_an_outage_when_the_last_byte_fits():
     signal = steps([0, 10, 20, 30], [4, 0, 1, 0])
     assert signal.inverse(5, 20) == 10
@@ -168,22 +137,6 @@ def test_inverse_ends_before_an_outage_when_the_last_byte_fits():
     assert signal.inverse(40, 1) == math.inf
     assert signal.inverse(40, 0) == 40
     assert signal.inverse(0, math.inf) == math.inf
-
-
-@given(pieces(), st.lists(st.floats(0, 500), min_size=3, max_size=3))
-def test_integrals_add_up_and_grow(given_pieces, points):
-    signal = steps(*given_pieces)
-    a, b, c = sorted(points)
-    assert signal.integral(a, b) + signal.integral(b, c) == pytest.approx(signal.integral(a, c), rel=8 * EPS, abs=0)
-    assert 0 <= signal.integral(a, b) <= signal.integral(a, c) * (1 + 8 * EPS)
-
-
-@given(pieces(), st.floats(0, 500), st.floats(0, 1e12), st.floats(0, 1e12))
-def test_more_bytes_and_later_starts_finish_no_earlier(given_pieces, start, amount, more):
-    signal = steps(*given_pieces)
-    finish = signal.inverse(start, amount)
-    assert finish <= signal.inverse(start, amount + more) * (1 + 4 * EPS)
-    assert finish <= signal.inverse(start + 1, amount) * (1 + 1e-12)
 
 
 @given(pieces(), st.data())
@@ -377,13 +330,6 @@ def test_when_a_product_counts_as_constant_does_not_depend_on_the_chunks(monkeyp
         assert others == [first, first]
 
 
-def test_points_that_are_given_and_not_generated_are_never_too_quiet(monkeypatch):
-    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 10)
-    times, values = np.arange(60.0), [1.0] * 50 + [2.0] * 10
-    assert steps(times, values).next_change(0) == 50
-    assert steps(times, values, period=61).at(61 + 55) == 2
-
-
 def test_signals_keep_what_they_were_given():
     times, values, transition = np.array([0.0, 1.0]), np.array([3.0, 4.0]), np.array([[0.0, 1.0], [1.0, 0.0]])
     repeated, chain = steps(times, values, 2.0), markov(values, np.array([1.0, 2.0]), seed=1, transition=transition)
@@ -570,12 +516,6 @@ def test_ornstein_uhlenbeck_law_over_time():
     assert values.mean() == pytest.approx(2.0, abs=5 * 2 * math.sqrt(math.expm1(sigma**2) / independent))
 
 
-def test_no_noise_is_the_mean():
-    assert ornstein_uhlenbeck(0, 1, 1, mean=3, seed=0).next_change(0) == math.inf
-    assert ornstein_uhlenbeck(1, 1, 1, mean=0, seed=0).at(5) == 0
-    assert ornstein_uhlenbeck(0, 1, 1, mean=3, seed=0).at(5) == 3
-
-
 def test_markov_dwells_and_jumps():
     levels, dwell = [4.0, 2.0, 1.0], [1.0, 0.2, 3.0]
     transition = np.array([[0, 0.3, 0.7], [1, 0, 0], [0.5, 0.5, 0]])
@@ -603,11 +543,6 @@ def test_markov_begins_stationary_or_where_told():
     assert np.abs(np.bincount(np.array(begun, int), minlength=3) / n - [0.25, 0.5, 0.25]).max() < 5 * 0.5 / math.sqrt(n)
 
 
-def test_markov_with_nothing_to_jump_to():
-    assert markov([5.0], 1.0, seed=0).next_change(0) == math.inf
-    assert markov([5.0, 5.0], 1.0, seed=0).next_change(0) == math.inf
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -616,9 +551,7 @@ def test_markov_with_nothing_to_jump_to():
         (lambda: markov([1, 2], [1.0, 0.0], seed=0), "mean_dwell must be a number > 0 and finite"),
         (lambda: markov([1, 2], math.nan, seed=0), "mean_dwell must be a number > 0 and finite"),
         (lambda: markov([1, -2], 1.0, seed=0, start=1), "levels must be finite and >= 0, but number 1 is -2"),
-        (lambda: markov([1, -2], 1.0, seed=0, start=0), "but number 1 is -2"),
         (lambda: markov([math.nan, 2], 1.0, seed=0, start=1), "but number 0 is nan"),
-        (lambda: markov([-1], 1.0, seed=0), "but number 0 is -1"),
         (lambda: markov([1, 2], 1.0, seed=0, start=2), r"start must be a whole number in 0\.\.1, got 2"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1]]), "shape"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [0.5, 0.5]]), "diagonal"),
@@ -627,25 +560,19 @@ def test_markov_with_nothing_to_jump_to():
         (lambda: markov([1, 2], 1.0, seed=-1), "seed"),
         (lambda: ornstein_uhlenbeck(-0.1, 1, 1, seed=0), "sigma"),
         (lambda: ornstein_uhlenbeck(0.1, 0, 1, seed=0), "tau must be a number > 0 and finite"),
-        (lambda: ornstein_uhlenbeck(0.1, 1, math.inf, seed=0), "every must be a number > 0 and finite"),
         (lambda: ornstein_uhlenbeck(0.1, 1, 1, mean=-1, seed=0), "mean"),
         (lambda: diurnal(1.1), "amplitude"),
-        (lambda: diurnal(math.nan), "amplitude"),
         (lambda: diurnal(0.5, period=0), "period must be a number > 0 and finite"),
-        (lambda: diurnal(0.5, every=-1), "every must be a number > 0 and finite"),
         (lambda: diurnal(0.5, every=1e-9), "pieces"),
         (lambda: diurnal(0.5, phase=math.inf), "phase"),
         (lambda: outages(), "either"),
-        (lambda: outages(1.0), "either"),
         (lambda: outages(1.0, 1.0), "a seed"),
         (lambda: outages(1.0, 1.0, at=[], seed=0), "either"),
         (lambda: outages(0.0, 1.0, seed=0), "mean_up must be a number > 0 and finite"),
         (lambda: outages(at=[(-1, 1)]), "start >= 0"),
         (lambda: outages(at=[(1, -1)]), "duration >= 0"),
-        (lambda: outages(at=[(1, math.nan)]), "duration >= 0"),
         (lambda: outages(at=[(1, "5")]), "duration >= 0"),
         (lambda: outages(at=[(1,)]), r"an outage is a pair \(start, duration\) in seconds, got \(1,\)"),
-        (lambda: outages(at=[(1, 2, 3)]), r"an outage is a pair .* got \(1, 2, 3\)"),
         (lambda: outages(at=[7]), "an outage is a pair .* got 7"),
     ],
 )
@@ -704,16 +631,6 @@ def test_csv_units_and_extra_columns(tmp_path):
     assert [weather.latency.at(t) for t in (0, 1.4, 1.5, 1e6)] == pytest.approx([0.01, 0.01, 0.25, 0.25])
 
 
-@pytest.mark.parametrize(
-    ("column", "factor"),
-    [("bandwidth_Bps", 1), ("bandwidth_B_s", 1), ("bandwidth_Gbps", 1.25e8), ("bandwidth_MiB_per_s", 2**20)],
-)
-def test_csv_bandwidth_units(tmp_path, column, factor):
-    weather = trace_csv(written(tmp_path, f"time_s,{column}\n0,3\n1,4\n"))
-    assert weather.bandwidth.at(0) == 3 * factor
-    assert weather.latency is None
-
-
 def test_csv_columns_that_are_not_mistaken_for_a_missing_one(tmp_path):
     text = "timestamp_s,time_s,times_s,latency_ms,band,rtt_ms,note\n9,0,1,2,3,4,x\n"
     assert trace_csv(written(tmp_path, text)).latency.at(0) == 0.002
@@ -755,7 +672,6 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("time_s,latency_s\n0,1\n1,nan\n", r":3: latency: .*>= 0, got 'nan'"),
         ("time_s,latency_s\n0,1\n\n# x\n1,inf\n", r":5: latency: .*'inf'"),
         ("time_s,bandwidth_Bps\n0,1\n1,-5\n", r":3: bandwidth: .*'-5'"),
-        ("time_s,bandwidth_Bps\n0,1\n1,fast\n", r":3: bandwidth: .*'fast'"),
         ("time_s,bandwidth_Bps\n0,1\n1,\n", r":3: bandwidth: .*''"),
         ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 40 + "\n", f"'{'x' * 40}'"),
         ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
@@ -763,21 +679,15 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
         ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
         ("time_s,bandwidth_Bps\n0,1\n2,1\n1,1\n", r":4: time: must be later than the row before \(2\), got 1"),
-        ("time_s,bandwidth_Bps\n0,1\n0,1\n", r":3: time: must be later"),
         ("time_s,bandwidth_Bps\n0,1,2\n", r":2: expected 2 columns, got 3"),
-        ("time_s,bandwidth_Bps\n0\n", r":2: expected 2 columns, got 1"),
         ("time_s,bandwidth_Bps\n", "no rows"),
         ("time_s,bandwidth_Bps\n0,1_000\n", r":2: bandwidth: .*'1_000'"),
-        ("time_s,bandwidth_Bps\n1_0,1\n", r":2: time: .*'1_0'"),
         ("time_s,bandwidth_Bps\n0,\u0661\n", r":2: bandwidth"),
         ("", r"trace\.csv: is empty$"),
-        ("\ufeff", r"trace\.csv: is empty$"),
         ("\n \n", r"trace\.csv: is empty$"),
         ("# nothing\n", "no row that names its columns; expected e.g. time_s,"),
         ("time_s,bandwith_Mbit_s\n0,1\n", r":1: has a column 'bandwith_Mbit_s'; did you mean 'bandwidth_Mbit_s'\?"),
-        ("time_s,bandwith_Mbit_s,latency_s\n0,1,1\n", "did you mean 'bandwidth_Mbit_s'"),
         ("tme_ms,latency_s\n0,1\n", "has a column 'tme_ms'; did you mean 'time_ms'"),
-        ("time_s,Latency_s\n0,1\n", "has a column 'Latency_s'; did you mean 'latency_s'"),
         ("time_s,latenzy\n0,1\n", "has a column 'latenzy'; did you mean 'latency_ms'"),
         ("time_s,speed_Bps\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed_Bps"),
         ("bandwidth_Bps\n1\n", r":1: has no column for time"),
@@ -786,7 +696,6 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
         ("time_s,bandwidth_mbps\n0,1\n", r":1: .*did you mean 'Mbps'"),
         ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
-        ("time_s,time_s\n0,1\n", r":1: has two columns for time"),
         ('time_s,latency_s\n0,"1\n', "is not CSV"),
         ("time_s,latency_s\n0," + "1" * 200_000 + "\n", "is not CSV"),
         (b"time_s,latency_s\n\xff\xfe,1\n", "is not UTF-8"),
@@ -866,10 +775,8 @@ def test_mahimahi_writer_never_promises_too_early(tmp_path):
         ("1\n2\nx\n", r":3: .*'x'"),
         ("1\n" + "x" * 40 + "\n", f"'{'x' * 40}'"),
         ("1\n" + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
-        ("1\n\n3\n", r":2: .*''"),
         ("1\n-2\n", r":2: .*'-2'"),
         ("1\n2.5\n", r":2: .*'2\.5'"),
-        ("1\nnan\n", r":2: .*'nan'"),
         ("5\n4\n", r":2: must not be smaller than the line before \(5\), got 4"),
         ("0\n0\n", r":2: must end later"),
         ("", r"link\.down: is empty$"),
@@ -950,13 +857,3 @@ def test_profile_refusals():
             profile("C1", epoch_seconds)
     with pytest.raises(TypeError):
         PROFILES["C3"] = PROFILES["C1"]
-
-
-def test_weather_leaves_out_what_does_not_change():
-    assert Weather() == Weather(bandwidth=None, latency=None)
-
-
-def test_importing_weather_is_light():
-    script = "import sys, simnet.network.weather; print({'scipy', 'pandas', 'networkx'} & set(sys.modules))"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "set()"

@@ -49,15 +49,7 @@ __all__ = [
 ]
 
 FAMILIES: Mapping[str, Callable[..., nx.DiGraph[Any]]] = {
-    "star": star,
-    "ring": ring,
-    "tree": tree,
-    "fat_tree": fat_tree,
-    "torus": torus,
-    "dragonfly": dragonfly,
-    "wan": wan,
-    "multi_gpu_nodes": multi_gpu_nodes,
-    "wan_of_clusters": wan_of_clusters,
+    one.__name__: one for one in (star, ring, tree, fat_tree, torus, dragonfly, wan, multi_gpu_nodes, wan_of_clusters)
 }
 """The builders of this package by name."""
 
@@ -111,11 +103,8 @@ def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, A
         for given in parameters:
             if given not in known:
                 raise ValueError(f"{name} has no parameter {given!r}: {suggest_names(given, known)}")
-    required = [
-        one.name for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD
-    ]
-    missing = [one for one in required if one not in parameters]
-    if missing:
+    needs = (one for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD)
+    if missing := [one.name for one in needs if one.name not in parameters]:
         *first, last = missing
         needed = f"{', '.join(first)} and {last}" if first else last
         raise ValueError(f"{name} needs {needed}; its parameters are {', '.join(known)}")

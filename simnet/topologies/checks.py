@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial, wraps
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
@@ -74,10 +75,7 @@ def seconds(value: object, name: str) -> float:
     ValueError
         If it is not a number, not finite, negative, or more than a time may be.
     """
-    number = _real(value, name, "seconds >= 0")
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{name} must be finite and >= 0 seconds, got {value}")
-    return check_bounds(number, Seconds, name)
+    return check_bounds(_finite(value, name, ">= 0", "seconds"), Seconds, name)
 
 
 def rate(value: object, name: str) -> float:
@@ -88,10 +86,7 @@ def rate(value: object, name: str) -> float:
     ValueError
         If it is not a number, not finite, zero, negative, or beyond what a bandwidth may be.
     """
-    number = _real(value, name, "bytes per second > 0")
-    if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be finite and > 0 bytes per second, got {value}")
-    return check_bounds(number, Bandwidth, name)
+    return check_bounds(_finite(value, name, "> 0", "bytes per second"), Bandwidth, name)
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:
@@ -111,11 +106,7 @@ def factor(value: object, name: str, least: float = 0.0) -> float:
     ValueError
         If it is not a number, not finite, not above 0, or less than `least`.
     """
-    allowed = f">= {least:g}" if least else "> 0"
-    number = _real(value, name, allowed)
-    if not (0 < number < math.inf and number >= least):
-        raise ValueError(f"{name} must be finite and {allowed}, got {value}")
-    return number
+    return _finite(value, name, f">= {least:g}" if least else "> 0", least=least)
 
 
 def affordable(links: int, what: str) -> None:
@@ -130,10 +121,12 @@ def affordable(links: int, what: str) -> None:
         raise ValueError(f"{what} needs {links:,} directed links; at most {LARGEST:,} are allowed")
 
 
-def _real(value: Any, name: str, allowed: str) -> float:
+def _finite(value: Any, name: str, sign: str, unit: str = "", least: float = 0.0) -> float:
     if not is_number(value):
-        raise ValueError(f"{name} must be a number, {allowed}, got {value!r}")
-    try:
-        return float(value)
-    except OverflowError:  # an int beyond the range of float64
-        return math.inf
+        raise ValueError(f"{name} must be a number, {f'{unit} {sign}'.strip()}, got {value!r}")
+    number = math.inf
+    with suppress(OverflowError):  # an int beyond the range of float64
+        number = float(value)
+    if not (least <= number < math.inf and (number or sign == ">= 0")):
+        raise ValueError(f"{name} must be finite and {f'{sign} {unit}'.strip()}, got {value}")
+    return number

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose
+from simnet.topologies.shapes import Cable, Choose, CountedHosts, ForwardingHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,11 +53,8 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 
 @dataclass(frozen=True)
-class RingShape:
+class RingShape(CountedHosts, ForwardingHosts):
     """The shape of `ring`."""
-
-    hosts: int
-    hosts_forward: ClassVar[bool] = True
 
     def cables(self) -> Iterator[Cable]:
         """Return the cable from each host to the next."""
@@ -74,20 +71,3 @@ class RingShape:
             up = choose(src, 2) == (1 if src else 0)
         step = 1 if up else -1
         return [(src + step * i) % P for i in range(1, (ahead if up else P - ahead) + 1)]
-
-    @property
-    def n_hosts(self) -> int:
-        """Number of hosts."""
-        return self.hosts
-
-    def borders(self) -> list[Node]:
-        """Return all hosts."""
-        return list(range(self.hosts))
-
-    def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return nothing: each host has a link of its own."""
-        return []
-
-    def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return `dst`, which has a link of its own."""
-        return [dst]

@@ -8,7 +8,8 @@ recognises the graph as what it says it is, and the route between two hosts, wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,41 @@ class SiteShape(Shape, Protocol):
 
     def inward(self, dst: int, choose: Choose) -> list[Node]:
         """Return the nodes of the shortest way in: from a border, which `OUTSIDE` chooses, to host `dst`."""
+
+
+@dataclass(frozen=True)
+class CountedHosts:
+    """A shape that is settled by its number of hosts, or by that and more."""
+
+    hosts: int
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.hosts
+
+
+class ForwardingHosts:
+    """A shape without switches, whose hosts all pass on messages and have links outside."""
+
+    hosts_forward: ClassVar[bool] = True
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        raise NotImplementedError
+
+    def borders(self) -> list[Node]:
+        """Return all hosts."""
+        return list(range(self.n_hosts))
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return nothing: each host has a link of its own."""
+        return []
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return `dst`, which has a link of its own."""
+        return [dst]
 
 
 P = TypeVar("P")

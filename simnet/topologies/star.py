@@ -11,7 +11,7 @@ import numpy as np
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose, ChooseAll, Places
+from simnet.topologies.shapes import Cable, Choose, ChooseAll, CountedHosts, Places
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,10 +55,9 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
 
 @dataclass(frozen=True)
-class StarShape:
+class StarShape(CountedHosts):
     """The shape of `star`."""
 
-    hosts: int
     hosts_forward: ClassVar[bool] = False
 
     def cables(self) -> Iterator[Cable]:
@@ -72,11 +71,6 @@ class StarShape:
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
         """Return the places of the nodes after many `src`."""
         return [np.full_like(src, place["switch"]), dst]
-
-    @property
-    def n_hosts(self) -> int:
-        """Number of hosts."""
-        return self.hosts
 
     def borders(self) -> list[Node]:
         """Return the switch."""

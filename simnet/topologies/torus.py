@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import MinLen
@@ -15,7 +15,7 @@ from simnet.base.quantities import Bandwidth, Count, Seconds
 from simnet.topologies.checks import affordable, checked
 from simnet.topologies.deferred import add_node
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose
+from simnet.topologies.shapes import Cable, Choose, ForwardingHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -74,11 +74,10 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
 
 
 @dataclass(frozen=True)
-class TorusShape:
+class TorusShape(ForwardingHosts):
     """The shape of `torus`."""
 
     dims: Sequence[int]
-    hosts_forward: ClassVar[bool] = True
 
     def _strides(self) -> list[tuple[int, int]]:
         """Return of each dimension its size and the distance between the numbers of neighbours along it."""
@@ -109,15 +108,3 @@ class TorusShape:
     def n_hosts(self) -> int:
         """Number of hosts."""
         return math.prod(self.dims)
-
-    def borders(self) -> list[Node]:
-        """Return all hosts."""
-        return list(range(math.prod(self.dims)))
-
-    def outward(self, src: int, choose: Choose) -> list[Node]:
-        """Return nothing: each host has a link of its own."""
-        return []
-
-    def inward(self, dst: int, choose: Choose) -> list[Node]:
-        """Return `dst`, which has a link of its own."""
-        return [dst]

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
 from simnet.topologies.checks import affordable, checked, rate
 from simnet.topologies.graphs import Node, cable, empty
-from simnet.topologies.shapes import Cable, Choose
+from simnet.topologies.shapes import Cable, Choose, CountedHosts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -65,10 +65,9 @@ def tree(
 
 
 @dataclass(frozen=True)
-class TreeShape:
+class TreeShape(CountedHosts):
     """The shape of `tree`."""
 
-    hosts: int
     arity: int
     hosts_forward: ClassVar[bool] = False
 
@@ -98,11 +97,6 @@ class TreeShape:
             down.append(f"switch:{level}.{right}")
             level, left, right = level + 1, left // self.arity, right // self.arity
         return [*up, f"switch:{level}.{left}", *reversed(down)]
-
-    @property
-    def n_hosts(self) -> int:
-        """Number of hosts."""
-        return self.hosts
 
     def borders(self) -> list[Node]:
         """Return the root."""
