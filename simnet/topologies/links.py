@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import did_you_mean, join_names, suggest_names
 from simnet.topologies.deferred import nodes_and_links
-from simnet.topologies.graphs import Link, Node, label
+from simnet.topologies.graphs import Link, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -73,7 +73,11 @@ def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     names = {label(node): node for node in nodes}
     for site in graph.graph.get("sites", ()):
         names.setdefault(site, f"site:{site}")
-    a, b = (_end(name.strip(), names, selector) for name in (left, right))
+    ends = left.strip(), right.strip()
+    for name in ends:
+        if name not in names:
+            raise ValueError(f"{selector!r}: {name!r} is neither a node nor a site: {suggest_names(name, names)}")
+    a, b = (names[name] for name in ends)
     wanted = [(a, b), (b, a)] if both else [(a, b)]
     there = {(u, v) for u, v, _ in links}
     for u, v in wanted:
@@ -83,9 +87,3 @@ def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
                 f"{selector!r}: there is no link from {label(u)} to {label(v)}; from {label(u)} links lead to {others}"
             )
     return wanted
-
-
-def _end(name: str, names: dict[str, Node], selector: str) -> Node:
-    if name not in names:
-        raise ValueError(f"{selector!r}: {name!r} is neither a node nor a site: {suggest_names(name, names)}")
-    return names[name]

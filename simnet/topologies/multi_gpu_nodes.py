@@ -113,8 +113,8 @@ def multi_gpu_nodes(
             rate(nodes * nic_bandwidth / spines if spine_bandwidth is None else spine_bandwidth, "spine_bandwidth"),
         )
     shape = MultiGpuShape(**numbers)
-    forwarding = {"hosts_forward": True} if shape.hosts_forward else {}
-    graph = empty("multi_gpu_nodes", nodes * gpus_per_node, shape=numbers, **forwarding)
+    facts = {"shape": numbers} | ({"hosts_forward": True} if shape.hosts_forward else {})
+    graph = empty("multi_gpu_nodes", nodes * gpus_per_node, **facts)
     for a, b, kind in shape.cables():
         cable(graph, a, b, *of_kind[kind], kind)
     return graph

@@ -31,9 +31,9 @@ def described(name: object, numbers: object) -> SiteShape | None:
     """Return the shape of a family from the numbers that settle it; None if they are not those of a shape."""
     if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
         return None
-    for number in (one for value in numbers.values() for one in (value if isinstance(value, list) else [value])):
-        if not isinstance(number, int) or not (isinstance(number, bool) or 1 <= number <= LARGEST):
-            return None
+    each = (one for value in numbers.values() for one in (value if isinstance(value, list) else [value]))
+    if not all(isinstance(one, int) and (isinstance(one, bool) or 1 <= one <= LARGEST) for one in each):
+        return None
     try:
         shape = _SHAPES[name](**numbers)
         return shape if shape.n_hosts <= LARGEST else None

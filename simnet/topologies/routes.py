@@ -64,6 +64,9 @@ def check_connected(graph: nx.DiGraph[Any]) -> None:
         raise ValueError(f"there is no route from {src} to {dst}")
 
 
+_NONE: frozenset[int] = frozenset()
+
+
 class Routes:
     """Fixed routes between the hosts of a topology.
 
@@ -155,11 +158,10 @@ class Routes:
         seed = check_int(seed, "seed", 0)
         while seed:
             self._salt, seed = mix(self._salt ^ seed), seed >> 64
-        self._distances: dict[int, array[float]] = {}
+        self._distances: dict[frozenset[int], dict[int, array[float]]] = {_NONE: {}}
         self._forked: set[tuple[int, int]] = set()  # pairs with a route that kept which had a choice on the way
         self._candidates: dict[tuple[int, int], tuple[_Route, ...]] = {}
         self._n_kept = 0
-        self._around: tuple[frozenset[int], dict[int, array[float]]] = (frozenset(), {})
 
     @cached_property
     def index(self) -> dict[Link, int]:
@@ -169,18 +171,18 @@ class Routes:
     @cached_property
     def _out(self) -> list[list[tuple[int, int]]]:
         """Of each node, the links that leave it, and the node that each leads to."""
-        out: list[list[tuple[int, int]]] = [[] for _ in self._nodes]
-        for i, (u, v) in enumerate(self.links):
-            out[self._position[u]].append((i, self._position[v]))
-        return out
+        return self._links_at(0)
 
     @cached_property
     def _into(self) -> list[list[tuple[int, int]]]:
         """Of each node, the links that lead to it, and the node that each comes from."""
-        into: list[list[tuple[int, int]]] = [[] for _ in self._nodes]
-        for i, (u, v) in enumerate(self.links):
-            into[self._position[v]].append((i, self._position[u]))
-        return into
+        return self._links_at(1)
+
+    def _links_at(self, end: int) -> list[list[tuple[int, int]]]:
+        found: list[list[tuple[int, int]]] = [[] for _ in self._nodes]
+        for i, link in enumerate(self.links):
+            found[self._position[link[end]]].append((i, self._position[link[1 - end]]))
+        return found
 
     def __repr__(self) -> str:
         return f"Routes({self.n_hosts} hosts, {len(self.links)} links)"
@@ -377,10 +379,9 @@ class Routes:
         for dst in range(self.n_hosts):
             gate, _ = self._gate(dst)
             distance = self._distance_to(gate)[: self.n_hosts]
-            if math.inf in distance:
-                for src, away in enumerate(distance):
-                    if away == math.inf and src != dst:
-                        return src, dst
+            found = next((src for src, away in enumerate(distance) if away == math.inf and src != dst), None)
+            if found is not None:
+                return found, dst
         return None
 
     def path_latency(self, src: int, dst: int) -> float:
@@ -403,9 +404,9 @@ class Routes:
             raise ValueError(f"there is no route from host {src} to host {dst}")
         return route
 
-    def _search(self, node: int, dst: int, choose: _Choose, down: frozenset[int] = frozenset()) -> _Route | None:
+    def _search(self, node: int, dst: int, choose: _Choose, down: frozenset[int] = _NONE) -> _Route | None:
         gate, last = self._gate(dst)
-        distance = self._distance_around(gate, down) if down else self._distance_to(gate)
+        distance = self._distance_to(gate, down)
         if distance[node] == math.inf or not down.isdisjoint(last):
             return None
         route = []
@@ -439,18 +440,14 @@ class Routes:
                 return gate, (link,)
         return dst, ()
 
-    def _distance_to(self, target: int) -> array[float]:
-        """Return the least total weight from every node to `target` (Dijkstra, against the links)."""
-        if target not in self._distances:
-            self._distances[target] = self._distances_without(target, frozenset())
-        return self._distances[target]
-
-    def _distance_around(self, target: int, down: frozenset[int]) -> array[float]:
-        """Return the same over the links that are left; what is known of other links that are down is forgotten."""
-        last, known = self._around
-        if last != down or len(known) >= _KEPT_AROUND:
-            known = {}
-            self._around = (down, known)
+    def _distance_to(self, target: int, down: frozenset[int] = _NONE) -> array[float]:
+        """Return the least total weight from every node to `target` (Dijkstra, against the links) over links left."""
+        if down not in self._distances:
+            # What is known of other links that are down is forgotten.
+            self._distances = {_NONE: self._distances[_NONE], down: {}}
+        known = self._distances[down]
+        if down and len(known) >= _KEPT_AROUND:
+            known.clear()
         if target not in known:
             known[target] = self._distances_without(target, down)
         return known[target]

@@ -89,14 +89,9 @@ class TreeShape(CountedHosts):
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
         """Return the nodes after `src`: up to the lowest switch above both, then down."""
-        up: list[Node] = []
-        down: list[Node] = [dst]
-        level, left, right = 1, src // self.arity, dst // self.arity
-        while left != right:
-            up.append(f"switch:{level}.{left}")
-            down.append(f"switch:{level}.{right}")
-            level, left, right = level + 1, left // self.arity, right // self.arity
-        return [*up, f"switch:{level}.{left}", *reversed(down)]
+        up, down = self.outward(src, choose), self.outward(dst, choose)
+        level = next(level for level, (left, right) in enumerate(zip(up, down, strict=True)) if left == right)
+        return [*up[: level + 1], *reversed(down[:level]), dst]
 
     def borders(self) -> list[Node]:
         """Return the root."""

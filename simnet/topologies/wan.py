@@ -181,10 +181,9 @@ def _matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.
         given = np.asarray(values)
     except ValueError:  # rows of unequal length
         given = np.asarray(None)
+    wanted = f"{what} must be a number or a matrix of {S} by {S}"
     if given.dtype.kind not in "iuf":
-        raise ValueError(f"{what} must be a number or a matrix of {S} by {S} numbers, got {values!r}")
+        raise ValueError(f"{wanted} numbers, got {values!r}")
     if given.shape not in ((), (S, S)):
-        raise ValueError(
-            f"{what} must be a number or a matrix of {S} by {S}, one row per site, got shape {given.shape}"
-        )
+        raise ValueError(f"{wanted}, one row per site, got shape {given.shape}")
     return np.broadcast_to(given.astype(np.float64), (S, S))
