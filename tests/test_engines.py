@@ -532,15 +532,3 @@ def test_a_schedule_that_recurs_takes_as_long_as_on_a_network_that_has_never_see
             again, first = (one.time(schedule, start, origin=origin) for one in (known, fresh))
             assert again.left.tolist() == first.left.tolist()
             assert again.rank_communicate.tolist() == first.rank_communicate.tolist()
-
-
-def test_short_rounds_stay_laid_out_where_a_passage_gives_up(monkeypatch):
-    graph = graph_of("star")
-    network = Network(graph)
-    laid, lay_out = [], max_plus._Layout._prepare
-    monkeypatch.setattr(max_plus._Layout, "_prepare", lambda layout, one: laid.append(one) or lay_out(layout, one))
-    apart, meets = (Schedule(3, [Round(src, dst, [100] * len(src))]) for src, dst in (([0], [1]), ([0, 1], [2, 2])))
-    for _ in range(3):
-        network.time(apart)
-        network.time(meets, start=[0, 1e-5, 0])
-    assert len(laid) == 2

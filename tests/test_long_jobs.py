@@ -13,7 +13,6 @@ from simnet.advise import Advised
 from simnet.advise import policy as advice
 from simnet.job import Checkpoint, Compute, LocalSteps, row_file, run_policy
 from simnet.job.elastic import Churn
-from simnet.network import max_plus
 from simnet.policies import Fixed, Flexible, Monitor
 from simnet.strategies import SGD
 
@@ -36,7 +35,6 @@ def _full_soon(monkeypatch):
     for module, name, most in (
         (row_file, "_HELD", HELD),
         (advice, "_REMEMBERED", 4),
-        (max_plus, "_SHORTS", 4),
     ):
         monkeypatch.setattr(module, name, most)
     monkeypatch.setattr(os, "fsync", lambda file: None)

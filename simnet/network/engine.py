@@ -35,10 +35,6 @@ from simnet.schedule import Round
 _BESIDE = "slice", "select", "unpack"
 
 
-# Messages for each route from which on it pays to find out which of its links matter.
-_OFTEN = 4
-
-
 class Handle(NamedTuple):
     """Location of a run in the tables.
 
@@ -160,12 +156,11 @@ class Engine(LinkTables):
         self._n_transfers -= 1
         self.give_room(flows=1)
 
-    def run(self, program: Program, keep: bool, alone: bool = False) -> Handle:
+    def run(self, program: Program, keep: bool) -> Handle:
         """Start the ranks of a program.
 
         - `program`: the schedules.
         - `keep`: whether to keep start and finish of every message.
-        - `alone`: whether nothing else will be in flight meanwhile.
         """
         P, schedule = program.hosts.size, program.schedule
         taken: list[tuple[Table, int, int]] = []
@@ -192,10 +187,8 @@ class Engine(LinkTables):
         if streams is not None:
             self._write_streams(streams, program.start, g, take)
             software = {id(one): own for one, own in zip(schedule.rounds, streams.software, strict=True)}
-        tasks, routes = self._write_tasks(each, sends, receives, g, program.hosts, software, take)
+        tasks = self._write_tasks(each, sends, receives, g, program.hosts, software, take)
         n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
-        if alone and self._stack == IDEAL and n_messages >= _OFTEN * routes.size:
-            self.narrow(routes, take)
         i = take(rounds, n_rounds + 1)
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
@@ -251,11 +244,11 @@ class Engine(LinkTables):
         hosts: Ranks,
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
-    ) -> tuple[dict[int, int], Ranks]:
+    ) -> dict[int, int]:
         """Write the tasks of each rank in each distinct round, and the messages.
 
         `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
-        need no stream. Returns the first task of each round by its id, and the distinct first candidate routes.
+        need no stream. Returns the first task of each round by its id.
         """
         P, messages, tasks = hosts.size, self.tables["messages"], self.tables["tasks"]
         # Messages are in the order of rounds, and in these of their senders.
@@ -291,7 +284,7 @@ class Engine(LinkTables):
         tasks.write(first, sends.size, messages=m + np.cumsum(sends) - sends.ravel(), sends=sends.ravel())
         tasks.write(first, sends.size, incoming=incoming + np.cumsum(receives) - receives.ravel())
         tasks.write(first, sends.size, receives=receives.ravel())
-        return {id(one): first + P * place for place, one in enumerate(rounds)}, np.flatnonzero(np.bincount(route))
+        return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
         """Give each rank from row `g` on a compute stream that starts when it enters."""
@@ -343,7 +336,6 @@ class Engine(LinkTables):
         """Remove a run from the tables, finished or not."""
         self._handles.remove(handle)
         self.loop.forget_run(self.state, handle.run)
-        self.widen()
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
         for table, at, count in handle.taken:
             table.give_back(at, count)

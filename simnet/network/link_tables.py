@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks, unique_places
-from simnet.network.bottlenecks import find_bottlenecks
 from simnet.network.event_loop.records import (
     BACKGROUND,
     BLOCKED,
@@ -25,7 +24,7 @@ from simnet.network.event_loop.records import (
     VANISHED,
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
-from simnet.network.tables import Store, Table
+from simnet.network.tables import Store
 from simnet.topologies.routes import as_table
 
 # Links on a detour around links that are down, at most.
@@ -54,7 +53,6 @@ class LinkTables(Store):
         self._pairs = np.zeros(0, dtype=np.int64)
         self._first, self._counts = (np.zeros(0, dtype=np.int32) for _ in range(2))
         self._original: dict[int, tuple[int, int, tuple[int, ...]]] = {}
-        self._whole: tuple[Ranks, ...] = ()
         self.state.segment = links.segment
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
@@ -208,32 +206,6 @@ class LinkTables(Store):
     def route(self, f: int) -> list[int]:
         """Return the links that a message in flight still needs."""
         return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
-
-    def narrow(self, routes: Ranks, take: Callable[[Table, int], int]) -> None:
-        """Reduce routes to the links that determine how flows share, until `widen`; see `find_bottlenecks`.
-
-        Only if all flows are on these routes, and links are constant and without incast. `take` allocates rows.
-        """
-        links = self._links
-        begin, end = (self.routes.read(field) for field in ("begin", "end"))
-        steps = np.arange((end - begin)[routes].max(initial=0))
-        if not steps.size or not links.constant or links.flows or links.incast_derating is not None or self._multipath:
-            return
-        self._whole = begin.copy(), end.copy()
-        at = begin[routes, np.newaxis] + steps
-        listed = self.tables["route_links"].numbers(0, self.tables["route_links"].size)
-        table = find_bottlenecks(np.where(at < end[routes, np.newaxis], listed[at], -1), links.constant_capacity)
-        left = (table >= 0).sum(axis=1)
-        stop = np.cumsum(left) + self.tables["route_links"].put(table[table >= 0], take)
-        begin[routes], end[routes] = stop - left, stop
-        self.routes.write(0, self.routes.size, begin=begin, end=end)
-
-    def widen(self) -> None:
-        """Restore all links of the routes for flows that start from now on."""
-        if self._whole:
-            begin, end = self._whole
-            self.routes.write(0, begin.size, begin=begin, end=end)
-            self._whole = ()
 
     def _down(self) -> list[int]:
         """Return the failed links."""

@@ -10,11 +10,11 @@ single round if all ranks enter it at once with nothing in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import groupby
 from math import inf
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,7 +28,7 @@ from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, Progress, RouteState, Traffic
 from simnet.network.timing import Split
-from simnet.network.weather_forecast import WeatherForecast, memory_view, memory_views
+from simnet.network.weather_forecast import WeatherForecast
 from simnet.schedule import Round
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
@@ -41,8 +41,6 @@ _OF_ROUND, _AT_NUMPYS = 10, 50
 _SOON = 2
 # Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
 _ROUNDS = 64
-# Messages of a round that is kept from call to call, how many of these, and for how many placements, at most.
-_SHORT, _SHORTS, _PLACEMENTS = 64, 1024, 4
 # Messages of all patterns of some links that are kept from call to call, at most.
 _KEPT = 1 << 18
 _NONE, _NO_ONE = np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -82,22 +80,11 @@ def time_max_plus(
       each message was sent and arrived.
     - `keep`: whether to keep start and arrival of every message.
     """
-    layout = _Layout(program.hosts, links)
-    try:
-        return _pass_on(program, links, overheads, alone, keep, layout)
-    finally:
-        layout.release()
-
-
-def _pass_on(
-    program: Program, links: Links, overheads: tuple[float, float], alone: _Alone, keep: bool, layout: _Layout
-) -> MaxPlusResult | None:
-    n_messages, delays = program.schedule.n_messages, program.delays
+    n_messages, delays, layout = program.schedule.n_messages, program.delays, _Layout(program.hosts, links)
     done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
     busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     port_free = np.zeros(n_links)
     lasting = done, busy, pair, pair_end, port_free
-    lasting_views = [memory_view(one) for one in lasting]
     read, steady, offset = delays.reader(), links.constant and not delays, 0
     outlook = WeatherForecast(links, program.origin, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
@@ -121,12 +108,9 @@ def _pass_on(
             while True:
                 effort = turns * (_OF_ROUND + m // _AT_NUMPYS if traffic.exclusive else m)
                 loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
-                inputs: tuple[Any, ...] = traffic, laid.routes, outlook.forecast, progress, extra
-                if loops is recurrence and not traffic.exclusive:
-                    rest = [memory_view(one) for one in (sent, arrived, progress.place)]
-                    seen = Progress(memory_view(begun), memory_view(entered), *lasting_views, *rest)
-                    inputs = *laid.views, outlook.views, seen, memory_view(extra)
-                outcome, when = loops.run_round(*inputs, overheads, turns, steady)
+                outcome, when = loops.run_round(
+                    traffic, laid.routes, outlook.forecast, progress, extra, overheads, turns, steady
+                )
                 if outcome == COMPLETED and turns < repeats:
                     turns = repeats
                     continue
@@ -164,69 +148,35 @@ def _pass_on(
     return MaxPlusResult(done, times[0], times[1], computing)
 
 
-class _PreparedRound:
-    """A round on its routes, with their state before any look-up. It keeps the round alive, so its id stays unique."""
+class _PreparedRound(NamedTuple):
+    """A round on its routes. It keeps the round alive, so its id stays unique."""
 
-    def __init__(self, one: Round, traffic: Traffic, routes: RouteState) -> None:
-        self.one, self.traffic, self.routes = one, traffic, routes
-        self._changes = routes.latency_since.size > 0
-        if self._changes:
-            # One block, so that it is as before at once.
-            self._before = np.stack(routes)
-            self._state = self._before.copy()
-            self.routes = RouteState(*self._state)
-
-    @cached_property
-    def views(self) -> tuple[Traffic, RouteState]:
-        """Messages and routes as memory views."""
-        return memory_views(self.traffic), memory_views(self.routes)
-
-    def reset(self) -> _PreparedRound:
-        """Restore the state before any look-up."""
-        if self._changes:
-            self._state[:] = self._before
-        return self
+    one: Round
+    traffic: Traffic
+    routes: RouteState
 
 
 class _Layout:
-    """Prepares the rounds of one timing on their routes; patterns and short rounds are cached with the links.
+    """Prepares the rounds of one timing on their routes; patterns are cached with the links.
 
     - `hosts` (P,): host of each rank.
     - `links`: links and routes.
     """
 
     def __init__(self, hosts: Ranks, links: Links) -> None:
-        self._hosts, self._links, self._known = hosts, links, _known(links)
-        if sum(one.own.size for one in self._known.patterns.values()) > _KEPT:
-            self._known.patterns.clear()
-        self._key = hosts.tobytes()
-        # What is looked up on the way is of one passage: another one meanwhile has short rounds of its own.
-        self._short = self._known.short.pop(self._key, {})
+        self._hosts, self._links = hosts, links
+        self._patterns: dict[tuple[bytes, bytes], _Pattern] = _PATTERNS.setdefault(links, {})
+        if sum(one.own.size for one in self._patterns.values()) > _KEPT:
+            self._patterns.clear()
         self._rounds: dict[int, _PreparedRound] = {}
 
     def of(self, one: Round) -> _PreparedRound | None:
         """Return a prepared round; None if a message can never arrive."""
-        laid = self._rounds.get(id(one))
-        if laid is not None:
-            return laid
-        short = self._short.get(id(one))
-        laid = self._prepare(one) if short is None else short.reset()
-        if laid is None:
-            return None
-        if len(self._rounds) == _ROUNDS:
-            self._rounds.clear()
-        self._rounds[id(one)] = laid
-        if short is None and len(one) <= _SHORT:
-            if len(self._short) == _SHORTS:
-                self._short.clear()
-            self._short[id(one)] = laid
+        if (laid := self._rounds.get(id(one))) is None and (laid := self._prepare(one)) is not None:
+            if len(self._rounds) == _ROUNDS:
+                self._rounds.clear()
+            self._rounds[id(one)] = laid
         return laid
-
-    def release(self) -> None:
-        """Return short rounds to the cache."""
-        if len(self._known.short) == _PLACEMENTS:
-            self._known.short.clear()
-        self._known.short[self._key] = self._short
 
     def _prepare(self, one: Round) -> _PreparedRound | None:
         links, m = self._links, len(one)
@@ -244,10 +194,12 @@ class _Layout:
             # Latencies that never change are looked up once for all rounds of a pattern.
             return _PreparedRound(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
         unknown = np.full(m, inf)
-        return _PreparedRound(one, traffic, RouteState(latency, unknown, unknown, seconds, leaving, unknown, unknown))
+        # Each look-up writes into arrays of their own.
+        state = np.stack([latency, unknown, unknown, seconds, leaving, unknown, unknown])
+        return _PreparedRound(one, traffic, RouteState(*state))
 
     def _pattern(self, one: Round) -> _Pattern:
-        links, patterns = self._links, self._known.patterns
+        links, patterns = self._links, self._patterns
         ends = self._hosts[one.src], self._hosts[one.dst]
         pattern = ends[0].tobytes(), ends[1].tobytes()
         if pattern not in patterns:
@@ -282,22 +234,7 @@ class _Pattern(NamedTuple):
     down: Ranks
 
 
-class _Known:
-    """Cache of one set of links: patterns by hosts, and short rounds by placement."""
-
-    def __init__(self) -> None:
-        self.patterns: dict[tuple[bytes, bytes], _Pattern] = {}
-        self.short: dict[bytes, dict[int, _PreparedRound]] = {}
-
-
-_KNOWN: WeakKeyDictionary[Links, _Known] = WeakKeyDictionary()
-
-
-def _known(links: Links) -> _Known:
-    known = _KNOWN.get(links)
-    if known is None:
-        known = _KNOWN[links] = _Known()
-    return known
+_PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _Pattern]] = WeakKeyDictionary()
 
 
 def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:

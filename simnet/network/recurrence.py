@@ -6,7 +6,7 @@ rate of the narrowest link, segment by segment of the timelines, and the receive
 the previous message between the same ranks. It has left after the overhead and its bytes at the rate of the own link,
 behind earlier sends over that link in the round.
 
-The functions run interpreted, on arrays or memory views, and compiled by numba, on arrays, to the same bits.
+The functions run interpreted and compiled by numba, to the same bits.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def run_round(
     - `repeats`: occurrences of the round.
     - `steady`: whether the round takes equally long whenever all ranks enter at once.
     """
-    done, place, work = np.asarray(progress.done), progress.place, np.asarray(traffic.compute)
+    done, place, work = progress.done, progress.place, traffic.compute
     together = steady and _all_equal(done)
     for turn in range(place[0], repeats):
         came = done[0]
@@ -144,10 +144,10 @@ def run_round(
         if place[1] < 0:
             place[0], place[1] = turn, 0
             if len(progress.begun):
-                np.positive(done, np.asarray(progress.begun)[row : row + len(done)])
+                np.positive(done, progress.begun[row : row + len(done)])
             if len(work):
                 np.add(done, work, done)
-            np.positive(done, np.asarray(progress.entered)[row : row + len(done)])
+            np.positive(done, progress.entered[row : row + len(done)])
         entered = progress.entered[row : row + len(done)]
         outcome, when = _carry(traffic, routes, forecast, progress, delays, overheads, entered)
         if outcome == MET:

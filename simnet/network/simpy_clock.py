@@ -74,7 +74,7 @@ class Clock:
     def run(self, run: Run) -> simpy.Event:
         """Start the ranks of a schedule; return the event of its completion."""
         self.expect(run.program)
-        self._runs[run.enter(self._engine, self._engine.state.now, not self._chooses)] = run
+        self._runs[run.enter(self._engine, self._engine.state.now)] = run
         self._arm()
         return run.done
 
@@ -173,7 +173,6 @@ class Clock:
         """Fail everything whose messages can never arrive, once nothing else can happen."""
         engine = self._engine
         now = engine.state.now
-        engine.widen()
         messages = engine.under_way()
         blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
         hope = self._hope(blocked)

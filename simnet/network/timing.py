@@ -265,14 +265,11 @@ class Run:
         self.done = done
         self.program, self._messages = program, messages
 
-    def enter(self, engine: Engine, now: float, alone: bool) -> int:
-        """Start the ranks, no earlier than `now` [s since the engine's origin]; return the run's number in the engine.
-
-        `alone` says that nothing else will be in flight meanwhile.
-        """
+    def enter(self, engine: Engine, now: float) -> int:
+        """Start the ranks, no earlier than `now` [s since the engine's origin]; return the run's number there."""
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
-        self._handle: Handle = engine.run(self.program, self._messages, alone)
+        self._handle: Handle = engine.run(self.program, self._messages)
         return self._handle.run
 
     def leave(self, engine: Engine) -> Timing:

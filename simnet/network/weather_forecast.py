@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,6 @@ from simnet.network.recurrence import Cursors, Forecast
 # Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
 # the other clock.
 _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
-
-memory_view: Any = memoryview
-"""Returns an array as one whose elements the interpreter reads much faster."""
 
 
 class WeatherForecast:
@@ -44,7 +40,6 @@ class WeatherForecast:
         ]
         self._first = first
         self.__dict__.pop("forecast", None)
-        self.__dict__.pop("views", None)
 
     @cached_property
     def forecast(self) -> Forecast | None:
@@ -54,12 +49,6 @@ class WeatherForecast:
         return Forecast(
             *(Cursors(one.counted_from(self._origin), one.values, one.at(self._first)) for one in self._timelines)
         )
-
-    @cached_property
-    def views(self) -> Forecast | None:
-        """The forecast as memory views."""
-        found: Forecast | None = memory_views(self.forecast)
-        return found
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
         """Extend the forecast beyond `when`; return whether that succeeded within the limits.
@@ -76,10 +65,3 @@ class WeatherForecast:
         self.effort = max(self._n_messages, segments)
         self._look(now, when, self._start + 1.25 * (when - self._start) * self._n_messages / max(1, through))
         return all(when < one.until - self._origin for one in self._timelines)
-
-
-def memory_views(of: Any) -> Any:
-    """Return arrays in named tuples as memory views."""
-    if isinstance(of, tuple):
-        return type(of)(*map(memory_views, of))
-    return of if of is None or isinstance(of, bool) else memory_view(of)
