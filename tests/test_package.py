@@ -63,11 +63,10 @@ def test_names_at_the_top_are_links_to_real_folders():
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("module", ["replay", "jobs"])
-def test_a_module_is_run(module):
-    command = [sys.executable, "-m", f"simnet.validate.{module}", "--help"]
+def test_a_module_is_run():
+    command = [sys.executable, "-m", "simnet.validate.replay", "--help"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert said.stdout.startswith(f"usage: python -m simnet.validate.{module}")
+    assert said.stdout.startswith("usage: python -m simnet.validate.replay")
     assert said.stderr == ""
 
 

@@ -29,6 +29,7 @@ from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
 from simnet.report import learning, paired
+from simnet.report.summary import plain
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source
@@ -443,9 +444,8 @@ def test_policies_that_failed_cost_the_others_what_is_measured_by_them(trained):
 def test_a_loss_that_is_no_number_and_a_training_that_never_began_are_blank():
     frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "loss": [0.5, np.inf], "accuracy": [0.5, 0.25]})
     never = pd.DataFrame({"start_s": [], "iteration_s": []})
-    found = learning.learning_table(
-        learning.learning_summaries({"p": frame, "q": never}, {"p": 1.0, "q": 0.0}, 0.5, float)
-    )
+    trained = learning.learning_summaries({"p": frame, "q": never}, {"p": 1.0, "q": 0.0}, 0.5)
+    found = learning.learning_table(plain(trained))
     assert found["p"]["loss"] is None
     assert (found["p"]["best_loss"], found["p"]["accuracy"], found["p"]["best_accuracy"]) == (0.5, 0.25, 0.5)
     assert found["q"] == dict.fromkeys(learning.COLUMNS) | {"target_accuracy": 0.5, "first_to_target": False}
