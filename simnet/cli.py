@@ -99,16 +99,16 @@ def _no_plugins(context: typer.Context, wanted: bool) -> None:
         context.with_resource(plugins.refuse_plugins())
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"simnet {simnet.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _common_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     no_plugins: Annotated[
         bool,

@@ -62,25 +62,25 @@ class Round:
         compute: float | ArrayLike = 0.0,
         phase: str = "",
     ) -> None:
-        self.src: Ranks = _integers(src, "src")
-        self.dst: Ranks = _integers(dst, "dst")
+        self.src: Ranks = _integer_array(src, "src")
+        self.dst: Ranks = _integer_array(dst, "dst")
         if self.dst.shape != self.src.shape:
             raise ValueError(f"src and dst differ in length: {self.src.size} and {self.dst.size}")
         sizes = np.asarray(nbytes, dtype=np.float64)
         if sizes.ndim == 0:
             sizes = np.full(self.src.shape, float(sizes))
-        self.nbytes: Floats = _floats(sizes, "nbytes")
+        self.nbytes: Floats = _float_array(sizes, "nbytes")
         if self.nbytes.shape != self.src.shape:
             raise ValueError(f"src and nbytes differ in length: {self.src.size} and {self.nbytes.size}")
         work = np.asarray(compute, dtype=np.float64)
-        self.compute: float | Floats = float(work) if work.ndim == 0 else _floats(work, "compute")
+        self.compute: float | Floats = float(work) if work.ndim == 0 else _float_array(work, "compute")
         self.phase = phase
-        _refuse(self.src < 0, self.src, "src must be >= 0")
-        _refuse(self.dst < 0, self.dst, "dst must be >= 0")
-        _refuse(~(np.isfinite(self.nbytes) & (self.nbytes >= 0)), self.nbytes, "nbytes must be finite and >= 0")
-        _refuse(~(np.isfinite(work) & (work >= 0)), work, "compute must be finite and >= 0")
-        _refuse(self.nbytes > MOST_BYTES, self.nbytes, f"nbytes must be <= {MOST_BYTES:g}")
-        _refuse(work > MOST_SECONDS, work, f"compute must be <= {MOST_SECONDS:g} s")
+        _refuse_first(self.src < 0, self.src, "src must be >= 0")
+        _refuse_first(self.dst < 0, self.dst, "dst must be >= 0")
+        _refuse_first(~(np.isfinite(self.nbytes) & (self.nbytes >= 0)), self.nbytes, "nbytes must be finite and >= 0")
+        _refuse_first(~(np.isfinite(work) & (work >= 0)), work, "compute must be finite and >= 0")
+        _refuse_first(self.nbytes > MOST_BYTES, self.nbytes, f"nbytes must be <= {MOST_BYTES:g}")
+        _refuse_first(work > MOST_SECONDS, work, f"compute must be <= {MOST_SECONDS:g} s")
         if (self.src == self.dst).any():
             message = int(np.argmax(self.src == self.dst))
             raise ValueError(f"rank {self.src[message]} sends to itself in message {message}")
@@ -168,7 +168,7 @@ class Schedule:
         self.calls: tuple[Call, ...] = tuple(calls)
         # Bytes that each rank sends, and receives, once asked for: of a schedule that recurs they are every time.
         self._sums: dict[str, Floats] = {}
-        for one in _distinct(self.rounds):
+        for one in _distinct_rounds(self.rounds):
             if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
                 raise ValueError(
                     f"a round names rank {max(one.src.max(), one.dst.max())}, but there are {n_ranks} ranks"
@@ -207,14 +207,14 @@ class Schedule:
     def compute(self) -> Floats:
         """Seconds each rank works, in all rounds together; shape (P,), float64."""
         total = np.zeros(self.n_ranks)
-        for one, times in _counted(self.rounds):
+        for one, times in _count_rounds(self.rounds):
             total += times * np.asarray(one.compute)
         return total
 
     def _sum_by(self, end: str) -> Floats:
         if end not in self._sums:
             total = self._sums[end] = np.zeros(self.n_ranks)
-            for one, times in _counted(self.rounds):
+            for one, times in _count_rounds(self.rounds):
                 total += times * np.bincount(getattr(one, end), weights=one.nbytes, minlength=self.n_ranks)
         return self._sums[end].copy()
 
@@ -260,7 +260,7 @@ class Schedule:
         ]
         return Schedule(
             self.n_ranks,
-            _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
+            _map_rounds(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
             calls,
         )
 
@@ -304,7 +304,7 @@ class Schedule:
         >>> Schedule(2, [Round([0], [1], 8, compute=0.5)]).without_work().compute()
         array([0., 0.])
         """
-        rounds = _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, 0.0, one.phase))
+        rounds = _map_rounds(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, 0.0, one.phase))
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def in_phase(self, phase: str) -> Schedule:
@@ -315,7 +315,7 @@ class Schedule:
         >>> Schedule(2, [Round([0], [1], 8)]).in_phase("indices").rounds
         (Round(1 messages, 8 bytes, phase='indices'),)
         """
-        rounds = _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, one.compute, phase))
+        rounds = _map_rounds(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, one.compute, phase))
         return Schedule(self.n_ranks, rounds, self.calls)
 
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
@@ -333,10 +333,10 @@ class Schedule:
         ValueError
             If `ranks` has not P distinct entries in 0 .. n_ranks-1.
         """
-        places = _integers(ranks, "ranks")
+        places = _integer_array(ranks, "ranks")
         if places.shape != (self.n_ranks,) or np.unique(places).size != self.n_ranks:
             raise ValueError(f"ranks must be {self.n_ranks} distinct ranks, got {places.tolist()!r:.200}")
-        _refuse((places < 0) | (places >= n_ranks), places, f"ranks must lie in 0..{n_ranks - 1}")
+        _refuse_first((places < 0) | (places >= n_ranks), places, f"ranks must lie in 0..{n_ranks - 1}")
 
         def moved(one: Round) -> Round:
             work = one.compute
@@ -345,16 +345,16 @@ class Schedule:
                 work[places] = one.compute
             return Round(places[one.src], places[one.dst], one.nbytes, work, one.phase)
 
-        return Schedule(n_ranks, _map(self.rounds, moved), self.calls)
+        return Schedule(n_ranks, _map_rounds(self.rounds, moved), self.calls)
 
     def columns(self) -> Columns:
         """Return all messages as columns ``round, src, dst, nbytes, phase`` of equal length."""
         counts = [len(one) for one in self.rounds]
         return {
             "round": np.repeat(np.arange(len(self.rounds), dtype=np.int64), counts),
-            "src": _joined([one.src for one in self.rounds], np.zeros(0, np.int64)),
-            "dst": _joined([one.dst for one in self.rounds], np.zeros(0, np.int64)),
-            "nbytes": _joined([one.nbytes for one in self.rounds], np.zeros(0, np.float64)),
+            "src": _join_columns([one.src for one in self.rounds], np.zeros(0, np.int64)),
+            "dst": _join_columns([one.dst for one in self.rounds], np.zeros(0, np.int64)),
+            "nbytes": _join_columns([one.nbytes for one in self.rounds], np.zeros(0, np.float64)),
             "phase": np.repeat(np.array([one.phase for one in self.rounds], dtype=np.str_), counts),
         }
 
@@ -412,38 +412,38 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
     return Round(src, dst, np.concatenate([one.nbytes for one, _ in there]), work, there[0][0].phase)
 
 
-def _map(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
+def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
     """Apply `change` once to each distinct round object, so that repeated rounds stay one object."""
-    changed = {id(one): change(one) for one in _distinct(rounds)}
+    changed = {id(one): change(one) for one in _distinct_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
 
 
-def _distinct(rounds: Sequence[Round]) -> Iterator[Round]:
-    return (one for one, _ in _counted(rounds))
+def _distinct_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
+    return (one for one, _ in _count_rounds(rounds))
 
 
-def _counted(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
+def _count_rounds(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
     """Yield each distinct round object and how often it stands."""
     objects = {id(one): one for one in rounds}
     return ((objects[key], count) for key, count in Counter(map(id, rounds)).items())
 
 
-def _integers(values: ArrayLike, name: str) -> Ranks:
+def _integer_array(values: ArrayLike, name: str) -> Ranks:
     given = _one_dimensional(np.asarray(values), name)
     with np.errstate(invalid="ignore"):
         column = given.astype(np.int64)
-    _refuse(column != given, given, f"{name} must hold whole numbers")
+    _refuse_first(column != given, given, f"{name} must hold whole numbers")
     column.flags.writeable = False
     return column
 
 
-def _floats(values: ArrayLike, name: str) -> Floats:
+def _float_array(values: ArrayLike, name: str) -> Floats:
     column = _one_dimensional(np.array(values, dtype=np.float64), name)
     column.flags.writeable = False
     return column
 
 
-def _refuse(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:
+def _refuse_first(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:
     """Raise ValueError with the first of the values `given` that is `wrong`, if one is."""
     if wrong.any():
         index = int(np.argmax(wrong))
@@ -457,5 +457,5 @@ def _one_dimensional(given: NDArray[T], name: str) -> NDArray[T]:
     return given
 
 
-def _joined(columns: list[NDArray[T]], empty: NDArray[T]) -> NDArray[T]:
+def _join_columns(columns: list[NDArray[T]], empty: NDArray[T]) -> NDArray[T]:
     return np.concatenate(columns) if columns else empty

@@ -665,7 +665,7 @@ def test_the_max_plus_clock_says_what_the_reference_says(case):
     jitter = (lambda draws, n: delays[:n]) if delays.size else None
     timings = []
     # Message by message, all at once by numpy where there is no weather, and compiled.
-    for loops, wide in ((recurrence, 10**9), (recurrence, 1), (max_plus._compiled() or recurrence, 10**9)):
+    for loops, wide in ((recurrence, 10**9), (recurrence, 1), (max_plus._compiled_recurrence() or recurrence, 10**9)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(max_plus, "_loops_for", lambda *asked, loops=loops: loops)
             patch.setattr(max_plus, "_WIDE", wide)

@@ -9,7 +9,7 @@ from simnet.calibration.curve_models import (
     CurveModel,
     Mixture,
     MixtureComponent,
-    _crossover,
+    _crossover_size,
     fit_adjacent,
     fit_interpolated,
     fit_line,
@@ -121,7 +121,7 @@ def test_one_line_follows_another_where_they_cross_within_a_gap_and_else_at_the_
         ((1.0, 1.0), (2.0, 1.0), 16), ((2.0, 1.0), (1.0, 1.0), just_above),
         ((1.0, 0.0), (2.0, 0.0), 16), ((1.0, 1.0), (1.0, 1.0), 16),
     ):  # fmt: skip
-        found = _crossover(before, after, 4.0, 16.0)
+        found = _crossover_size(before, after, 4.0, 16.0)
         assert found == wanted, (before, after)
         assert found > 4
 

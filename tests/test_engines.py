@@ -244,7 +244,7 @@ def test_what_meets_out_of_step_is_left_to_the_fluid_clock(monkeypatch):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_large_messages_that_meet_for_a_moment_on_links_that_change_share_them(monkeypatch, compiled):
-    loops = needs.compiled(max_plus._compiled()) if compiled else recurrence
+    loops = needs.compiled(max_plus._compiled_recurrence()) if compiled else recurrence
     monkeypatch.setattr(max_plus, "_loops_for", lambda *asked: loops)
     # One of 100 MB takes 100 ms on a link that changes later, and another one is there 5 ms before its end.
     graph = topologies.star(3, 1e-6, 1e9)
@@ -325,7 +325,7 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
 
     moments = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 0.5, 3.0, 17.3, 40.0]), min_size=1, max_size=3))
     # Once they are loaded, compiled loops are used.
-    max_plus._compiled()
+    max_plus._compiled_recurrence()
     fluid, went = asked(moments, "fluid"), asked(moments, "vectorised")
     for ours, theirs in zip(went, fluid, strict=True):
         if ours != "vectorised" and theirs is not None:
@@ -369,7 +369,7 @@ def test_timelines_say_what_links_are_like(data):
 
 def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatch):
     course = ornstein_uhlenbeck(0.3, 0.1, 1e-3, mean=1e6, seed=1)
-    graph, loops, asked = topologies.star(2, 1e-3, 1e6), max_plus._compiled() or recurrence, []
+    graph, loops, asked = topologies.star(2, 1e-3, 1e6), max_plus._compiled_recurrence() or recurrence, []
     schedule = Schedule(2, [Round([0], [1], [5e6])])
 
     def finish(engine):
@@ -463,7 +463,7 @@ def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule
         ]
 
     far = times(Network(graph, weather, engine="vectorised"))
-    monkeypatch.setattr(max_plus, "_loaded", lambda: recurrence)
+    monkeypatch.setattr(max_plus, "_loaded_loops", lambda: recurrence)
     monkeypatch.setattr(links, "_FIRST", 1)
     monkeypatch.setattr(links, "_HELD", held)
     network = Network(graph, weather, engine="vectorised")
@@ -513,7 +513,7 @@ def test_rounds_that_numpy_is_through_with_at_once_load_no_compiled_loops(distan
     # 319,200 messages: one by one, the interpreter would take a second.
     said = subprocess.run([sys.executable, "-c", CHEAP, distances], capture_output=True, text=True, check=True)
     assert said.stdout.split()[1] == "False"
-    compiled = "from simnet.network.max_plus import _compiled; _compiled()\n" + CHEAP
+    compiled = "from simnet.network.max_plus import _compiled_recurrence; _compiled_recurrence()\n" + CHEAP
     again = subprocess.run([sys.executable, "-c", compiled, distances], capture_output=True, text=True, check=True)
     assert again.stdout.split() == [said.stdout.split()[0], "True"]
 

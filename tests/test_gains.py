@@ -120,7 +120,9 @@ def test_an_all_to_all_from_all_gpus_of_nodes_takes_what_their_cards_carry(laten
 
 def test_steps_of_zero_one_adam_are_counted_as_by_hand():
     # Dense at 1, 2, then by twos, 8 of each interval; silent steps of two after five local ones.
-    found = gains_adam._kinds(40, var_freeze_step=20, var_update_scaler=8, local_step_scaler=5, local_step_clipper=2)
+    found = gains_adam._step_kinds(
+        40, var_freeze_step=20, var_update_scaler=8, local_step_scaler=5, local_step_clipper=2
+    )
     interval, count, dense = 1, 0, 0
     for step in range(1, 22):
         if step % interval == 0:

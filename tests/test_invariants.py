@@ -52,7 +52,7 @@ SCALING = [
 @pytest.fixture
 def loaded():
     """Have compiled loops loaded: what that takes is not what an exchange takes."""
-    selection._loops()
+    selection._compiled_loops()
 
 
 identify = pytest.mark.parametrize("variant", EVERY, ids=map(label, EVERY))

@@ -45,15 +45,17 @@ def node(
     number: int, kind: int, needs: Sequence[int] = (), *, micros: int = 0, group: str = "", **numbers: int
 ) -> bytes:
     fields = chakra._varint_field(7, micros)
-    fields += b"".join(chakra._attribute(name, chakra._INT64, value) for name, value in numbers.items())
+    fields += b"".join(chakra._encode_attribute(name, chakra._INT64, value) for name, value in numbers.items())
     if group:
-        fields += chakra._bytes_field(10, chakra._text(1, "pg_name") + chakra._text(chakra._STRING, group))
-    return chakra._node(number, f"n{number}", kind, list(needs), fields)
+        fields += chakra._bytes_field(
+            10, chakra._encode_text(1, "pg_name") + chakra._encode_text(chakra._STRING, group)
+        )
+    return chakra._encode_node(number, f"n{number}", kind, list(needs), fields)
 
 
 def write(folder: Path, *ranks: Sequence[bytes]) -> Path:
     for rank, nodes in enumerate(ranks):
-        (folder / f"t.{rank}.et").write_bytes(chakra._packet(chakra._text(1, "1.0.0")) + b"".join(nodes))
+        (folder / f"t.{rank}.et").write_bytes(chakra._encode_packet(chakra._encode_text(1, "1.0.0")) + b"".join(nodes))
     return folder / "t"
 
 

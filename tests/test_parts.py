@@ -213,7 +213,7 @@ class TestRegisteredTopologies:
             load(found.document.file, ["network.topology.wan_of_clusters.sites.Oregon={mesh: {hop: 0}}"])
 
     def test_a_scenario_of_simnet_alone_looks_for_no_packages(self, monkeypatch):
-        monkeypatch.setattr(plugins, "_all", lambda kind: pytest.fail(kind))
+        monkeypatch.setattr(plugins, "_all_entries", lambda kind: pytest.fail(kind))
         load("quickstart").build()
 
     def test_refused_code_is_named_and_is_not_in_lists(self, write):

@@ -110,7 +110,7 @@ def test_a_bar_is_plain_lines_in_a_file_that_come_ever_more_rarely(monkeypatch, 
         monkeypatch.setenv("FORCE_COLOR", "1")
     now = 0.0
     monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
-    with terminal._voice(quiet, False), terminal.bar("models") as show:
+    with terminal._set_verbosity(quiet, False), terminal.bar("models") as show:
         for second in range(1, 3600):
             now = float(second)
             show(second / 3600, f"{second} of 3600 models")

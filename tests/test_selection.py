@@ -36,7 +36,7 @@ def on(path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_LONG", 0)
         if path == "numpy":
-            patch.setattr(selection, "_loops", lambda: None)
+            patch.setattr(selection, "_compiled_loops", lambda: None)
         yield
 
 
@@ -257,7 +257,7 @@ def test_a_misleading_sample_costs_passes_but_nothing_else(kind, monkeypatch):
         # The last but one of these is, in one case, how many are larger than all that is sampled.
         for k in (1, 2, N // 1000, N // 100, N // 10, N // 2, N - sampled_places(N).size, N - 1):
             counted = Counted()
-            monkeypatch.setattr(selection, "_loops", lambda counted=counted: counted)
+            monkeypatch.setattr(selection, "_compiled_loops", lambda counted=counted: counted)
             threshold = kth_magnitude(values, k)
             assert threshold == magnitude[order[k - 1]]
             assert counted.calls.count("band") <= 3
@@ -276,7 +276,7 @@ def test_a_misleading_sample_costs_passes_but_nothing_else(kind, monkeypatch):
 def test_magnitudes_just_above_the_only_one_of_a_sample_are_told_from_it(k, monkeypatch):
     values = np.ones(20_000, dtype=np.float32)
     values[5:1505], values[[2, 3]] = np.nextafter(np.float32(1), np.float32(2)), 5.0
-    monkeypatch.setattr(selection, "_sample", lambda loops, bits: np.ones(1000, dtype=np.float32).view(np.uint32))
+    monkeypatch.setattr(selection, "_sample_bits", lambda loops, bits: np.ones(1000, dtype=np.float32).view(np.uint32))
     with on("compiled"):
         assert kth_magnitude(values, k) == np.sort(values)[-k]
         assert sorted(values[top_k(values, k)]) == np.sort(values)[-k:].tolist()
@@ -295,7 +295,7 @@ def test_a_random_order_takes_one_pass(monkeypatch):
     values = values_of("heavy", 1 << 18, 0)
     for share in (1e-5, 1e-3, 0.01, 0.1, 0.5, 0.99):
         k, counted = math.ceil(share * values.size), Counted()
-        monkeypatch.setattr(selection, "_loops", lambda counted=counted: counted)
+        monkeypatch.setattr(selection, "_compiled_loops", lambda counted=counted: counted)
         threshold = kth_magnitude(values, k)
         above(values, threshold)
         assert counted.calls == ["sample", "band", "sample", "select"]
@@ -304,7 +304,7 @@ def test_a_random_order_takes_one_pass(monkeypatch):
 @pytest.mark.parametrize("strict", [True, False])
 def test_room_is_made_for_what_a_sample_says_with_those_that_equal_the_threshold(strict, monkeypatch):
     values, counted = values_of("ties", 1 << 18, 0), Counted()
-    monkeypatch.setattr(selection, "_loops", lambda: counted)
+    monkeypatch.setattr(selection, "_compiled_loops", lambda: counted)
     assert above(values, 1, strict=strict).size == pytest.approx(values.size * (4 if strict else 6) / 7, rel=0.01)
     assert counted.calls == ["sample", "select"]
 
@@ -452,7 +452,7 @@ values = np.random.default_rng(0).standard_t(3, selection._LONG).astype(np.float
 before = "numba" in sys.modules
 result = [selection.top_k(values, 99).tolist(), selection.kth_magnitude(values, 1000), selection.squared_norm(values)]
 result += [selection.above(values, 2.5).size, selection.count_above(values, 2.5)]
-print(json.dumps([before, "numba" in sys.modules, selection._loops() is not None, result]))
+print(json.dumps([before, "numba" in sys.modules, selection._compiled_loops() is not None, result]))
 """
 
 
@@ -476,7 +476,7 @@ def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(mon
 
 def test_loops_are_compiled_for_a_long_array_or_for_a_quarter_of_a_billion_entries_of_short_ones(monkeypatch):
     loops = object()
-    monkeypatch.setattr(selection, "_loops", lambda: loops)
+    monkeypatch.setattr(selection, "_compiled_loops", lambda: loops)
     monkeypatch.setattr(selection, "_interpreted", JitThreshold(selection._interpreted.enough))
     short, one_less = np.zeros(4096, dtype=np.float32), np.zeros(4095, dtype=np.float32)
     through_numpy = 0
@@ -497,7 +497,7 @@ def test_zeros_that_are_most_are_not_put_in_order(share):
     values = np.zeros(1 << 20, dtype=np.float32)
     values[random.choice(values.size, 100_000, replace=False)] = random.standard_normal(100_000)
     k = int(share * np.count_nonzero(values))
-    selection._loops()
+    selection._compiled_loops()
     tracemalloc.start()
     found = selection.kth_magnitude(values, k)
     peak = tracemalloc.get_traced_memory()[1]

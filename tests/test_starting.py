@@ -81,7 +81,7 @@ from simnet.base import compiled_cache
 from simnet.network import compiled_loop, max_plus
 from simnet.sparsifier_models import selection
 # All that may be compiled is at hand, and used at once.
-compiled_loop.compiled_loop(), max_plus._compiled()
+compiled_loop.compiled_loop(), max_plus._compiled_recurrence()
 selection._interpreted.enough = selection._LONG = selection._SHORT = 0
 from simnet.cli import app
 sys.argv = ["simnet", *sys.argv[1:]]

@@ -505,7 +505,7 @@ def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
         def start(self):
             seen.extend(os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
 
-    monkeypatch.setattr(processes, "_context", lambda module: Started())
+    monkeypatch.setattr(processes, "_start_context", lambda module: Started())
     processes.start_worker("simnet")
     assert seen == ["1", "1"]
     assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OPENBLAS_NUM_THREADS")) == ("7", None)

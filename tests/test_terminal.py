@@ -312,6 +312,6 @@ def test_editors_find_the_schema_of_shipped_scenarios() -> None:
 
 
 def test_what_is_wrong_in_a_quiet_command_is_said_all_the_same() -> None:
-    with pytest.raises(InputError), terminal._voice(True, False):
+    with pytest.raises(InputError), terminal._set_verbosity(True, False):
         raise InputError("wrong")
     assert not terminal.quiet()

@@ -110,7 +110,7 @@ def test_work_of_exchanges_adds_up_until_loading_compiled_loops_is_worth_it(monk
 
     loops.cache_info = lambda: SimpleNamespace(currsize=0)
     monkeypatch.setattr(max_plus, "loop_is_loaded", lambda: False)
-    monkeypatch.setattr(max_plus, "_compiled", loops)
+    monkeypatch.setattr(max_plus, "_compiled_recurrence", loops)
     monkeypatch.setattr(max_plus, "_interpreted", JitThreshold(100))
     # What is ahead counts at once, but is not done yet.
     assert max_plus._loops_for(1, 200) == "compiled"

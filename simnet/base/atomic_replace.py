@@ -76,9 +76,9 @@ def replace_files(folder: Path, files: FileSet) -> Iterator[Path]:
                     raise
                 place = folder / Path(error.file).relative_to(begun)
                 raise InputError(error.message, file=str(place), line=error.line, field=error.field) from error
-            for one in _paths(begun):
+            for one in _journal_paths(begun):
                 sync_to_disk(one)
-            begun.rename(_whole(folder, files))
+            begun.rename(_is_complete(folder, files))
         finally:
             shutil.rmtree(begun, ignore_errors=True)
     finish_replacement(folder, files)
@@ -86,7 +86,7 @@ def replace_files(folder: Path, files: FileSet) -> Iterator[Path]:
 
 def finish_replacement(folder: Path, files: FileSet) -> None:
     """Complete an interrupted replacement; no other process may work in the folder. InputError if a write fails."""
-    whole, moving = _whole(folder, files), _moving(folder, files)
+    whole, moving = _is_complete(folder, files), _moving_files(folder, files)
     with explain_write_errors(folder):
         if whole.is_dir():
             write_files(folder, {INCOMPLETE: _MOVING.encode()})
@@ -97,7 +97,7 @@ def finish_replacement(folder: Path, files: FileSet) -> None:
                 _without_empty(one.parent, folder)
             whole.rename(moving)
         if moving.is_dir():
-            new = [one for one in _paths(moving) if one != moving / INCOMPLETE]
+            new = [one for one in _journal_paths(moving) if one != moving / INCOMPLETE]
             for one in sorted(new, key=lambda one: (one == moving / files.last, one)):
                 place = folder / one.relative_to(moving)
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -113,22 +113,22 @@ def finish_replacement(folder: Path, files: FileSet) -> None:
 def refuse_incomplete_replacement(folder: Path, kinds: Sequence[FileSet]) -> None:
     """Raise InputError if a folder has an interrupted replacement of one of these sets."""
     for files in kinds:
-        if _whole(folder, files).exists() or _moving(folder, files).exists():
+        if _is_complete(folder, files).exists() or _moving_files(folder, files).exists():
             raise InputError(
                 f"a {files.kind} ended here while its files took their places; the same command goes on from there",
                 file=str(folder),
             )
 
 
-def _whole(folder: Path, files: FileSet) -> Path:
+def _is_complete(folder: Path, files: FileSet) -> Path:
     return folder / f".{files.kind}.whole"
 
 
-def _moving(folder: Path, files: FileSet) -> Path:
+def _moving_files(folder: Path, files: FileSet) -> Path:
     return folder / f".{files.kind}.moving"
 
 
-def _paths(folder: Path) -> list[Path]:
+def _journal_paths(folder: Path) -> list[Path]:
     return sorted(one for one in folder.rglob("*") if one.is_file())
 
 

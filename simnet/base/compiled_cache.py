@@ -51,7 +51,7 @@ def private_folder(path: Path) -> Path | None:
     return path if own else None
 
 
-class _Installed(_BESIDE):  # type: ignore[misc]
+class _InstalledCache(_BESIDE):  # type: ignore[misc]
     """Next to the source, if the function is cached there already; readable without write access."""
 
     @classmethod
@@ -64,7 +64,7 @@ class _Installed(_BESIDE):  # type: ignore[misc]
         """Do nothing: a write will fail if it must."""
 
 
-class _Temporary(_OF_USER):  # type: ignore[misc]
+class _TemporaryCache(_OF_USER):  # type: ignore[misc]
     """In a private folder of the user in the temporary directory."""
 
     @classmethod
@@ -82,10 +82,10 @@ class _Temporary(_OF_USER):  # type: ignore[misc]
         Path(self.get_cache_path()).mkdir(mode=0o700, exist_ok=True)
 
 
-class _Places(FunctionCache._impl_class):  # type: ignore[misc]
+class _CacheLocator(FunctionCache._impl_class):  # type: ignore[misc]
     """Cache locations, numba's own and the two added."""
 
-    _locator_classes = (_FIRST, _Installed, *CacheImpl._locator_classes[1:], _Temporary)
+    _locator_classes = (_FIRST, _InstalledCache, *CacheImpl._locator_classes[1:], _TemporaryCache)
 
 
 def find_cache(function: Any, sources: Sequence[str] = ()) -> DiskCache | NoCache:
@@ -99,7 +99,7 @@ def find_cache(function: Any, sources: Sequence[str] = ()) -> DiskCache | NoCach
 class DiskCache(FunctionCache):  # type: ignore[misc]
     """Compiled versions of a function, on disk."""
 
-    _impl_class = _Places
+    _impl_class = _CacheLocator
 
     def __init__(self, function: Any, sources: Sequence[str] = ()) -> None:
         super().__init__(function)
@@ -156,17 +156,17 @@ def cache_summary() -> tuple[tuple[str, ...], tuple[Path, ...]]:
 
 
 def _tell_compiling() -> None:
-    _tell(_COMPILES)
+    _report_stale(_COMPILES)
 
 
 def _tell_unkept(why: str) -> None:
-    _tell(
+    _report_stale(
         f"cannot keep what it compiles ({why}), so that every process does so again; "
         "set NUMBA_CACHE_DIR to a folder of yours that can be written to"
     )
 
 
-def _tell(what: str) -> None:
+def _report_stale(what: str) -> None:
     if what not in _told and multiprocessing.parent_process() is None:
         _told.add(what)
         _log.warning("simnet %s", what)

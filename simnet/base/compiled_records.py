@@ -43,7 +43,7 @@ def _number_dtype(hint: Any) -> np.dtype[Any]:
     return found
 
 
-def _dtype(hint: Any) -> np.dtype[Any] | None:
+def _entry_dtype(hint: Any) -> np.dtype[Any] | None:
     """Return the dtype of a table's entries; None for a number."""
     if hint in _NUMBERS:
         return None
@@ -58,7 +58,7 @@ class _StateType(types.Type):  # type: ignore[misc]
         hints = get_type_hints(kind, include_extras=True)
         self.fields = {
             name: _NUMBERS[hint] if dtype is None else types.Array(from_dtype(dtype), 1, "C")
-            for name, hint, dtype in ((name, hint, _dtype(hint)) for name, hint in hints.items())
+            for name, hint, dtype in ((name, hint, _entry_dtype(hint)) for name, hint in hints.items())
         }
         self.places = {name: place for place, name in enumerate(hints)}
         # Types of equal names are equal, also in the cache on disk: there, other code makes another type.
@@ -76,20 +76,20 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
         return state.fields.get(name)
 
 
-def _slot(context: Any, builder: Any, state: _StateType, value: Any, name: str, kind: Any) -> Any:
+def _field_address(context: Any, builder: Any, state: _StateType, value: Any, name: str, kind: Any) -> Any:
     """Return the address of a field."""
     slots = builder.bitcast(value, context.get_value_type(kind).as_pointer())
     return cgutils.gep_inbounds(builder, slots, state.places[name])
 
 
 @lower_getattr_generic(_StateType)  # type: ignore[untyped-decorator]
-def _get(context: Any, builder: Any, state: _StateType, value: Any, name: str) -> Any:
+def _read_field(context: Any, builder: Any, state: _StateType, value: Any, name: str) -> Any:
     kind = state.fields[name]
     if not isinstance(kind, types.Array):
         stored = types.int64 if kind == types.boolean else kind
-        found = builder.load(_slot(context, builder, state, value, name, stored))
+        found = builder.load(_field_address(context, builder, state, value, name, stored))
         return found if stored is kind else builder.icmp_signed("!=", found, found.type(0))
-    address = builder.load(_slot(context, builder, state, value, name, types.intp))
+    address = builder.load(_field_address(context, builder, state, value, name, types.intp))
     item = context.get_data_type(kind.dtype)
     size = context.get_constant(types.intp, context.get_abi_sizeof(item))
     # Nobody asks how long it is: its functions know by themselves how much of it is in use.
@@ -106,23 +106,23 @@ def _get(context: Any, builder: Any, state: _StateType, value: Any, name: str) -
 
 
 @lower_setattr_generic(_StateType)  # type: ignore[untyped-decorator]
-def _set(context: Any, builder: Any, signature: Any, given: Any, name: str) -> None:
+def _write_field(context: Any, builder: Any, signature: Any, given: Any, name: str) -> None:
     state, kind = signature.args
     value = given[1]
     if kind == types.boolean:
         kind, value = types.int64, builder.zext(value, context.get_value_type(types.int64))
-    builder.store(value, _slot(context, builder, state, given[0], name, kind))
+    builder.store(value, _field_address(context, builder, state, given[0], name, kind))
 
 
 @unbox(_StateType)  # type: ignore[untyped-decorator]
-def _unbox(_: _StateType, given: Any, c: Any) -> Any:
+def _unbox_record(_: _StateType, given: Any, c: Any) -> Any:
     address = c.pyapi.object_getattr_string(given, "address")
     value = c.pyapi.long_as_voidptr(address)
     c.pyapi.decref(address)
     return NativeValue(value)
 
 
-def _number(view: str, place: int, kind: type) -> property:
+def _number_view(view: str, place: int, kind: type) -> property:
     def get(self: Any) -> Any:
         value = getattr(self, view)[place]
         return value != 0 if kind is bool else value
@@ -133,7 +133,7 @@ def _number(view: str, place: int, kind: type) -> property:
     return property(get, put)
 
 
-def _table(name: str, place: int, dtype: np.dtype[Any]) -> property:
+def _table_view(name: str, place: int, dtype: np.dtype[Any]) -> property:
     def get(self: Any) -> Any:
         return self.tables[name]
 
@@ -146,7 +146,7 @@ def _table(name: str, place: int, dtype: np.dtype[Any]) -> property:
     return property(get, put)
 
 
-def _code(module: ModuleType) -> str:
+def _function_code(module: ModuleType) -> str:
     """Return the bytecode and constants of a loaded module's functions, for the cache key."""
     parts = []
     for name, one in sorted(vars(module).items()):
@@ -170,16 +170,16 @@ def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[Sta
     modules : tuple of modules
         Modules with the compiled functions; a change invalidates the cache.
     """
-    code = hashlib.sha256("\n".join(map(_code, modules)).encode()).hexdigest()[:16]
+    code = hashlib.sha256("\n".join(map(_function_code, modules)).encode()).hexdigest()[:16]
     hints = get_type_hints(kind, include_extras=True)
     members: dict[str, Any] = {"_numba_type_": _StateType(kind, code)}
     tables: dict[str, Any] = {}
     for place, (name, hint) in enumerate(hints.items()):
-        dtype = _dtype(hint)
+        dtype = _entry_dtype(hint)
         if dtype is None:
-            members[name] = _number("reals" if hint is float else "whole", place, hint)
+            members[name] = _number_view("reals" if hint is float else "whole", place, hint)
         else:
-            members[name] = _table(name, place, dtype)
+            members[name] = _table_view(name, place, dtype)
             # An array of records gives its rows the names of the fields, as objects have them.
             tables[name] = np.zeros(0, dtype).view(np.ndarray if dtype.names is None else np.recarray)
 

@@ -86,7 +86,7 @@ def registered_plugins(kind: Kind) -> EntryPoints:
     """
     from importlib.metadata import EntryPoints
 
-    return EntryPoints(one for one in _all(kind) if plugins_allowed() or _own(one))
+    return EntryPoints(one for one in _all_entries(kind) if plugins_allowed() or _is_own(one))
 
 
 def plugin_names(kind: Kind) -> list[str]:
@@ -96,7 +96,7 @@ def plugin_names(kind: Kind) -> list[str]:
 
 def find_entry(kind: Kind, name: str) -> EntryPoint | None:
     """Return the first entry point of a name, refused or not; None if there is none."""
-    return next(iter(_all(kind).select(name=name)), None)
+    return next(iter(_all_entries(kind).select(name=name)), None)
 
 
 def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
@@ -111,15 +111,15 @@ def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
     if found is None:
         return None
     package = "" if found.dist is None else f" by {found.dist.name} {found.dist.version}"
-    if not plugins_allowed() and not _own(found):
+    if not plugins_allowed() and not _is_own(found):
         raise PluginError(f"{name!r} is registered as simnet.{kind}{package}, {_WHY}")
     own = (found.module, found.attr, f"{name!r}, registered as simnet.{kind}{package} ({found.value})")
-    if not _own(found):
+    if not _is_own(found):
         _AUTHORS.add(own)
     try:
         return make(found.load())
     except (Exception, SystemExit) as error:
-        why = str(error) if isinstance(error, PluginError) else f"{_said(error)}{_blame(error)[1]}"
+        why = str(error) if isinstance(error, PluginError) else f"{_error_text(error)}{_find_culprit(error)[1]}"
         _AUTHORS.discard(own)
         raise PluginError(f"{own[-1]}, cannot be used: {why}") from error
 
@@ -150,7 +150,7 @@ def return_error(by: Any, found: object, wanted: str) -> Exception:
     shown = reprlib.repr(found) if kind.__module__ == "builtins" else f"a {kind.__name__}"
     what = f"{name} returned {shown}, and not {wanted}"
     owner = type(by.__self__) if hasattr(by, "__self__") else by
-    author = _author(owner.__module__, getattr(owner, "__qualname__", ""))
+    author = _author_of(owner.__module__, getattr(owner, "__qualname__", ""))
     code = getattr(by, "__code__", None)
     place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
     return PluginError(f"{author}: {what}{place}") if author else TypeError(what)
@@ -167,10 +167,12 @@ def name_author(error: BaseException) -> BaseException:
     """Return an error from plug-in code as a `PluginError` with its author; others unchanged."""
     if not isinstance(error, Exception) or isinstance(error, SimnetError):
         return error
-    author, place = _blame(error)
+    author, place = _find_culprit(error)
     if not author or os.environ.get(TRACEBACK, "") not in ("", "0"):
         return error
-    return PluginError(f"{author}, failed: {_said(error)}{place}; {TRACEBACK}=1 in the environment shows the traceback")
+    return PluginError(
+        f"{author}, failed: {_error_text(error)}{place}; {TRACEBACK}=1 in the environment shows the traceback"
+    )
 
 
 @contextmanager
@@ -186,7 +188,7 @@ def name_authors() -> Iterator[None]:
 
 def refused_names(kind: Kind) -> str:
     """Return the suffix of a not-found message that lists refused plug-ins."""
-    refuse_plugins = sorted(one.name for one in _all(kind) if not plugins_allowed() and not _own(one))
+    refuse_plugins = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
     return f"; not looked at: {', '.join(refuse_plugins)}, {_WHY}" if refuse_plugins else ""
 
 
@@ -242,7 +244,7 @@ def load_from_file(name: str) -> Any:
         raise PluginError(f"a file is named with a class in it, as ./my_scheme.py:Rotating; got {name!r}")
     if not plugins_allowed():
         raise PluginError(f"{name!r} is a file, {_WHY}")
-    module = _module(path, read_text(Path(path), MAX_BYTES).encode())
+    module = _module_from_text(path, read_text(Path(path), MAX_BYTES).encode())
     if not hasattr(module, wanted):
         own = [
             name for name, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__
@@ -274,7 +276,7 @@ _AUTHORS: set[tuple[str, str, str]] = set()
 """Module, qualified name and description of plug-in code."""
 
 
-def _author(module: str, name: str) -> str:
+def _author_of(module: str, name: str) -> str:
     """Return the author of a function or class, by name, module, or package; "" if it is not a plug-in's."""
     near = sorted(one for one in _AUTHORS if one[0].partition(".")[0] == module.partition(".")[0])
     for same in ((module, name.partition(".")[0]), (module,), ()):
@@ -283,7 +285,7 @@ def _author(module: str, name: str) -> str:
     return ""
 
 
-def _blame(error: BaseException) -> tuple[str, str]:
+def _find_culprit(error: BaseException) -> tuple[str, str]:
     """Return the author of code that raised an error, and the last place in it."""
     ran, wrote = ("", ""), ("", "")
     from traceback import walk_tb
@@ -293,36 +295,36 @@ def _blame(error: BaseException) -> tuple[str, str]:
         for frame, line in walk_tb(cause.__traceback__):
             place = f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname})"
             owner = type(frame.f_locals.get("self"))
-            if author := _author(frame.f_globals.get("__name__", ""), frame.f_code.co_qualname):
+            if author := _author_of(frame.f_globals.get("__name__", ""), frame.f_code.co_qualname):
                 wrote = author, place
-            elif author := _author(owner.__module__, owner.__qualname__):
+            elif author := _author_of(owner.__module__, owner.__qualname__):
                 ran = author, place
         cause = cause.__cause__
     return wrote if wrote[0] else ran
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _all(kind: Kind) -> EntryPoints:
+def _all_entries(kind: Kind) -> EntryPoints:
     folders = [one for one in map(Path, sys.path) if one.exists()]
-    return _scanned(kind, *((str(one.absolute()), one.stat().st_mtime_ns) for one in folders))
+    return _scanned_entries(kind, *((str(one.absolute()), one.stat().st_mtime_ns) for one in folders))
 
 
 @lru_cache
-def _scanned(kind: Kind, *_folders: tuple[str, int]) -> EntryPoints:
+def _scanned_entries(kind: Kind, *_folders: tuple[str, int]) -> EntryPoints:
     """Scan all installed packages, again only if a folder has changed."""
     from importlib.metadata import entry_points
 
     return entry_points(group=f"simnet.{kind}")
 
 
-def _own(entry: EntryPoint) -> bool:
+def _is_own(entry: EntryPoint) -> bool:
     return entry.dist is not None and entry.dist.name == DISTRIBUTION
 
 
-def _module(path: str, text: bytes) -> ModuleType:
+def _module_from_text(path: str, text: bytes) -> ModuleType:
     """Return the module of a file's text, named by its content."""
     import hashlib
     import traceback

@@ -51,7 +51,7 @@ class Worker(NamedTuple):
         """Return how the process ended, with a remedy if it may have run out of memory."""
         self.process.join()
         self.connection.close()
-        return _ending(self.process.exitcode, remedy)
+        return _describe_end(self.process.exitcode, remedy)
 
 
 class Pool:
@@ -161,7 +161,7 @@ def _told_of(number: int, progress: Progress) -> Progress:
     return lambda _, done: progress(number, done)
 
 
-def _context(module: str) -> BaseContext:
+def _start_context(module: str) -> BaseContext:
     """Return the start method: a fork server if available, which is safe with threads."""
     # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
     if "forkserver" in multiprocessing.get_all_start_methods():
@@ -173,10 +173,10 @@ def _context(module: str) -> BaseContext:
 
 def start_worker(module: str) -> Worker:
     """Start a worker process that preloads a module."""
-    started_by = _context(module)
+    started_by = _start_context(module)
     ours, theirs = started_by.Pipe()
     process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
-        target=_serve, args=(theirs,), name="simnet worker", daemon=True
+        target=_serve_tasks, args=(theirs,), name="simnet worker", daemon=True
     )
     # The tracker that goes with the first process would let interrupts through again: start it before.
     resource_tracker.ensure_running()
@@ -209,7 +209,7 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection) -> None:
+def _serve_tasks(connection: Connection) -> None:
     """Run tasks, the main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -239,7 +239,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _ending(exitcode: int | None, remedy: str) -> str:
+def _describe_end(exitcode: int | None, remedy: str) -> str:
     """Return how a process ended without a result."""
     if exitcode is not None and exitcode < 0:
         with suppress(ValueError):

@@ -58,7 +58,7 @@ def progress_stage(share: float) -> Iterator[None]:
     listener.end = end if share == 1 else listener.done + (end - listener.done) * share
     try:
         yield
-        _reached(listener)
+        _finish_step(listener)
     finally:
         listener.end = end
 
@@ -75,10 +75,10 @@ def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
             # Without rounding at the end, which is that of the stage.
             listener.end = end if number == len(items) else begun + (end - begun) * number / len(items)
             yield item
-            _reached(listener)
+            _finish_step(listener)
 
 
-def _reached(listener: _Listener) -> None:
+def _finish_step(listener: _Listener) -> None:
     """Report that the current step is done."""
     if listener.end > listener.done:
         listener.done = listener.end

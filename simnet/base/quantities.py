@@ -106,7 +106,7 @@ class Absolute:
     """Marks a returned signal as an absolute bandwidth or latency, not a factor."""
 
 
-def _fraction(value: object) -> object:
+def _read_fraction(value: object) -> object:
     """Return ``10 %`` as 0.1; numbers unchanged."""
     if not isinstance(value, str):
         return value
@@ -116,14 +116,14 @@ def _fraction(value: object) -> object:
 
 
 def _fraction_kept(value: object) -> object:
-    found = _fraction(value)
+    found = _read_fraction(value)
     # A ramp from 1 to less would end at 0 for rounding.
     if isinstance(found, float) and 0 < found < 1e-12:
         raise ValueError(f"must be at least 1e-12, got {found:g}")
     return found
 
 
-def _iterations(value: object) -> object:
+def _read_iterations(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})? epochs?", value.strip()):
         return value.strip()
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ITERATIONS:
@@ -146,10 +146,10 @@ RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0)
 TIME = Notation("time with unit", ("10 ms", "50 us", "1.5 h"), units.seconds, TIMES)
 RATE = Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidth, RATES)
 SIZE = Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
-FACTOR = Notation("factor", ("50 %",), _fraction)
-SHARE = Notation("probability or share", ("2 %",), _fraction)
+FACTOR = Notation("factor", ("50 %",), _read_fraction)
+SHARE = Notation("probability or share", ("2 %",), _read_fraction)
 PARAMETERS = Notation("number of parameters", (124439808, "7B"), units.count)
-ITERATIONS = Notation("iterations, or epochs", (300, "2 epochs"), _iterations)
+ITERATIONS = Notation("iterations, or epochs", (300, "2 epochs"), _read_iterations)
 
 # No sum or quotient of what lies within these bounds overflows.
 MOST_SECONDS = 1e12
@@ -178,7 +178,7 @@ Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), _LEAST, FACTOR]
 PositiveFactor: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST, FACTOR]
 """What something is multiplied by, > 0."""
 Spread: TypeAlias = Annotated[
-    float, Ge(0), Le(5), Notation("standard deviation of a logarithm: 0.1 is about 10 %", ("10 %",), _fraction)
+    float, Ge(0), Le(5), Notation("standard deviation of a logarithm: 0.1 is about 10 %", ("10 %",), _read_fraction)
 ]
 """A standard deviation of a logarithm."""
 Share: TypeAlias = Annotated[float, Ge(0), Le(1), SHARE]

@@ -30,7 +30,7 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}")
     # repr keeps 3 and "3" apart, and the separator keeps ("a", "b") and ("ab",) apart.
-    digest = _hash()("\x1f".join(map(repr, name)).encode(), digest_size=16).digest()
+    digest = _name_hash()("\x1f".join(map(repr, name)).encode(), digest_size=16).digest()
     # The words into which numpy would take apart a list of these numbers, which takes it three times as long.
     number = int(seed)
     words = number.to_bytes(4 * max(1, -(-number.bit_length() // 32)), "little") + digest
@@ -38,7 +38,7 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
 
 
 @cache
-def _hash() -> Any:
+def _name_hash() -> Any:
     """Return the hash of names, imported on first use."""
     from hashlib import blake2b
 

@@ -46,7 +46,7 @@ class Separable(Protocol):
         """Return gradients of some workers, ascending, as float32 of shape (len(workers), n), in `out` if given."""
 
 
-class _Row(NamedTuple):
+class _RowPlace(NamedTuple):
     """Location of a row: the rows' number, the worker, the entries."""
 
     number: int
@@ -77,12 +77,15 @@ class Shard:
         self._kept[number] = self._source.gradients_of(self._workers, iteration, self._kept.get(number))
 
     def call(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Return the result of `work`; a `_Row` argument stands for its entries."""
+        """Return the result of `work`; a `_RowPlace` argument stands for its entries."""
         return work(
-            *(self._entries(apply_to_row) if isinstance(apply_to_row, _Row) else apply_to_row for apply_to_row in given)
+            *(
+                self._entries(apply_to_row) if isinstance(apply_to_row, _RowPlace) else apply_to_row
+                for apply_to_row in given
+            )
         )
 
-    def _entries(self, row: _Row) -> Values:
+    def _entries(self, row: _RowPlace) -> Values:
         found: Values = self._kept[row.number][row.worker // self._shards, row.entries]
         return found
 
@@ -198,7 +201,7 @@ class Rows:
     def at(self, place: int, work: Callable[..., Any]) -> Any:
         """Return the result of `work` on one worker's row."""
         worker = self._workers[place]
-        return self.shards.ask(worker, "call", work, _Row(self.number, worker, self._entries)).result()
+        return self.shards.ask(worker, "call", work, _RowPlace(self.number, worker, self._entries)).result()
 
     def each(self, work: Callable[..., Any], *others: Rows | Iterable[Any]) -> Iterator[Any]:
         """Yield the results of `work` on each row, in order, with one row in progress per shard.
@@ -224,8 +227,8 @@ class Rows:
             ask(1)
             yield result
 
-    def _places(self) -> Iterator[_Row]:
-        return (_Row(self.number, worker, self._entries) for worker in self._workers)
+    def _places(self) -> Iterator[_RowPlace]:
+        return (_RowPlace(self.number, worker, self._entries) for worker in self._workers)
 
 
 def map_rows(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Iterator[Any]:

@@ -35,37 +35,37 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
         return
     if kind != "processes" or not rest.isdecimal() or len(rest) > 9 or not int(rest):
         raise InputError(f"got {where!r}, must be processes:N or dask:tcp://HOST:PORT", file="--workers-on")
-    processes: list[_Process] = []
+    processes: list[_ProcessShard] = []
     try:
         count = min(int(rest), source.workers)
         # One after another, so that those are ended that are there when the next does not start.
-        processes.extend(_Process(range(first, source.workers, count)) for first in range(count))
-        for begun in [one.ask(_begin, source, first, count) for first, one in enumerate(processes)]:
+        processes.extend(_ProcessShard(range(first, source.workers, count)) for first in range(count))
+        for begun in [one.ask(_begin_shard, source, first, count) for first, one in enumerate(processes)]:
             begun.result()
         yield Shards(source, processes)
     finally:
         end_workers([one.worker for one in processes])
 
 
-class _Process:
+class _ProcessShard:
     """A shard in a local process."""
 
     def __init__(self, workers: Sequence[int]) -> None:
         self.worker: Worker = start_worker(__name__)
         self._workers = workers
-        self._last: _Reply | None = None
+        self._last: _PendingReply | None = None
 
-    def __call__(self, *given: Any) -> _Reply:
-        return self.ask(_answer, *given)
+    def __call__(self, *given: Any) -> _PendingReply:
+        return self.ask(_answer_requests, *given)
 
-    def ask(self, work: Any, *task: Any) -> _Reply:
+    def ask(self, work: Any, *task: Any) -> _PendingReply:
         """Call a function there."""
         # If it were still sending, and this process too, both would wait for ever.
         if self._last is not None:
             self._last.read()
         with suppress(OSError):
             self.worker.connection.send((work, task))
-        self._last = _Reply(self)
+        self._last = _PendingReply(self)
         return self._last
 
     def receive(self) -> Outcome:
@@ -79,10 +79,10 @@ class _Process:
         return found
 
 
-class _Reply:
+class _PendingReply:
     """A pending answer of a process."""
 
-    def __init__(self, process: _Process) -> None:
+    def __init__(self, process: _ProcessShard) -> None:
         self._process = process
         self._outcome: Outcome | None = None
 
@@ -105,12 +105,12 @@ class _Reply:
 _here: list[Shard] = []
 
 
-def _begin(source: Separable, first: int, shards: int, _: Report) -> None:
+def _begin_shard(source: Separable, first: int, shards: int, _: Report) -> None:
     """Create the shard of this process."""
     _here[:] = [Shard(source, first, shards)]
 
 
-def _answer(*given: Any) -> Any:
+def _answer_requests(*given: Any) -> Any:
     *asked, _ = given
     return _here[0].answer(*asked)
 
@@ -128,10 +128,10 @@ def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
             client.submit(Shard, source, first, len(places), actor=True, workers=[place], pure=False)
             for first, place in enumerate(places)
         ]
-        yield [_Actor(actor.result(), place) for actor, place in zip(actors, places, strict=True)]
+        yield [_ActorShard(actor.result(), place) for actor, place in zip(actors, places, strict=True)]
 
 
-class _Actor:
+class _ActorShard:
     """A shard that is an actor on a Dask worker."""
 
     def __init__(self, actor: Any, place: str) -> None:

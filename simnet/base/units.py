@@ -34,7 +34,7 @@ _FACTORS = {
 }
 
 
-class _Kind(NamedTuple):
+class _UnitKind(NamedTuple):
     """A dimension: its name, common units, and an example."""
 
     name: str
@@ -42,9 +42,9 @@ class _Kind(NamedTuple):
     example: str
 
 
-_TIME = _Kind("a time", ("ns", "us", "ms", "s", "min", "h", "d"), "10 ms")
-_SIZE = _Kind("a size", tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE)), "64 MiB")
-_RATE = _Kind(
+_TIME = _UnitKind("a time", ("ns", "us", "ms", "s", "min", "h", "d"), "10 ms")
+_SIZE = _UnitKind("a size", tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE)), "64 MiB")
+_RATE = _UnitKind(
     "a bandwidth", (*(f"{unit}/s" for unit in _SIZE.units), *(f"{prefix}bps" for prefix in "kMGT")), "25 Gbit/s"
 )
 
@@ -91,7 +91,7 @@ def seconds(text: Quantity) -> float:
         ...
     ValueError: '10 mss': unknown unit 'mss'; did you mean 'ms'? Allowed: d, h, min, ms, ns, s, us
     """
-    return _parse(text, _TIME)
+    return _parse_quantity(text, _TIME)
 
 
 def size(text: Quantity) -> float:
@@ -102,7 +102,7 @@ def size(text: Quantity) -> float:
     >>> size("64 MiB"), size("64 MB"), size("64 Mbit")
     (67108864.0, 64000000.0, 8000000.0)
     """
-    return _parse(text, _SIZE)
+    return _parse_quantity(text, _SIZE)
 
 
 def bandwidth(text: Quantity) -> float:
@@ -117,7 +117,7 @@ def bandwidth(text: Quantity) -> float:
         ...
     ValueError: '10 ms' is not a bandwidth; write e.g. '25 Gbit/s'
     """
-    return _parse(text, _RATE)
+    return _parse_quantity(text, _RATE)
 
 
 def fraction(text: str) -> float:
@@ -173,7 +173,9 @@ def format_seconds(value: float) -> str:
     >>> format_seconds(0.0123), format_seconds(0.9999), format_seconds(5400), format_seconds(0)
     ('12.3 ms', '1 s', '1.5 h', '0 s')
     """
-    return _format(value, (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400)))
+    return _format_scaled(
+        value, (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400))
+    )
 
 
 WIDEST = 100.0
@@ -248,7 +250,7 @@ def format_bytes(value: float) -> str:
     >>> format_bytes(102_228_128), format_bytes(12), format_bytes(999_999)
     ('102 MB', '12 B', '1 MB')
     """
-    return _format(value, tuple((f"{prefix}B", 1000.0**power) for power, prefix in enumerate(("", *"kMGT"))))
+    return _format_scaled(value, tuple((f"{prefix}B", 1000.0**power) for power, prefix in enumerate(("", *"kMGT"))))
 
 
 def format_bandwidth(value: float) -> str:
@@ -259,10 +261,12 @@ def format_bandwidth(value: float) -> str:
     >>> format_bandwidth(3.125e9), format_bandwidth(1.56e6)
     ('25 Gbit/s', '12.5 Mbit/s')
     """
-    return _format(8 * value, tuple((f"{prefix}bit/s", 1000.0**power) for power, prefix in enumerate(("", *"kMGT"))))
+    return _format_scaled(
+        8 * value, tuple((f"{prefix}bit/s", 1000.0**power) for power, prefix in enumerate(("", *"kMGT")))
+    )
 
 
-def _parse(text: Quantity, kind: _Kind) -> float:
+def _parse_quantity(text: Quantity, kind: _UnitKind) -> float:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"{reprlib.repr(text)} is not {kind.name}; write e.g. '{kind.example}'")
     shown = reprlib.repr(text)
@@ -277,14 +281,14 @@ def _parse(text: Quantity, kind: _Kind) -> float:
     if not unit and amount:
         written = f"{number.group()} {kind.example.split()[1]}"
         raise ValueError(f"{shown} has no unit; write e.g. '{written}'")
-    value = float(_ARITHMETIC.multiply(amount, _factor(unit, shown, kind))) if unit else 0.0
+    value = float(_ARITHMETIC.multiply(amount, _unit_factor(unit, shown, kind))) if unit else 0.0
     if not math.isfinite(value):
         raise ValueError(f"{shown} is too large; write e.g. '{kind.example}'")
     return abs(value)
 
 
-def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
-    known = _resolve(unit.translate(_MICRO))
+def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
+    known = _resolve_unit(unit.translate(_MICRO))
     if known is None:
         alike = [f"'{name}'" for name in kind.units if name.casefold() == unit.casefold()]
         remedy = f"did you mean {' or '.join(alike)}? Case matters" if alike else suggest_names(unit, kind.units)
@@ -296,7 +300,7 @@ def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
 
 
 @lru_cache(maxsize=1024)
-def _resolve(unit: str) -> tuple[Decimal, _Kind | None] | None:
+def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
     """Return the SI factor and the kind of a unit, None for another quotient; None if there is no such unit."""
     above, slash, below = unit.partition("/")
     first, second = _known_unit(above.strip()), _known_unit(below.strip())
@@ -307,7 +311,7 @@ def _resolve(unit: str) -> tuple[Decimal, _Kind | None] | None:
     return first[0] / second[0], _RATE if (first[1], second[1]) == (_SIZE, _TIME) else None
 
 
-def _known_unit(name: str) -> tuple[Decimal, _Kind] | None:
+def _known_unit(name: str) -> tuple[Decimal, _UnitKind] | None:
     """Return the SI factor and the kind of a unit, with a prefix, and in the plural if it is no symbol ("ds")."""
     for base, (value, kind, prefixes) in _UNITS.items():
         for symbol, prefix in {"": "", **prefixes}.items():
@@ -317,7 +321,7 @@ def _known_unit(name: str) -> tuple[Decimal, _Kind] | None:
     return None
 
 
-def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
+def _format_scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
     """Return `value` in the largest of the ascending `units` in which it rounds to at least 1."""
     base = next(name for name, factor in units if factor == 1)
     if value == 0 or not math.isfinite(value):

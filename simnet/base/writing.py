@@ -229,7 +229,7 @@ def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[
     with explain_write_errors(folder):
         held = os.open(folder, os.O_RDONLY) if _locks is not None else None
     try:
-        if held is not None and _locked(held, folder, what):
+        if held is not None and _lock_folder(held, folder, what):
             for one in (folder, *(folder / name for name in below)):
                 remove_leftovers(one)
         yield
@@ -238,7 +238,7 @@ def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[
             os.close(held)
 
 
-def _locked(held: int, folder: Path, what: str) -> bool:
+def _lock_folder(held: int, folder: Path, what: str) -> bool:
     """Lock a folder; return False if its file system has no locks."""
     assert _locks is not None
     try:

@@ -90,7 +90,7 @@ def load_yaml(text: str, file: str) -> YamlDocument:
     Traceback (most recent call last):
     simnet.base.errors.InputError: some.yaml:1: has the tag '!secret'; only plain values are read
     """
-    return _Reader(file).read(text)
+    return _NodeReader(file).read(text)
 
 
 def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
@@ -164,7 +164,7 @@ def shorten_value(value: object) -> str:
     return "nothing" if value is None else reprlib.repr(value)
 
 
-class _Reader:
+class _NodeReader:
     """Converts YAML nodes into plain values and records their lines."""
 
     def __init__(self, file: str) -> None:
@@ -263,7 +263,7 @@ class _Reader:
         if tag == f"{_TAG}bool" and text.lower() in _TRUTH:
             return _TRUTH[text.lower()]
         if tag in (f"{_TAG}int", f"{_TAG}float"):
-            return self._number(node, _whole if tag == f"{_TAG}int" else _real)
+            return self._number(node, _read_int if tag == f"{_TAG}int" else _read_float)
         if tag == f"{_TAG}merge":
             self._refuse(node, "'<<' is not supported; repeat the fields, or alias the whole value")
         return self._refuse_tag(node)
@@ -286,12 +286,12 @@ class _Reader:
         raise InputError(message, file=self._file, line=node.start_mark.line + 1)
 
 
-def _whole(text: str) -> int:
+def _read_int(text: str) -> int:
     """Return an integer of YAML 1.2: decimal, 0x or 0o."""
     digits = text.replace("_", "").lower()
     base = {"0x": 16, "0o": 8}.get(digits.lstrip("+-")[:2], 10)
     return int(digits, base)
 
 
-def _real(text: str) -> float:
+def _read_float(text: str) -> float:
     return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))

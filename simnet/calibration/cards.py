@@ -51,13 +51,13 @@ def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> 
         return RAIL_CARDS
     if known := max(one.cards for one in curves):
         return (CardCount(CARD_PER_RANK if known >= _most_on_a_node(curves) else float(known), 1.0),)
-    chances = {1.0: _likeliness(max(rate / _ONE_CARD, 1.0))}
-    for one in _platforms():
+    chances = {1.0: _rate_likelihood(max(rate / _ONE_CARD, 1.0))}
+    for one in _known_platforms():
         if one.outer is None:
             continue
         count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else CARD_PER_RANK
         reached = one.outer_rate(min(each, one.devices_per_node))
-        chances[count] = chances.get(count, 0.0) + _likeliness(rate / reached)
+        chances[count] = chances.get(count, 0.0) + _rate_likelihood(rate / reached)
     return normalise_chances(chances, least)
 
 
@@ -99,11 +99,11 @@ def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
     return f"network cards of a node: {listed}, which these data do not tell; large messages of {asked} would"
 
 
-def _likeliness(ratio: float) -> float:
+def _rate_likelihood(ratio: float) -> float:
     """Return the likelihood of a ratio of rates, with heavy tails, as no two clusters are alike."""
     return 1 / (1 + (math.log(ratio) / _SPREAD) ** 2)
 
 
 @cache
-def _platforms() -> tuple[Platform, ...]:
+def _known_platforms() -> tuple[Platform, ...]:
     return tuple(load_platform(name) for name in platform_names())

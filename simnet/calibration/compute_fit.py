@@ -84,12 +84,12 @@ def read_compute_logs(folder: Path) -> Floats:
         raise InputError("has files rank_*.csv whose names do not end with a number", file=str(folder)) from None
     if not paths or sorted(paths) != list(range(len(paths))):
         raise InputError(f"must have rank_0.csv, rank_1.csv, ..., found ranks {sorted(paths)!r:.100}", file=str(folder))
-    columns = [dict(_rows(paths[rank])) for rank in sorted(paths)]
+    columns = [dict(_compute_rows(paths[rank])) for rank in sorted(paths)]
     common = sorted(set.intersection(*(set(one) for one in columns)))
     return np.array([[one[number] for one in columns] for number in common]).reshape(len(common), len(columns))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, float]]:
+def _compute_rows(path: Path) -> Iterator[tuple[int, float]]:
     """Yield the iterations and compute times of a log."""
     for line, row in csv_records(read_lines(path), (_ITERATION, _COLUMN), str(path))[2]:
         iteration, seconds = parse_whole(row[_ITERATION]), parse_printed(row[_COLUMN])
@@ -117,7 +117,7 @@ def fit_compute(seconds: Floats) -> ComputeFit:
     off = np.abs(medians - base) > max(_NOTCHES * notch, _SHARE)
     slow = {int(worker): math.exp(medians[worker] - base) for worker in np.flatnonzero(off)}
     rest = logs - np.where(off, medians, base)
-    middle, spread, straggle, factor = _straggling(rest.ravel())
+    middle, spread, straggle, factor = _fit_stragglers(rest.ravel())
     mean, slowdown = math.exp(base + middle + spread**2 / 2), math.exp(factor)
     draws = stream(0, "computing")
     normal = draws.standard_normal(_DRAWN)
@@ -128,10 +128,10 @@ def fit_compute(seconds: Floats) -> ComputeFit:
     return ComputeFit(mean, spread, slow, straggle, slowdown, iterations, workers, measured, fitted)
 
 
-def _straggling(rest: Floats) -> tuple[float, float, float, float]:
+def _fit_stragglers(rest: Floats) -> tuple[float, float, float, float]:
     """Return mean and spread of logarithms, share and shift of a second normal (EM; 0, 0 unless the BIC favours it)."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
-    alone = _likelihood(_density(rest, middle, spread))
+    alone = _log_likelihood(_normal_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)
     far = rest > np.median(rest) + 4 * robust
     if not far.any():
@@ -139,8 +139,8 @@ def _straggling(rest: Floats) -> tuple[float, float, float, float]:
     share, centre, width = float(far.mean()), float(rest[~far].mean()), max(float(rest[~far].std()), 1e-12)
     factor = float(rest[far].mean()) - centre
     for _ in range(_STEPS):
-        late = share * _density(rest, centre + factor, width)
-        weight = late / np.maximum(late + (1 - share) * _density(rest, centre, width), 1e-300)
+        late = share * _normal_density(rest, centre + factor, width)
+        weight = late / np.maximum(late + (1 - share) * _normal_density(rest, centre, width), 1e-300)
         share = float(weight.mean())
         if not 0 < share < 1:
             return middle, spread, 0.0, 0.0
@@ -148,17 +148,19 @@ def _straggling(rest: Floats) -> tuple[float, float, float, float]:
         factor = float(np.average(rest, weights=weight)) - centre
         squares = weight * (rest - centre - factor) ** 2 + (1 - weight) * (rest - centre) ** 2
         width = max(math.sqrt(float(squares.mean())), 1e-12)
-    both = _likelihood((1 - share) * _density(rest, centre, width) + share * _density(rest, centre + factor, width))
+    both = _log_likelihood(
+        (1 - share) * _normal_density(rest, centre, width) + share * _normal_density(rest, centre + factor, width)
+    )
     if 2 * (both - alone) < 2 * math.log(rest.size):
         return middle, spread, 0.0, 0.0
     return centre, width, share, factor
 
 
-def _density(values: Floats, middle: float, spread: float) -> Floats:
+def _normal_density(values: Floats, middle: float, spread: float) -> Floats:
     """Return the density of a normal times the square root of 2 pi."""
     return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / spread)
 
 
-def _likelihood(density: Floats) -> float:
+def _log_likelihood(density: Floats) -> float:
     """Return the logarithm of the product of densities."""
     return float(np.log(np.maximum(density, 1e-300)).sum())

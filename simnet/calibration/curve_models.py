@@ -67,7 +67,7 @@ class CurveModel:
             place = np.clip(np.searchsorted(starts, asked, side="right") - 1, 0, None)
             seconds = latency[place] + slope[place] * asked
         else:
-            seconds = _joined(np.array(self.points), asked)
+            seconds = _interpolate_points(np.array(self.points), asked)
         if not self.corrections:
             return np.asarray(seconds, dtype=np.float64)
         return np.asarray(seconds * np.exp(log_correction(self.corrections, asked)), dtype=np.float64)
@@ -136,18 +136,18 @@ def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
     turned = basis.transpose(0, 2, 1)
     values = np.linalg.solve(turned @ basis, turned @ y[:, None])
     best = int(np.argmin(((basis @ values - y[:, None]) ** 2).sum(axis=(1, 2))))
-    return CurveModel(points=_pairs(np.exp(joints[best]), np.exp(values[best].ravel())))
+    return CurveModel(points=_point_pairs(np.exp(joints[best]), np.exp(values[best].ravel())))
 
 
 def fit_five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
     """Interpolate between five of the measured sizes, evenly spread, the first and last among them."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
-    return CurveModel(points=_pairs(sizes[chosen], seconds[chosen]))
+    return CurveModel(points=_point_pairs(sizes[chosen], seconds[chosen]))
 
 
 def fit_log_log(sizes: Floats, seconds: Floats) -> CurveModel:
     """Interpolate straight in log-log between all measured sizes."""
-    return CurveModel(points=_pairs(sizes, seconds))
+    return CurveModel(points=_point_pairs(sizes, seconds))
 
 
 def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
@@ -162,7 +162,7 @@ def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     if count < 6:
         return fit_line(sizes, seconds)
     places = np.unique(np.linspace(0, count, _MAX_BREAKS + 1).round().astype(int))
-    costs, latencies, slopes = _stretches(sizes, seconds, places)
+    costs, latencies, slopes = _fit_stretches(sizes, seconds, places)
     reached = np.full(len(places), np.inf)
     reached[0] = 0.0
     befores: list[NDArray[np.int_]] = []
@@ -180,7 +180,7 @@ def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     lines = [(float(latencies[at]), float(slopes[at])) for at in itertools.pairwise([*starts, len(places) - 1])]
     segments = [(0.0, *lines[0])]
     for start, before, after in zip(places[starts[1:]], lines, lines[1:], strict=False):
-        segments.append((_crossover(before, after, float(sizes[start - 1]), float(sizes[start])), *after))
+        segments.append((_crossover_size(before, after, float(sizes[start - 1]), float(sizes[start])), *after))
     return CurveModel(segments=tuple(segments))
 
 
@@ -213,7 +213,7 @@ def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
             for at, slope in ((place, ending[place]), (place + 1, beginning[place + 1]))
         )
         segments.append((start, *before))
-        change = _crossover(before, after, low, high)
+        change = _crossover_size(before, after, low, high)
         if change < high:
             segments.append((change, *after))
     last = float(ending[-1])
@@ -224,7 +224,7 @@ def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
 def fit_interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return the line, corrected so that it passes every measured point."""
     base = fit_line(sizes, seconds)
-    return CurveModel(base.segments, corrections=_pairs(sizes, np.log(seconds / base.at(sizes))))
+    return CurveModel(base.segments, corrections=_point_pairs(sizes, np.log(seconds / base.at(sizes))))
 
 
 CURVE_FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
@@ -254,11 +254,11 @@ def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) ->
     )
 
 
-def _pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ...]:
+def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ...]:
     return tuple(zip(first.tolist(), second.tolist(), strict=True))
 
 
-def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
+def _fit_stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
     """Return error, latency and slope >= 0 of the best line of each stretch, by first and next place, (p, p)."""
     weight = 1 / seconds
     columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
@@ -282,7 +282,7 @@ def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tupl
     return costs, latency, slope
 
 
-def _crossover(before: tuple[float, float], after: tuple[float, float], low: float, high: float) -> float:
+def _crossover_size(before: tuple[float, float], after: tuple[float, float], low: float, high: float) -> float:
     """Return the size in (low, high] from which one line (latency, slope) replaces another."""
     if before[1] != after[1]:
         crossing = (after[0] - before[0]) / (before[1] - after[1])
@@ -292,7 +292,7 @@ def _crossover(before: tuple[float, float], after: tuple[float, float], low: flo
     return high if before[0] + before[1] * middle <= after[0] + after[1] * middle else low * _JUST_ABOVE
 
 
-def _joined(points: Floats, asked: Floats) -> Floats:
+def _interpolate_points(points: Floats, asked: Floats) -> Floats:
     """Interpolate in log-log; the end lines continue beyond the points, but time never falls there."""
     x, y = np.log(points).T
     if len(x) == 1:

@@ -165,7 +165,7 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
         free = float(torch.cuda.mem_get_info()[0])
         return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
     sources |= CODE_SOURCES
-    library = f"torch {torch.__version__} with {_counted(torch.get_num_threads(), 'thread')}"
+    library = f"torch {torch.__version__} with {_count_text(torch.get_num_threads(), 'thread')}"
     return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
 
 
@@ -215,7 +215,7 @@ def _host_timer(call: KernelCall, count: int) -> float:
     return time.perf_counter() - start
 
 
-def _counted(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

@@ -57,7 +57,7 @@ class CallPrediction(NamedTuple):
     prediction: Prediction | None
 
 
-class _Fit(NamedTuple):
+class _MessageFit(NamedTuple):
     """Fit of messages to the time of a call: algorithm, if another, share of bytes, seconds before rounds."""
 
     algorithm: str | None
@@ -109,7 +109,7 @@ class CalibratedSoftware:
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
         self.stack = stack_of(model)
         self.graph = self._drawn_down(graph)
-        self._fits: dict[tuple[object, ...], _Fit] = {}
+        self._fits: dict[tuple[object, ...], _MessageFit] = {}
         self._extra: dict[tuple[object, ...], float] = {}
 
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
@@ -135,11 +135,11 @@ class CalibratedSoftware:
             until = len(schedule.rounds) if call is None else call.first
             for one in schedule.rounds[at:until]:
                 if len(one):
-                    places, nbytes = hosts[_participants([one])], float(one.nbytes.max())
+                    places, nbytes = hosts[_participating_ranks([one])], float(one.nbytes.max())
                     found.append(self._known("sendrecv", "", places, nbytes))
             if call is not None:
                 at = call.first + call.rounds
-                places = hosts[_participants(schedule.rounds[call.first : at])]
+                places = hosts[_participating_ranks(schedule.rounds[call.first : at])]
                 found.append(self._known(call.operation, call.algorithm, places, call.nbytes))
         return found
 
@@ -165,7 +165,7 @@ class CalibratedSoftware:
 
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
         """Return the rounds of a call with its software."""
-        ranks = _participants(rounds)
+        ranks = _participating_ranks(rounds)
         key = (
             call.operation,
             call.algorithm,
@@ -186,11 +186,11 @@ class CalibratedSoftware:
             rounds = [_change_round(rounds[0], n_ranks, ranks, 1.0, 0.0, work), *rounds[1:]]
         return _spread_software(rounds, n_ranks, ranks, fit)
 
-    def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _Fit:
+    def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _MessageFit:
         """Fit the messages of a call to its predicted time on idle links."""
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
-            return _Fit(None, 1.0, 0.0, 0.0)
+            return _MessageFit(None, 1.0, 0.0, 0.0)
         if call.sizes is None:
             own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
         else:
@@ -207,23 +207,23 @@ class CalibratedSoftware:
                 own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
                 target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         share = self._share(own, n_ranks, hosts, target)
-        scaled = _spread_software(own, n_ranks, ranks, _Fit(None, share, 0.0, 0.0))
+        scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, 0.0, 0.0))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
         if left <= _ROUNDING * target:
-            return _Fit(other, share, 0.0, 0.0)
+            return _MessageFit(other, share, 0.0, 0.0)
         each = left / len(own)
-        spread = _spread_software(own, n_ranks, ranks, _Fit(None, share, each, 0.0))
+        spread = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, each, 0.0))
         rest = target - self._seconds(Schedule(n_ranks, spread), hosts)
         # Where messages of several rounds meet, they may do so the more the further they are apart.
         if each <= _ROUNDING * target or rest < -_ROUNDING * target:
-            return _Fit(other, share, 0.0, left)
-        return _Fit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
+            return _MessageFit(other, share, 0.0, left)
+        return _MessageFit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
         """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
 
         def takes(share: float) -> float:
-            scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _Fit(None, share, 0.0, 0.0))
+            scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, share, 0.0, 0.0))
             return self._seconds(Schedule(n_ranks, scaled), hosts)
 
         low, high = 0.0, 1.0
@@ -246,7 +246,7 @@ class CalibratedSoftware:
         return low
 
     def _without_bytes(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> float:
-        empty = _spread_software(rounds, n_ranks, np.arange(n_ranks), _Fit(None, 0.0, 0.0, 0.0))
+        empty = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, 0.0, 0.0, 0.0))
         return self._seconds(Schedule(n_ranks, empty), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
@@ -281,7 +281,7 @@ class CalibratedSoftware:
         if not len(one):
             return one
         if id(one) not in changed:
-            ranks, largest = _participants([one]), int(np.argmax(one.nbytes))
+            ranks, largest = _participating_ranks([one]), int(np.argmax(one.nbytes))
             ends, nbytes = (int(one.src[largest]), int(one.dst[largest])), float(one.nbytes[largest])
             key = nbytes, ends if self._per_node else (), ranks.size, hosts[ranks].tobytes() if self._per_node else b""
             if key not in self._extra:
@@ -370,7 +370,7 @@ def stack_of(model: CalibratedCostModel) -> Stack:
     return dataclasses.replace(named, **nothing, eager_limit=limit, measured="in the curves of the calibration")
 
 
-def _participants(rounds: Sequence[Round]) -> Ranks:
+def _participating_ranks(rounds: Sequence[Round]) -> Ranks:
     """Return the ranks that have messages in rounds, in order."""
     distinct = {id(one): one for one in rounds}.values()
     return np.unique(np.concatenate([ends for one in distinct for ends in (one.src, one.dst)]))
@@ -381,7 +381,7 @@ def _pattern_key(rounds: Sequence[Round]) -> bytes:
     return rounds[0].src.tobytes() + rounds[0].dst.tobytes()
 
 
-def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _Fit) -> list[Round]:
+def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
     """Return rounds with a share of their bytes and software before each; the same round stays one object."""
     made: dict[int, Round] = {}
     for one in rounds:

@@ -55,7 +55,7 @@ SPECIFIED_COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "r
 """Collectives that are predicted."""
 
 
-class _Protocol(NamedTuple):
+class _NcclProtocol(NamedTuple):
     """A protocol of NCCL: share of the bandwidth that it leaves, base latency, and latency of a step by link [s]."""
 
     share: float
@@ -67,9 +67,9 @@ class _Protocol(NamedTuple):
 # Constants of NCCL's tuning model, those of ring and tree put together where they are alike.
 _LL_INSIDE = {"nvlink": 0.6e-6, "pcie": 1.0e-6}
 _PROTOCOLS = {
-    "ll": _Protocol(0.5, 6.7e-6, _LL_INSIDE | {"net": 2.7e-6}, _LL_INSIDE | {"net": 5.0e-6}),
-    "ll128": _Protocol(0.92, 14e-6, {"nvlink": 1.9e-6, "net": 4.0e-6}, {"nvlink": 1.25e-6, "net": 8.5e-6}),
-    "simple": _Protocol(
+    "ll": _NcclProtocol(0.5, 6.7e-6, _LL_INSIDE | {"net": 2.7e-6}, _LL_INSIDE | {"net": 5.0e-6}),
+    "ll128": _NcclProtocol(0.92, 14e-6, {"nvlink": 1.9e-6, "net": 4.0e-6}, {"nvlink": 1.25e-6, "net": 8.5e-6}),
+    "simple": _NcclProtocol(
         1.0, 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "net": 14e-6}, {"nvlink": 4.0e-6, "pcie": 4.0e-6, "net": 14e-6}
     ),
 }
@@ -217,7 +217,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
     per_node, inner = setting.ranks / nodes, platform.inner_rate()
     outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
     link, far = _link_kind(platform), _extra_latency(platform)
-    protocols = _protocols(platform, setting, nodes)
+    protocols = _possible_protocols(platform, setting, nodes)
     # Of an all-gather or reduce-scatter NCCL's tuning model has one step between nodes less.
     between = ring.outer if trees else min(ring.outer, nodes - 1)
     within, moved = ring.inner + ring.outer - between, ring.inner_bytes + ring.outer_bytes
@@ -253,7 +253,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
     return ways
 
 
-def _protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_Protocol, float]]:
+def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_NcclProtocol, float]]:
     """Return the protocols that NCCL may use, each with its maximum bandwidth [byte/s]; a pinned one alone."""
     most = {"ll": GENERATIONS[platform.generation].ll if nodes == 1 else _LL_BETWEEN[0 if nodes == 2 else 1]}
     reaches = nodes == 1 or (platform.outer is not None and platform.outer.ordered)

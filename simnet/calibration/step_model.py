@@ -144,7 +144,7 @@ class StepModel:
         names = [
             f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
             for number, one in enumerate(ways)
-            for protocol in _protocols(one, self.nccl, setting.protocol)
+            for protocol in _allowed_protocols(one, self.nccl, setting.protocol)
         ]
         return dict(zip(names, times.T, strict=True))
 
@@ -232,7 +232,7 @@ def has_switch_reduction(curves: Sequence[Curve]) -> bool:
     return False
 
 
-def _protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
+def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
     """Return the protocols of an algorithm: the pinned one where it has it, else all that it has."""
     if not nccl:
         return "LL", "Simple"
@@ -247,7 +247,7 @@ def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
     """Return the counts of each way by term, (ways, terms), and the parameters of each term, (ways, terms, all)."""
     counts, powers = [], []
     for one in ways:
-        for protocol in _protocols(one, nccl, pinned):
+        for protocol in _allowed_protocols(one, nccl, pinned):
             counts.append([1.0, one.inner, one.outer, one.inner_bytes, one.outer_bytes, one.reduced, one.peers])
             powers.append(_term_powers(one.kind, protocol))
     return np.array(counts), np.array(powers)

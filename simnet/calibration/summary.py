@@ -178,7 +178,7 @@ def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.Data
     if source in shipped:
         found = measured.load_dataset(source)
         return found.rows, tuple(str(one) for one in found.problems)
-    if Path(source).name == source and not Path(source).suffix and not _exists(source):
+    if Path(source).name == source and not Path(source).suffix and not _file_exists(source):
         named = f"{source[:60]!r}; {suggest_names(source, shipped)}"
         raise InputError(f"there is no such file, and no shipped measurements {named}")
     found = read_logs(source, facts if isinstance(facts, LogFacts) else constant_facts(facts))
@@ -275,7 +275,7 @@ def calibrate_logs(
     return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, logged, repetitions)
 
 
-def _exists(path: str) -> bool:
+def _file_exists(path: str) -> bool:
     try:
         return Path(path).exists()
     except OSError:

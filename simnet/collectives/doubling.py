@@ -39,7 +39,7 @@ from simnet.schedule import Call, Round, Schedule
 def all_reduce(n_ranks: int) -> Program:
     """All-reduce of one chunk: partners exchange and reduce the whole vector, at distance 1, 2, 4, ..."""
     P = check_int(n_ranks, "n_ranks", 1)
-    stay, leave = _fold(P)
+    stay, leave = _fold_ranks(P)
     q = np.arange(len(stay))
     steps = [Step(leave, leave - 1, reduce=True, phase="fold")]
     steps += [Step(stay, stay[q ^ d], reduce=True, phase="recursive doubling") for d in _powers_below(len(stay))]
@@ -50,7 +50,7 @@ def all_reduce(n_ranks: int) -> Program:
 def rabenseifner(n_ranks: int) -> Program:
     """All-reduce of 2^floor(log2 P) chunks: reduce-scatter by recursive halving, all-gather by recursive doubling."""
     P = check_int(n_ranks, "n_ranks", 1)
-    stay, leave = _fold(P)
+    stay, leave = _fold_ranks(P)
     Q = len(stay)
     q = np.arange(Q)
     steps = [Step(leave, leave - 1, count=Q, reduce=True, phase="fold")]
@@ -66,7 +66,7 @@ def rabenseifner(n_ranks: int) -> Program:
 def all_gather(n_ranks: int) -> Program:
     """All-gather of P chunks: partners at distance 1, 2, 4, ... exchange all they have; rank r contributes chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
-    stay, leave = _fold(P)
+    stay, leave = _fold_ranks(P)
     q = np.arange(len(stay))
     # Neighbours fold into neighbours, so that what an aligned group of d ranks holds is one range of chunks.
     start = np.append(stay, P)
@@ -102,7 +102,7 @@ def halving(n_ranks: int) -> Program:
     return Program(n_ranks, n_ranks, back, "reduce_scatter", "recursive_halving")
 
 
-def _fold(P: int) -> tuple[Ranks, Ranks]:
+def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
     """Ranks that take part, a power of two of them, and ranks that hand their data to the rank before and leave."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)

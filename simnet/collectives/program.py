@@ -263,7 +263,7 @@ class Program:
             columns = (one.tolist() for one in (step.src, step.dst, first, step.count, step.reduce))
             arrivals = []
             for src, dst, start, count, reduce in zip(*columns, strict=True):
-                places = _elements(cuts, start, count)
+                places = _chunk_elements(cuts, start, count)
                 arrivals += [(dst, place, held[src][place].copy(), reduce) for place in places]
                 if observe is not None:
                     observe(index, src, dst, sum(held[src][place].nbytes for place in places))
@@ -278,7 +278,7 @@ class Program:
                 yield step, (step.first + repetition * step.stride) % self.n_chunks
 
 
-def _elements(cuts: NDArray[np.int64], first: int, count: int) -> list[slice]:
+def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[slice]:
     """Elements of `count` chunks from `first` on: one slice, or two where the range passes the end."""
     last, n_chunks = first + count, len(cuts) - 1
     if last <= n_chunks:

@@ -101,7 +101,7 @@ class Collective:
         """
         if not self.ranks.among(n_ranks):
             raise ValueError(f"{self.name} needs a number of ranks among {self.ranks.words}, got {n_ranks}")
-        return _schedule(self.function, n_ranks, nbytes, **options)
+        return _schedule_from(self.function, n_ranks, nbytes, **options)
 
     def schedule_of_vector(self, n_ranks: int, nbytes: float, **options: Any) -> Schedule:
         """Return its messages for a vector of so many bytes [byte], of which a rank has a part or all.
@@ -133,7 +133,7 @@ class Collective:
         """
         if self.varying is None:
             raise ValueError(f"{self.name} takes contributions of one size only")
-        return _schedule(self.varying, sizes)
+        return _schedule_from(self.varying, sizes)
 
     @property
     def options(self) -> dict[str, Parameter]:
@@ -184,7 +184,7 @@ def collective(operation: Operation, algorithm: str, **entry: Any) -> Callable[[
     return mark
 
 
-def _schedule(by: Callable[..., Schedule], *arguments: Any, **options: Any) -> Schedule:
+def _schedule_from(by: Callable[..., Schedule], *arguments: Any, **options: Any) -> Schedule:
     if isinstance(made := by(*arguments, **options), Schedule):
         return made
     raise plugins.return_error(by, made, "a Schedule")
@@ -211,16 +211,16 @@ def built_in() -> tuple[Collective, ...]:
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
-def _registered(name: str) -> Collective | None:
+def _plugin_collective(name: str) -> Collective | None:
     """Return a collective of another package; what comes with simnet keeps its names."""
-    one = plugins.load_plugin("collectives", name, _marked)
+    one = plugins.load_plugin("collectives", name, _marked_builder)
     taken = (one is None) or any(
         one.name == own.name or (one.operation, one.algorithm) == (own.operation, own.algorithm) for own in built_in()
     )
     return None if taken else one
 
 
-def _marked(function: object) -> Collective:
+def _marked_builder(function: object) -> Collective:
     if (found := entry_of(function)) is None:
         raise PluginError("it is not marked by `collective`")
     return found
@@ -231,7 +231,7 @@ def every(operation: Operation | None = None) -> list[Collective]:
 
     A warning tells which of other packages cannot be used.
     """
-    of_others = plugins.usable_plugins("collectives", _registered).values()
+    of_others = plugins.usable_plugins("collectives", _plugin_collective).values()
     return [one for one in (*built_in(), *of_others) if operation in (None, one.operation)]
 
 
@@ -248,7 +248,7 @@ def named(name: str) -> Collective:
     >>> named("allgather_bruck").nccl
     'PAT'
     """
-    found = _first(lambda one: one.name == name)
+    found = _first_wanted(lambda one: one.name == name)
     if found is None:
         raise missing("collective", name, [one.name for one in every()])
     return found
@@ -262,7 +262,7 @@ def known(operation: str, algorithm: str) -> Collective | None:
     >>> known("all_reduce", "rabenseifner").name, known("all_reduce", "magic")
     ('allreduce_rabenseifner', None)
     """
-    return _first(lambda one: (one.operation, one.algorithm) == (operation, algorithm))
+    return _first_wanted(lambda one: (one.operation, one.algorithm) == (operation, algorithm))
 
 
 def find(operation: Operation, algorithm: str) -> Collective:
@@ -294,7 +294,7 @@ def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
     for registered in plugins.plugin_names("collectives"):
         if str(name) == registered or str(name).endswith(f"_{registered}"):
             try:
-                _registered(registered)
+                _plugin_collective(registered)
             except PluginError as error:
                 return error
     return ValueError(
@@ -327,7 +327,7 @@ def algorithm_in_logs(name: str) -> str:
     return next((one.algorithm for one in built_in() if name in one.mpi), name)
 
 
-def _first(wanted: Callable[[Collective], bool]) -> Collective | None:
+def _first_wanted(wanted: Callable[[Collective], bool]) -> Collective | None:
     """Return the first that is wanted; packages of others are only looked through if it is none of simnet's."""
     found = next(filter(wanted, built_in()), None)
-    return found or next(filter(wanted, plugins.usable_plugins("collectives", _registered).values()), None)
+    return found or next(filter(wanted, plugins.usable_plugins("collectives", _plugin_collective).values()), None)

@@ -50,8 +50,10 @@ def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments
         Chunks that follow each other.
     """
     P = check_int(n_ranks, "n_ranks", 1)
-    down, _ = _down(P, arity)
-    return Program(P, segments, _pipeline(_rooted(down, root, P), segments), "broadcast", _named(arity, segments))
+    down, _ = _tree_edges(P, arity)
+    return Program(
+        P, segments, _pipeline_rounds(_edges_at_root(down, root, P), segments), "broadcast", _tree_name(arity, segments)
+    )
 
 
 def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
@@ -63,9 +65,9 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
         As of `broadcast`.
     """
     P = check_int(n_ranks, "n_ranks", 1)
-    down, depth = _down(P, arity)
-    up = _rooted(_up(down, depth), root, P)
-    return Program(P, segments, _pipeline(up, segments), "reduce", _named(arity, segments))
+    down, depth = _tree_edges(P, arity)
+    up = _edges_at_root(_reverse_edges(down, depth), root, P)
+    return Program(P, segments, _pipeline_rounds(up, segments), "reduce", _tree_name(arity, segments))
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> Program:
@@ -77,17 +79,17 @@ def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> 
         As of `broadcast`.
     """
     P = check_int(n_ranks, "n_ranks", 1)
-    down, depth = _down(P, arity)
-    up, down = _up(down, depth), down._replace(at=down.at + depth)
+    down, depth = _tree_edges(P, arity)
+    up, down = _reverse_edges(down, depth), down._replace(at=down.at + depth)
     both = Edges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
-    return Program(P, segments, _pipeline(both, segments), "all_reduce", "tree")
+    return Program(P, segments, _pipeline_rounds(both, segments), "all_reduce", "tree")
 
 
-def _named(arity: int | None, segments: int) -> str:
+def _tree_name(arity: int | None, segments: int) -> str:
     return "binomial" if arity is None and segments == 1 else "tree"
 
 
-def _down(P: int, arity: int | None) -> tuple[Edges, int]:
+def _tree_edges(P: int, arity: int | None) -> tuple[Edges, int]:
     """Edges from parent to child of a tree rooted at rank 0, and the rounds a broadcast of one segment takes."""
     child = np.arange(1, P)
     if arity is None:
@@ -106,16 +108,16 @@ def _down(P: int, arity: int | None) -> tuple[Edges, int]:
     return Edges(parent, child, at, np.zeros(P - 1, np.bool_)), depth
 
 
-def _up(down: Edges, depth: int) -> Edges:
+def _reverse_edges(down: Edges, depth: int) -> Edges:
     return Edges(down.dst, down.src, depth - 1 - down.at, np.ones_like(down.reduce))
 
 
-def _rooted(edges: Edges, root: int, P: int) -> Edges:
+def _edges_at_root(edges: Edges, root: int, P: int) -> Edges:
     check_int(root, "root", 0, P - 1)
     return edges._replace(src=(edges.src + root) % P, dst=(edges.dst + root) % P)
 
 
-def _pipeline(edges: Edges, segments: int) -> list[Step]:
+def _pipeline_rounds(edges: Edges, segments: int) -> list[Step]:
     """In round t, every edge that segment 0 crossed at most `segments` rounds ago carries segment t - at."""
     check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")

@@ -83,12 +83,12 @@ def calibrate(
     options.only("--topology", measurements.topology is not None, {"--set": measurements.set_})
     refuse_existing([out], force)
     if platform is None:
-        text, figures, sentences = _fitted(measurements, coverage)
+        text, figures, sentences = _fit_measurements(measurements, coverage)
     else:
         names = {"logs": "LOG", "in_place": "--in-place"}
         given = {names.get(name, f"--{name.strip('_')}"): value for name, value in asdict(measurements).items()}
         options.only("measurements, which --platform does without", False, given)
-        text, figures, sentences = _specified(platform, coverage)
+        text, figures, sentences = _specify_platform(platform, coverage)
     write_new({out: text}, force)
     if json_:
         typer.echo(json.dumps(figures, indent=2))
@@ -97,7 +97,7 @@ def calibrate(
         terminal.say(line)
 
 
-def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
+def _fit_measurements(measurements: Measurements, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
     """Return the file that is fitted to measurements, its figures and what they say."""
     from simnet.calibration import summary
     from simnet.calibration.readers.facts import parse_facts
@@ -115,7 +115,7 @@ def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str,
     return made.yaml, made.figures(), made.sentences()
 
 
-def _specified(platform: str, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
+def _specify_platform(platform: str, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
     """Return the file that follows from a specification alone, its figures and what they say."""
     from simnet.calibration import cost_model_yaml, specification, specified_cost_model
     from simnet.calibration.platform import load_platform

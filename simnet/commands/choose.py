@@ -179,21 +179,21 @@ def choose(
     decision = answer.map_ is None and answer.export is None
     request = ChooseRequest(scenario, **vars(job), **vars(links), **vars(method))
     if decision:
-        _show(_answered(request), answer.json_)
+        _print_answer(_answer_with_progress(request), answer.json_)
         return
     refuse_ignored(request, decision=False, table=answer.export is not None)
     problem = problem_of(request, over=method.simulate and answer.map_ is not None)
     if answer.map_ is not None:
         _refuse_sampled(problem, method, "--map")
-        _map(problem, answer, simulated=method.simulate and scenario is None)
+        _write_map(problem, answer, simulated=method.simulate and scenario is None)
     elif answer.export is not None:
         if answer.ratios is not None and job.density is not None:
             raise InputError("is either --density or --ratios", file="simnet choose")
         _refuse_sampled(problem, method, "--export")
-        _write_table(_table(problem, answer, answer.export, method.seed or 0), answer.export, answer.force)
+        _write_table(_write_policy_table(problem, answer, answer.export, method.seed or 0), answer.export, answer.force)
 
 
-def _answered(request: ChooseRequest) -> ChooseAnswer:
+def _answer_with_progress(request: ChooseRequest) -> ChooseAnswer:
     """Return the decision, and show how far it is meanwhile."""
     from simnet.base.processes import Pool
     from simnet.studies.choosing.answer import answer
@@ -226,7 +226,7 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--export", answer.export is not None, {"--ratios": answer.ratios, "--weights": answer.weights})
 
 
-def _show(found: ChooseAnswer, json_: bool) -> None:
+def _print_answer(found: ChooseAnswer, json_: bool) -> None:
     """Print what to take, the ranking, and what would flip it."""
     from simnet.report.tables import print_wide
 
@@ -240,7 +240,7 @@ def _show(found: ChooseAnswer, json_: bool) -> None:
         typer.echo(line)
 
 
-def _map(problem: Problem, answer: Answer, *, simulated: bool) -> None:
+def _write_map(problem: Problem, answer: Answer, *, simulated: bool) -> None:
     """Draw a map and write it."""
     from simnet.base.writing import refuse_existing, write_new
     from simnet.report.html import map_report
@@ -255,7 +255,7 @@ def _map(problem: Problem, answer: Answer, *, simulated: bool) -> None:
     wanted = options.words(answer.map_) or []
     if len(wanted) != 2:
         raise InputError(f"needs two quantities, such as latency,bandwidth, got {answer.map_!r}", file="--map")
-    ranges = _ranges(answer, wanted, "the map")
+    ranges = _axis_ranges(answer, wanted, "the map")
     cells = answer.cells or 200
     if simulated:
         for name in wanted:
@@ -280,18 +280,18 @@ def _map(problem: Problem, answer: Answer, *, simulated: bool) -> None:
     terminal.say(f"Written: {', '.join(map(str, files.values()))}")
 
 
-def _table(problem: Problem, answer: Answer, path: Path, seed: int) -> PolicyTable:
+def _write_policy_table(problem: Problem, answer: Answer, path: Path, seed: int) -> PolicyTable:
     """Make a policy table by latency and bandwidth."""
     from simnet.base.writing import refuse_existing
     from simnet.studies.choosing import maps, policy
 
     refuse_existing([path], answer.force)
-    ranges = _ranges(answer, ("latency", "bandwidth"), "a policy table")
+    ranges = _axis_ranges(answer, ("latency", "bandwidth"), "a policy table")
     if answer.weights is not None and answer.ratios is None:
         raise InputError("is only for --ratios", file="--weights")
     ends = {name: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
     densities = [options.density(word, "--ratios") for word in options.words(answer.ratios) or ()]
-    weights = _weights(answer.weights)
+    weights = _read_weights(answer.weights)
     with terminal.progress("policy table"):
         return policy.make(
             problem, ends.get("latency"), ends.get("bandwidth"),
@@ -325,7 +325,7 @@ def _say_shares(shares: Mapping[str, float], where: str) -> None:
         terminal.say(f"{label:24} {100 * share:5.1f} % of the {where}")
 
 
-def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
+def _axis_ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
     """Return the ranges of axes that are given."""
     found = options.fields(answer.range_, "--range")
     for name in found:
@@ -334,7 +334,7 @@ def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
     return found
 
 
-def _weights(text: str | None) -> ObjectiveWeights | None:
+def _read_weights(text: str | None) -> ObjectiveWeights | None:
     """Read how much each objective counts."""
     from simnet.policies.moo import ObjectiveWeights
 

@@ -93,21 +93,23 @@ def field(_: typer.Context, incomplete: str) -> list[str]:
 
     schema = json_schema()
     *above, _last = incomplete.split(".")
-    among = _below(schema, schema)
+    among = _fields_below(schema, schema)
     for part in above:
-        among = _below(schema, among.get(part, {}))
+        among = _fields_below(schema, among.get(part, {}))
     before = ".".join([*above, ""])
-    named = {f"{before}{name}": f"{before}{name}{'.' if _below(schema, one) else '='}" for name, one in among.items()}
+    named = {
+        f"{before}{name}": f"{before}{name}{'.' if _fields_below(schema, one) else '='}" for name, one in among.items()
+    }
     return sorted(word for name, word in named.items() if name.startswith(incomplete))
 
 
-def _below(schema: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_below(schema: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of what a part of a JSON schema describes, each with its own part; none if it has none."""
     if "$ref" in one:
-        return _below(schema, schema["$defs"][one["$ref"].rpartition("/")[2]])
+        return _fields_below(schema, schema["$defs"][one["$ref"].rpartition("/")[2]])
     found = dict(one.get("properties", {}))
     for another in (*one.get("anyOf", ()), *one.get("oneOf", ()), *one.get("allOf", ())):
-        found |= _below(schema, another)
+        found |= _fields_below(schema, another)
     return found
 
 

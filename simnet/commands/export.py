@@ -116,9 +116,9 @@ def export(
     largest = None if size is None else int(size)
     if to in (Export.SIMGRID, Export.NODELINK):
         assert scenario is not None
-        done = _network(to, scenario, part, out, largest, force)
+        done = _write_network(to, scenario, part, out, largest, force)
     else:
-        done = _schedule(to, scenario, collective, part, out, largest, force)
+        done = _write_schedule(to, scenario, collective, part, out, largest, force)
     terminal.say(f"Wrote {', '.join(map(str, done.paths))}: {done.what}")
     for one in done.missing:
         terminal.say(f"Not in it: {one}")
@@ -139,7 +139,9 @@ def _refuse_unused(to: Export, scenario: str | None, collective: Collective, par
     options.only("schedules", schedules, {**exchange, "--collective": name})
 
 
-def _network(to: Export, scenario: str, part: Part, out: Path | None, largest: int | None, force: bool) -> Exported:
+def _write_network(
+    to: Export, scenario: str, part: Part, out: Path | None, largest: int | None, force: bool
+) -> Exported:
     """Write the network of a scenario."""
     from simnet.scenario import load
     from simnet.studies import exporting
@@ -156,7 +158,7 @@ def _network(to: Export, scenario: str, part: Part, out: Path | None, largest: i
     )
 
 
-def _schedule(
+def _write_schedule(
     to: Export,
     scenario: str | None,
     collective: Collective,

@@ -102,7 +102,7 @@ def measure(
     seconds = options.quantity(asked.budget, "--budget", units.seconds) or 0.0
     if not 1 <= seconds <= 86400:
         raise InputError(f"must be 1 s to a day, got {asked.budget!r}", file="--budget")
-    wanted = _wanted(asked, 2.0**30 if backend is Backend.NCCL or launched.launch is not None else 64 * 2.0**20)
+    wanted = _wanted_groups(asked, 2.0**30 if backend is Backend.NCCL or launched.launch is not None else 64 * 2.0**20)
 
     def say(text: str) -> None:
         terminal.say(text, err=True)
@@ -110,7 +110,7 @@ def measure(
     if launched.launch is not None:
         own = {"--backend": backend, "--processes": processes, "--device": device, "--ranks": asked.ranks}
         options.only("ranks of simnet's own, not for --launch", False, own)
-        lines = _launched(out, launched, wanted, seconds, force, say)
+        lines = _launch_measurement(out, launched, wanted, seconds, force, say)
     else:
         options.only("--launch", False, {"--shapes": launched.shapes})
         session = Session(out, (backend or Backend.GLOO).value, wanted, seconds, device, force)
@@ -132,7 +132,7 @@ def measure(
         terminal.say(line)
 
 
-def _wanted(asked: Asked, largest: float) -> Wanted:
+def _wanted_groups(asked: Asked, largest: float) -> Wanted:
     from simnet.measure.plan import COLLECTIVES, Wanted
 
     return Wanted(
@@ -145,7 +145,7 @@ def _wanted(asked: Asked, largest: float) -> Wanted:
     )
 
 
-def _launched(
+def _launch_measurement(
     out: Path, launched: Launched, wanted: Wanted, seconds: float, force: bool, say: Callable[[str], None]
 ) -> list[str]:
     from simnet.measure.benchmarks import Benchmarks, parse_shapes, run_benchmarks

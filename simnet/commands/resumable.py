@@ -91,7 +91,7 @@ def carry_out(
             terminal.say(said, err=True)
         batch.mark_begun()
         try:
-            with _shown(list(batch.labels), batch.iterations) as progress:
+            with _shown_progress(list(batch.labels), batch.iterations) as progress:
                 for label, outcome in batch.outcomes(execution.jobs, progress, execution.workers_on):
                     if isinstance(outcome, SimnetError):
                         wrong.append(outcome)
@@ -112,11 +112,11 @@ def carry_out(
     # Only what was asked for is left to do: a closed terminal costs nothing any more.
     if done and (execution.json_ or not terminal.quiet()):
         show(written)
-    _end(wrong, missing if done else None, batch)
+    _end_command(wrong, missing if done else None, batch)
 
 
 @contextmanager
-def _shown(labels: Sequence[str], iterations: int) -> Iterator[Progress]:
+def _shown_progress(labels: Sequence[str], iterations: int) -> Iterator[Progress]:
     """Show how many iterations of all runs are done, and how long the rest will take."""
     done = dict.fromkeys(labels, 0)
     total = iterations * len(done)
@@ -130,7 +130,7 @@ def _shown(labels: Sequence[str], iterations: int) -> Iterator[Progress]:
         yield progress
 
 
-def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch) -> None:
+def _end_command(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch) -> None:
     """End a command after what went wrong, if something did; `missing` is None if nothing was done before it."""
     if not wrong:
         return

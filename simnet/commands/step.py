@@ -142,7 +142,7 @@ def step(
     from simnet.studies.timing import place_of
 
     with terminal.progress("steps"):
-        found = _timed(shared, around, lambda ranks: place_of(where, ranks), steps or 1, memory)
+        found = _time_steps(shared, around, lambda ranks: place_of(where, ranks), steps or 1, memory)
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
@@ -158,7 +158,7 @@ def step(
         typer.echo(line)
 
 
-def _timed(
+def _time_steps(
     shared: Shared, around: Around, place: Callable[[int], Place], steps: int, memory: str | None
 ) -> Step | TracedSteps:
     """Return the steps of a model, or of traces."""

@@ -80,19 +80,19 @@ def sweep(
     place = place_of(out, usual, asked, force=force)
 
     def check(pool: Pool) -> Checks:
-        with _progress(len(planned.cells), "cells checked") as progress:
+        with _cell_progress(len(planned.cells), "cells checked") as progress:
             return work.check(planned, place, pool, progress)
 
     with Pool(jobs or os.cpu_count() or 1) as pool:
         if dry_run:
-            _list(planned, check(pool), place)
+            _list_cells(planned, check(pool), place)
             return
         with terminal.no_empty_folders(place, work.CELLS), work.lock_sweep(place):
             checks = check(pool)
             work.refuse_all(planned, checks)
             todo = work.Work(planned, checks, place, again=force)
             say_where(out, usual, place)
-            _tell(todo)
+            _announce_cells(todo)
             _carry_out(todo, pool, scheduler, json_)
 
 
@@ -103,7 +103,7 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, json_: bool) -> No
     failure: BaseException | None = None
     todo.mark("at work, or killed")
     try:
-        with _progress(len(todo.waiting), "cells") as progress:
+        with _cell_progress(len(todo.waiting), "cells") as progress:
             todo.run(pool, scheduler, progress)
     except (KeyboardInterrupt, Exception) as error:
         failure = error
@@ -112,11 +112,11 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, json_: bool) -> No
         with terminal.sheltered():
             written = todo.write(said)
             if json_ or not terminal.quiet():
-                _show(written, todo.planned, todo.place, json_)
+                _print_table(written, todo.planned, todo.place, json_)
     else:
         todo.mark("")
     if failure is None:
-        _report(todo)
+        _report_missing(todo)
         return
     if todo.results:
         typer.echo(f"{said}: {todo.missing} cells not done, as the file {INCOMPLETE} says", err=True)
@@ -127,7 +127,7 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, json_: bool) -> No
     raise failure
 
 
-def _list(planned: Plan, checks: Checks, place: Path) -> None:
+def _list_cells(planned: Plan, checks: Checks, place: Path) -> None:
     """List the cells."""
     from simnet.studies.sweeping import work
 
@@ -141,7 +141,7 @@ def _list(planned: Plan, checks: Checks, place: Path) -> None:
     work.refuse_all(planned, checks)
 
 
-def _tell(todo: Work) -> None:
+def _announce_cells(todo: Work) -> None:
     """Say before the first cell runs what there is and what is refused."""
     total = len(todo.planned.cells)
     if todo.there:
@@ -150,7 +150,7 @@ def _tell(todo: Work) -> None:
         terminal.say(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
 
 
-def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
+def _print_table(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
     from simnet.report.tables import print_fitting, records
     from simnet.studies.sweeping.drawing import MEASURES, SPARE, headline, notes, sweep_table
 
@@ -166,7 +166,7 @@ def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> Non
     typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")
 
 
-def _report(todo: Work) -> None:
+def _report_missing(todo: Work) -> None:
     """Say which cells have no result and why, and end with 1 if there are some."""
     said = [
         f"cell {cell.number} ({cell}){', ' + row['policy'] if row['policy'] else ''}: {row['status']}: {row['message']}"
@@ -184,7 +184,7 @@ def _report(todo: Work) -> None:
 
 
 @contextmanager
-def _progress(total: int, what: str) -> Iterator[Progress]:
+def _cell_progress(total: int, what: str) -> Iterator[Progress]:
     """Show how many cells are done, those in progress in part, and how long the rest will take."""
     begun: dict[int, float] = {}
     done = 0

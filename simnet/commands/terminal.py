@@ -68,7 +68,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        for name, function in _names(_registered()).items():
+        for name, function in _command_names(_plugin_commands()).items():
             self.commands.setdefault(name, TyperCommand(name, help=inspect.getdoc(function)))
         return super().list_commands(ctx)
 
@@ -105,16 +105,16 @@ class Commands(TyperGroup):
             function, example = self.own[name]
             app = typer.Typer(add_completion=False, context_settings=ctx.command.context_settings)
             app.command(name, epilog=f"Example: simnet {name} {example}")(explained(function))
-            return name, _readable(typer.main.get_command(app), self._others(name), rest), rest
+            return name, _readable_help(typer.main.get_command(app), self._others(name), rest), rest
         if not ctx.resilient_parsing:
             self._tell_group(args)
         # Not before the options have been read: one of them refuses what others register.
-        app = _registered()
-        names = _names(app)
+        app = _plugin_commands()
+        names = _command_names(app)
         for name, rest in ((words, args[2:]), (args[0], args[1:])):
             if name in names:
                 others = [one for one in names if one.startswith(f"{name} ")]
-                return name, _readable(typer.main.get_group(app).commands[name], others, rest), rest
+                return name, _readable_help(typer.main.get_group(app).commands[name], others, rest), rest
         known = [*self.own, *names]
         if ctx.resilient_parsing:
             ctx.meta[_TYPED] = args
@@ -140,14 +140,14 @@ class Commands(TyperGroup):
         raise typer.Exit(0 if args[1:] else 2)
 
 
-def _registered() -> typer.Typer:
+def _plugin_commands() -> typer.Typer:
     """Return an application of the commands that packages register."""
     app = typer.Typer()
     plugins.usable_plugins("commands", lambda name: plugins.load_plugin("commands", name, lambda add: add(app)))
     return app
 
 
-def _names(app: typer.Typer) -> dict[str, Callable[..., Any] | None]:
+def _command_names(app: typer.Typer) -> dict[str, Callable[..., Any] | None]:
     """Return the commands of an application by name, without a look at their options as far as there are no groups."""
     if app.registered_groups:
         return {name: command.callback for name, command in typer.main.get_group(app).commands.items()}
@@ -158,7 +158,7 @@ def _names(app: typer.Typer) -> dict[str, Callable[..., Any] | None]:
     return found
 
 
-def _readable(command: Any, others: list[str], rest: list[str]) -> Any:
+def _readable_help(command: Any, others: list[str], rest: list[str]) -> Any:
     """Return a command whose help names those that begin alike, and shows as they are brackets that would be markup."""
     if others:
         command.help += f"\n\nBeside it: {', '.join(f'simnet {one}' for one in others)}."
@@ -176,7 +176,7 @@ def _usage_told() -> Iterator[None]:
     try:
         yield
     except _UsageError as error:
-        typer.echo(f"error: {printable(_said(error))}", err=True)
+        typer.echo(f"error: {printable(_usage_error(error))}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -227,7 +227,7 @@ def _end_by_broken_pipe() -> NoReturn:
     raise typer.Exit(1)
 
 
-def _said(error: Any) -> str:
+def _usage_error(error: Any) -> str:
     """Return what is wrong with the words of a command."""
     parameter = getattr(error, "param", None)
     message: str = error.format_message()
@@ -260,7 +260,7 @@ def explained(command: Callable[P, R]) -> Callable[..., R]:
     @functools.wraps(command)
     def explained(*, quiet: bool = False, verbose: bool = False, **options: Any) -> R:
         try:
-            with _voice(quiet, verbose), plugins.name_authors():
+            with _set_verbosity(quiet, verbose), plugins.name_authors():
                 return flat(**options)
         except SimnetError as error:
             if verbose:
@@ -279,7 +279,7 @@ def explained(command: Callable[P, R]) -> Callable[..., R]:
 
 
 @contextmanager
-def _voice(quiet: bool, verbose: bool) -> Iterator[None]:
+def _set_verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
     """Let a command say less, or say what it runs on and what it took."""
     if quiet and verbose:
         raise InputError("is either --quiet or --verbose", file="--quiet")
@@ -293,12 +293,12 @@ def _voice(quiet: bool, verbose: bool) -> Iterator[None]:
     finally:
         _quiet.reset(token)
         if verbose:
-            typer.echo(_taken(time.perf_counter() - begun), err=True)
+            typer.echo(_resources_used(time.perf_counter() - begun), err=True)
             if kept is None:
                 del os.environ[plugins.TRACEBACK]
 
 
-def _taken(seconds: float) -> str:
+def _resources_used(seconds: float) -> str:
     """Return what a command took, with the processes that it started as far as they have ended."""
     said, used = f"took {seconds:.2f} s", os.times()
     said += f", {used.user + used.system + used.children_user + used.children_system:.2f} CPU s since the start"

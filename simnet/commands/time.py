@@ -110,7 +110,7 @@ def time_(
     _refuse_unused(source, collective)
     where = NamedNetwork(**vars(target))
     where.refuse_unused()
-    schedule = _schedule(source, collective)
+    schedule = _read_schedule(source, collective)
     # What is wrong with a file is told before all that reads networks is loaded.
     from simnet.studies import timing
 
@@ -141,7 +141,7 @@ def _refuse_unused(source: Source, collective: Collective) -> None:
     options.only("a file", source.file is not None, of_file)
 
 
-def _schedule(source: Source, collective: Collective) -> Schedule:
+def _read_schedule(source: Source, collective: Collective) -> Schedule:
     """Read the schedule, or make that of the collective."""
     from simnet.interchange import read_schedule
 

@@ -63,8 +63,8 @@ def info(
     from simnet.report.traces import description_plot
     from simnet.traces import comparing
 
-    densities = _densities(density)
-    source = _recorded(trace, scale, seed)
+    densities = _read_densities(density)
+    source = _open_trace(trace, scale, seed)
     options.figure(figure, force)
     with terminal.progress("steps"):
         found = comparing.describe_trace(source, densities)
@@ -80,23 +80,23 @@ def info(
     if found["entries"] != found["parameters"]:
         typer.echo(f"figures are of {found['entries']:,} of the entries")
     typer.echo(
-        f"tail index {_number(found['tail_index'])} (Hill's estimate from the largest {100 * found['tail_share']:g} % "
+        f"tail index {_number_text(found['tail_index'])} (Hill's estimate from the largest {100 * found['tail_share']:g} % "
         "of the magnitudes of each worker; smaller is heavier)"
     )
     columns = ("density", "gain", "build-up", "overlap of workers", "next step", "recorded steps", "first and last")
     keys = ("gain", "build_up", "overlap_workers", "overlap_next", "overlap_time", "overlap_first_last")
-    _show(
+    _print_table(
         "what top-k selects, means over steps; overlap as share of k",
         columns,
-        [[f"{one['density']:g}", *(_number(one[key]) for key in keys)] for one in found["densities"]],
+        [[f"{one['density']:g}", *(_number_text(one[key]) for key in keys)] for one in found["densities"]],
     )
-    _show(
+    _print_table(
         "layers",
         ("layer", "shape", "entries", "rms", "of the squared norm", "zeros", "tail index"),
         [
             [
                 one["name"], "x".join(map(str, one["shape"])), f"{one['entries']:,}", f"{one['rms']:.3g}",
-                f"{100 * one['share']:.1f} %", f"{100 * one['zeros']:.1f} %", _number(one["tail_index"]),
+                f"{100 * one['share']:.1f} %", f"{100 * one['zeros']:.1f} %", _number_text(one["tail_index"]),
             ]
             for one in found["layers"]
         ],
@@ -137,10 +137,10 @@ def synth(
     if len(steps) > 100_000:
         raise InputError(f"gives {len(steps):,} steps, more than 100,000; take a larger one", file="--every")
     size = options.parameters(parameters)
-    with _usable("simnet trace synth"):
+    with _refused_values("simnet trace synth"):
         shapes = [Layer("weight", (1, size))] if size else list(models.load_model(str(model)).layers)
         entries = sum(max(1, round(layer.size / scale)) for layer in shapes)
-        _affordable(workers, entries)
+        _check_memory(workers, entries)
         source = synthetic(
             [(layer.name, layer.shape) for layer in shapes], workers,
             like=like, iterations=iterations, scale=scale, seed=seed,
@@ -172,12 +172,12 @@ def fit(
 
     if out.suffix != ".json":
         raise InputError(f"must end with .json, got {out.name!r}", file="--out")
-    densities = _densities(density)
-    source = _recorded(trace, scale, seed, all_steps=True)
+    densities = _read_densities(density)
+    source = _open_trace(trace, scale, seed, all_steps=True)
     options.figure(figure, force)
     with stage_files([out], force) as folder:
         with terminal.progress("fit"):
-            with _usable(trace), progress_stage(0.8):
+            with _refused_values(trace), progress_stage(0.8):
                 parameters = fitted(source)
             found = comparing.compare_with_synthetic(source, parameters, densities, seed=seed)
         if figure is not None:
@@ -192,12 +192,16 @@ def fit(
         "overlap_time": "overlap over time", "threshold": "threshold", "threshold_drift": "threshold drift",
     }  # fmt: skip
     rows = [
-        [f"{one['density']:g}", label, *(_number(one[key][side]) for side in ("real", "synthetic", "ratio", "error"))]
+        [
+            f"{one['density']:g}",
+            label,
+            *(_number_text(one[key][side]) for side in ("real", "synthetic", "ratio", "error")),
+        ]
         for one in found["densities"]
         for key, label in names.items()
     ]
     columns = ("density", "figure", "recorded", "synthetic", "ratio", "±")
-    _show("recorded and synthetic, means over steps", columns, rows)
+    _print_table("recorded and synthetic, means over steps", columns, rows)
     few = [one for one in found["densities"] if one["selected"] < comparing.FEW]
     if few:
         said = ", ".join(f"{one['selected']} at {one['density']:g}" for one in few)
@@ -237,15 +241,15 @@ def convert(
     if trace.endswith(".npz"):
         whole, kinds = converting.ReadArchive(Path(trace)), ["F32"]
     else:
-        source = _recorded(trace)
+        source = _open_trace(trace)
         whole, kinds = source, source.dtypes()
     kept = {"F16": Dtype.FP16, "BF16": Dtype.BF16}.get(kinds[0], Dtype.FP32) if len(kinds) == 1 else Dtype.FP32
     if dtype is None and archive and kept is Dtype.BF16:
         kept = Dtype.FP32
     part = converting.part_of(
         whole,
-        steps=_numbers(steps, "--steps", [point.step for point in whole.info.points]),
-        workers=_numbers(workers, "--workers", range(whole.info.workers)),
+        steps=_read_indices(steps, "--steps", [point.step for point in whole.info.points]),
+        workers=_read_indices(workers, "--workers", range(whole.info.workers)),
         entries=entries,
         seed=seed,
     )
@@ -258,21 +262,21 @@ def convert(
     terminal.say(f"Written: {out}: {len(part.info.points)} steps, {part.info.workers} workers, {(dtype or kept).value}")
 
 
-def _recorded(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
+def _open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
     """Return a trace, of which a step, or all of them, fits memory with what is computed of it."""
     from simnet import traces
     from simnet.traces import converting
 
     # A folder in the working directory is meant where no trace has that name.
     given = Path(trace) if trace not in traces.trace_names() and Path(trace).is_dir() else trace
-    with _usable(trace):
+    with _refused_values(trace):
         source = traces.recorded(given, scale=scale, seed=seed)
     times = 4.0 * (len(source.info.points) if all_steps else 2)
     converting.in_memory(source.info, source.parameters, times)
     return source
 
 
-def _affordable(workers: int, entries: int) -> None:
+def _check_memory(workers: int, entries: int) -> None:
     from simnet.traces.converting import LARGEST
 
     needed = 4 * entries * (workers + 4)
@@ -285,7 +289,7 @@ def _affordable(workers: int, entries: int) -> None:
 
 
 @contextmanager
-def _usable(what: str) -> Iterator[None]:
+def _refused_values(what: str) -> Iterator[None]:
     """Turn refusals of values into errors for people."""
     try:
         yield
@@ -293,13 +297,13 @@ def _usable(what: str) -> Iterator[None]:
         raise InputError(str(error), file=what) from None
 
 
-def _densities(text: str | None) -> list[float]:
+def _read_densities(text: str | None) -> list[float]:
     from simnet.traces.comparing import DENSITIES
 
     return list(DENSITIES) if text is None else sorted({options.density(word) for word in text.split(",")})
 
 
-def _numbers(text: str | None, option: str, there: Sequence[int]) -> list[int] | None:
+def _read_indices(text: str | None, option: str, there: Sequence[int]) -> list[int] | None:
     """Read whole numbers and ranges, of which those that are there are meant."""
     if text is None:
         return None
@@ -320,11 +324,11 @@ def _numbers(text: str | None, option: str, there: Sequence[int]) -> list[int] |
     return found
 
 
-def _number(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from simnet.report.tables import show_listing
 
     show_listing(title, columns, rows)

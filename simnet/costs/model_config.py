@@ -20,12 +20,12 @@ MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
 
 def read_shape(path: str | Path) -> TransformerShape:
     """Return the sizes in a ``config.json``; raise InputError for an unknown kind of model or a wrong field."""
-    return _parsed(read_text(Path(path), MAX_BYTES), str(path))
+    return _parse_json(read_text(Path(path), MAX_BYTES), str(path))
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str, file: str) -> TransformerShape:
-    fields = _Fields(load_yaml_mapping(text, file, "a config.json of transformers"), file)
+def _parse_json(text: str, file: str) -> TransformerShape:
+    fields = _ConfigFields(load_yaml_mapping(text, file, "a config.json of transformers"), file)
     kind = fields.given.get("model_type")
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
@@ -36,7 +36,7 @@ def _parsed(text: str, file: str) -> TransformerShape:
     return MODEL_KINDS[kind](fields)
 
 
-class _Fields:
+class _ConfigFields:
     """Fields of a file, each checked where it is used."""
 
     def __init__(self, read: YamlDocument, file: str) -> None:
@@ -69,21 +69,21 @@ class _Fields:
         return self.count("head_dim", width // heads)
 
 
-def _bert(fields: _Fields) -> TransformerShape:
+def _bert_model(fields: _ConfigFields) -> TransformerShape:
     width, layers = fields.count("hidden_size"), fields.count("num_hidden_layers", most=MOST_LAYERS)
     inside, rows = fields.count("intermediate_size"), fields.count("vocab_size")
     places, types = fields.count("max_position_embeddings"), fields.count("type_vocab_size")
     return TransformerShape("bert", layers, width, inside, rows, places, types)
 
 
-def _gpt2(fields: _Fields) -> TransformerShape:
+def _gpt2_model(fields: _ConfigFields) -> TransformerShape:
     width, layers = fields.count("n_embd"), fields.count("n_layer", most=MOST_LAYERS)
     inside, rows, places = fields.count("n_inner", 4 * width), fields.count("vocab_size"), fields.count("n_positions")
     tied = fields.flag("tie_word_embeddings", default=True)
     return TransformerShape("gpt2", layers, width, inside, rows, places, tied=tied)
 
 
-def _llama(fields: _Fields) -> TransformerShape:
+def _llama_model(fields: _ConfigFields) -> TransformerShape:
     kind = str(fields.given["model_type"])
     width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
@@ -100,5 +100,11 @@ def _llama(fields: _Fields) -> TransformerShape:
     return shape._replace(queries=heads * size, keys=groups * size, biases=biases)
 
 
-MODEL_KINDS = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "mistral": _llama, "qwen2": _llama}
+MODEL_KINDS = {
+    "bert": _bert_model,
+    "gpt2": _gpt2_model,
+    "llama": _llama_model,
+    "mistral": _llama_model,
+    "qwen2": _llama_model,
+}
 """Readers of the fields of each ``model_type``; defaults are those of its class in transformers."""

@@ -215,7 +215,7 @@ def _llama3_8b() -> ModelProfile:
     return replace(profile, operations=operations)
 
 
-def _transformer(
+def _transformer_profile(
     name: str,
     tensors: Iterable[Layer],
     reference: str,
@@ -227,50 +227,56 @@ def _transformer(
     tied: tuple[str, ...] = (),
 ) -> ModelProfile:
     """Return a transformer of these sizes: tokens, blocks, width, rows of the output layer."""
-    profile = ModelProfile(name, tuple(tensors), times or _estimate(batch, *sizes), reference, tied=tied, sample=sample)
+    profile = ModelProfile(
+        name, tuple(tensors), times or _estimated_time(batch, *sizes), reference, tied=tied, sample=sample
+    )
     return replace(profile, tokens=sizes[0], operations=transformer_flops(1, *sizes))
 
 
-def _bert(name: str, layers: int, width: int, batch: int = 1, times: tuple[ComputeTime, ...] = ()) -> ModelProfile:
+def _bert_profile(
+    name: str, layers: int, width: int, batch: int = 1, times: tuple[ComputeTime, ...] = ()
+) -> ModelProfile:
     # The loss has an output layer of its own beside these tensors, of which little is computed.
     tensors = transformer_layers(TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2))
     reference, sizes = f"transformers.BertModel, {name}-uncased", (128, layers, width, 0)
-    return _transformer(name, tensors, reference, sizes, batch=batch, times=times)
+    return _transformer_profile(name, tensors, reference, sizes, batch=batch, times=times)
 
 
 def _bert_large() -> ModelProfile:
     source = "NVIDIA DeepLearningExamples, BERT-large, 128 tokens, V100 of 16 GB, FP32: 39.43 sequences/s"
-    return _bert("bert-large", 24, 1024, times=(ComputeTime(8 / 39.43, 8, source, True),))
+    return _bert_profile("bert-large", 24, 1024, times=(ComputeTime(8 / 39.43, 8, source, True),))
 
 
 def _gpt2_tensors(layers: int, width: int, positions: int) -> tuple[Layer, ...]:
     return transformer_layers(TransformerShape("gpt2", layers, width, 4 * width, 50257, positions, tied=True))
 
 
-def _gpt2(name: str, layers: int, width: int, batch: int = 1) -> ModelProfile:
+def _gpt2_profile(name: str, layers: int, width: int, batch: int = 1) -> ModelProfile:
     tensors, sizes = _gpt2_tensors(layers, width, 1024), (1024, layers, width, 50257)
-    return _transformer(name, tensors, f"transformers.GPT2Model, {name}", sizes, batch=batch, tied=("wte.weight",))
+    return _transformer_profile(
+        name, tensors, f"transformers.GPT2Model, {name}", sizes, batch=batch, tied=("wte.weight",)
+    )
 
 
-def _gpt(layers: int, width: int) -> ModelProfile:
+def _gpt_profile(layers: int, width: int) -> ModelProfile:
     tensors, sizes = _gpt2_tensors(layers, width, 2048), (512, layers, width, 50257)
     reference = "transformers.GPT2Model, in the sizes of [gpt]_"
-    return _transformer(f"gpt-{layers}x{width}", tensors, reference, sizes, tied=("wte.weight",))
+    return _transformer_profile(f"gpt-{layers}x{width}", tensors, reference, sizes, tied=("wte.weight",))
 
 
-def _llama(layers: int, width: int, inside: int) -> ModelProfile:
+def _llama_profile(layers: int, width: int, inside: int) -> ModelProfile:
     shape = TransformerShape("llama", layers, width, inside, 32000, queries=width, keys=width)
     reference, sizes = "transformers.LlamaForCausalLM, sizes of [galore]_", (256, layers, width, 32000)
-    return _transformer(f"llama-{layers}x{width}", transformer_layers(shape), reference, sizes)
+    return _transformer_profile(f"llama-{layers}x{width}", transformer_layers(shape), reference, sizes)
 
 
-def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
+def _published_times(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
     plotted = "AR-Topk paper (arXiv 2312.02493), Fig. 1a, read off the vector graphic; image size, batch not stated"
     inferred = "AR-Topk paper (arXiv 2312.02493), implied by the step times of Tables III-IV, which are not measured"
     return ComputeTime(figure_1a, batch, plotted, True, False), ComputeTime(implied, batch, inferred, False, False)
 
 
-def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime]:
+def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime]:
     """Return operations over the rate that a V100 achieved on BERT-large [nvidia]_ at about as many tokens."""
     bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
     rate = bert_large * transformer_flops(1, 128, 24, 1024)
@@ -282,7 +288,7 @@ def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int 
     return (ComputeTime(seconds, batch, how, False),)
 
 
-def _torchvision(
+def _torchvision_profile(
     name: str,
     layers: Iterable[Layer],
     times: tuple[ComputeTime, ...],
@@ -302,11 +308,11 @@ def _torchvision(
     )
 
 
-def _vgg16() -> ModelProfile:
+def _vgg16_layers() -> ModelProfile:
     source = "github.com/u39kun/deep-learning-benchmark: 83.5 ms forward and backward, 26.2 ms forward; V100, 32-bit"
     stages = (64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3
     times = (ComputeTime(83.5e-3, 16, source, True),)
-    return _torchvision("vgg16", vgg_layers(*stages), times, 15.47e9, backward_fraction=1 - 26.2 / 83.5)
+    return _torchvision_profile("vgg16", vgg_layers(*stages), times, 15.47e9, backward_fraction=1 - 26.2 / 83.5)
 
 
 def _vit_paper() -> ModelProfile:
@@ -314,33 +320,35 @@ def _vit_paper() -> ModelProfile:
     # the stand-in: right in size, and only a guess as to its layers.
     stages = (64,), (128,), (256, 256), (512, 512), (512, 512)
     reference = "torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT"
-    return _torchvision("vit-paper", vgg_layers(*stages), _published(47e-3, 47e-3, 32), 7.609e9, reference=reference)
+    return _torchvision_profile(
+        "vit-paper", vgg_layers(*stages), _published_times(47e-3, 47e-3, 32), 7.609e9, reference=reference
+    )
 
 
 def _vit_l_16() -> ModelProfile:
     reference, sizes = "torchvision.models.vit_l_16", (197, 24, 1024, 0)
-    return _transformer("vit-l-16", vit_layers(24, 1024, 16, 224), reference, sizes, batch=32, sample="image")
+    return _transformer_profile("vit-l-16", vit_layers(24, 1024, 16, 224), reference, sizes, batch=32, sample="image")
 
 
 _MODELS: dict[str, Callable[[], ModelProfile]] = {
-    "alexnet": lambda: _torchvision("alexnet", alexnet_layers(), _published(5e-3, 3.5e-3, 32), 0.714e9),
-    "bert-base": lambda: _bert("bert-base", 12, 768, batch=8),
+    "alexnet": lambda: _torchvision_profile("alexnet", alexnet_layers(), _published_times(5e-3, 3.5e-3, 32), 0.714e9),
+    "bert-base": lambda: _bert_profile("bert-base", 12, 768, batch=8),
     "bert-large": _bert_large,
-    "gpt-24x2048": lambda: _gpt(24, 2048),
-    "gpt-32x4096": lambda: _gpt(32, 4096),
-    "gpt-40x6144": lambda: _gpt(40, 6144),
-    "gpt2": lambda: _gpt2("gpt2", 12, 768, batch=4),
-    "gpt2-xl": lambda: _gpt2("gpt2-xl", 48, 1600),
-    "llama-24x2048": lambda: _llama(24, 2048, 5461),
-    "llama-8x512": lambda: _llama(8, 512, 1376),
+    "gpt-24x2048": lambda: _gpt_profile(24, 2048),
+    "gpt-32x4096": lambda: _gpt_profile(32, 4096),
+    "gpt-40x6144": lambda: _gpt_profile(40, 6144),
+    "gpt2": lambda: _gpt2_profile("gpt2", 12, 768, batch=4),
+    "gpt2-xl": lambda: _gpt2_profile("gpt2-xl", 48, 1600),
+    "llama-24x2048": lambda: _llama_profile(24, 2048, 5461),
+    "llama-8x512": lambda: _llama_profile(8, 512, 1376),
     "llama3-8b": _llama3_8b,
-    "resnet18": lambda: _torchvision(
-        "resnet18", resnet_layers((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), 1.814e9
+    "resnet18": lambda: _torchvision_profile(
+        "resnet18", resnet_layers((2, 2, 2, 2), (3, 3), 1), _published_times(15e-3, 10e-3, 32), 1.814e9
     ),
-    "resnet50": lambda: _torchvision(
-        "resnet50", resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), 4.089e9
+    "resnet50": lambda: _torchvision_profile(
+        "resnet50", resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), _published_times(28e-3, 25e-3, 64), 4.089e9
     ),
-    "vgg16": _vgg16,
+    "vgg16": _vgg16_layers,
     "vit-l-16": _vit_l_16,
     "vit-paper": _vit_paper,
 }

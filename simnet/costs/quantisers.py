@@ -47,17 +47,17 @@ def signsgd(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale
 
     One bit an entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
     """
-    return parameter_server(alpha, beta, _signs(M, scale_bytes), N)
+    return parameter_server(alpha, beta, _sign_bytes(M, scale_bytes), N)
 
 
 def signsgd_allgather(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale_bytes: ArrayLike = 4.0
 ) -> Floats:
     """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived."""
-    return allgather(alpha, beta, _signs(M, scale_bytes), N)
+    return allgather(alpha, beta, _sign_bytes(M, scale_bytes), N)
 
 
-def _signs(M: ArrayLike, scale_bytes: ArrayLike) -> Floats:
+def _sign_bytes(M: ArrayLike, scale_bytes: ArrayLike) -> Floats:
     M, scale_bytes = check_arguments(M=M, scale_bytes=scale_bytes)
     return np.ceil(M / 32) + scale_bytes
 

@@ -242,7 +242,7 @@ def spardl_bsag(
     / N, all that it has, if not given.
     """
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    d, k = _teams(N, d), c * M / VALUE_BYTES
+    d, k = _team_size(N, d), c * M / VALUE_BYTES
     crossing = selected_entries("h", h, k * d / N)
     rounds = 2 * np.ceil(np.log2(N / d)) + np.ceil(np.log2(d))
     return rounds * alpha + ENTRY_BYTES * (2 * k * (N - d) / N + crossing * (d - 1)) * beta
@@ -254,7 +254,7 @@ def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
     From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
     """
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    d, k = _teams(N, d), c * M / VALUE_BYTES
+    d, k = _team_size(N, d), c * M / VALUE_BYTES
     doublings = np.log2(d)
     if (doublings % 1 != 0).any():
         raise ValueError(f"d must be a power of two, got {np.asarray(d)[np.asarray(doublings) % 1 != 0].flat[0]:g}")
@@ -262,7 +262,7 @@ def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
     return rounds * alpha + ENTRY_BYTES * k * (2 * (N - d) + d * doublings) / N * beta
 
 
-def _teams(N: Floats, d: ArrayLike) -> Floats:
+def _team_size(N: Floats, d: ArrayLike) -> Floats:
     (teams,) = check_arguments(d=d)
     wrong = N % teams != 0
     if wrong.any():

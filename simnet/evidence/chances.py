@@ -156,15 +156,15 @@ def chances(
             if seconds <= 0 or low == high:
                 drawn[place] += seconds * by_gradients
                 continue
-            sites = picked.setdefault((number, kind), _sites(number, kind, len(known[kind].quantiles)))
+            sites = picked.setdefault((number, kind), _draw_sites(number, kind, len(known[kind].quantiles)))
             widths = seconds / low, high / seconds
             if models is None:
                 off = _shipped_factors(number, name, kind, *widths)
             else:
-                off = factors(_errors(known[kind], number, name, kind, sites), *widths)
+                off = factors(_draw_errors(known[kind], number, name, kind, sites), *widths)
             drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
-        drawn[place] *= np.exp(error * _normal(0, "sample", name))
+        drawn[place] *= np.exp(error * _stratified_normal(0, "sample", name))
         ends[:, place] *= np.exp(error * SCORE_95 * np.array([-1.0, 1.0]))
     least = drawn.min(axis=0)
     fastest = drawn == least
@@ -172,7 +172,7 @@ def chances(
         # One at a time, as a processor keeps so many numbers near.
         lost = [np.where(own, 0.0, one / least - 1) for own, one in zip(fastest, drawn, strict=True)]
     told = [determined(low, high) for low, high in ends.T.tolist()]
-    worst = [_worst(place, ends, told) for place in range(len(names))]
+    worst = [_worst_loss(place, ends, told) for place in range(len(names))]
     regret = [
         np.minimum(one, most).mean() if known else math.nan for one, most, known in zip(lost, worst, told, strict=True)
     ]
@@ -189,7 +189,7 @@ def chances(
     return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())), low, high)
 
 
-def _worst(place: int, ends: Floats, told: Sequence[bool]) -> float:
+def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
     """Return what a choice may lose, from the best end of the others to its own worst."""
     rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
     return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
@@ -200,7 +200,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
     if spread == (1.0, 1.0):
         return 1.0
     least, most = np.log(spread) / SCORE_95
-    scores = _normal(0, "gradients", name)
+    scores = _stratified_normal(0, "gradients", name)
     found: Floats = np.exp(np.where(scores < 0, -least, most) * scores)
     return found
 
@@ -240,20 +240,22 @@ def _shipped_factors(part: int, name: str, kind: str, below: float, above: float
 @lru_cache(256)
 def _shipped_errors(part: int, name: str, kind: str) -> Floats:
     model = error_models()[kind]
-    return _errors(model, part, name, kind, _sites(part, kind, len(model.quantiles)))
+    return _draw_errors(model, part, name, kind, _draw_sites(part, kind, len(model.quantiles)))
 
 
-def _errors(model: ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
+def _draw_errors(model: ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
     """Return the errors of a part of a choice in half-widths, shape (draws,), each from the site that is drawn."""
     shared = model.shared
-    scores = np.sqrt(shared) * _normal(part, "all", kind) + np.sqrt(1 - shared) * _normal(part, "own", name)
+    scores = np.sqrt(shared) * _stratified_normal(part, "all", kind) + np.sqrt(1 - shared) * _stratified_normal(
+        part, "own", name
+    )
     own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + SCORES
     at = np.clip(scores, SCORES[0], SCORES[-1]) + sites * _APART
     return np.asarray(np.interp(at, own.ravel(), model.quantiles.ravel()))
 
 
 @lru_cache(256)
-def _normal(part: int, whose: str, name: str) -> Floats:
+def _stratified_normal(part: int, whose: str, name: str) -> Floats:
     """Return normal numbers, each stratum once, shape (draws,)."""
     drawn = stream(0, "chances", part, whose, name).permutation(normal_strata())
     drawn.flags.writeable = False
@@ -261,7 +263,7 @@ def _normal(part: int, whose: str, name: str) -> Floats:
 
 
 @lru_cache(64)
-def _sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
+def _draw_sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
     """Return which of so many sites each draw is from, as often each as another but for one, shape (draws,)."""
     drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(DRAWS) % count)
     drawn.flags.writeable = False

@@ -67,7 +67,7 @@ def evidence_of(
     for (low, high), (least, most), shown in (
         (latency, LATENCY, format_seconds),
         (bandwidth, BANDWIDTH, format_bandwidth),
-        ((workers, workers), WORKERS, _workers),
+        ((workers, workers), WORKERS, _worker_range),
     ):
         if low < least * (1 - _ROUNDING):
             here.append(f"down to {shown(low)}" if low < high else shown(low))
@@ -82,7 +82,7 @@ def evidence_of(
     return Evidence("extrapolated", f"errors are of {', '.join(stacks())}, {known_links()}; here {', '.join(here)}")
 
 
-def _workers(count: float) -> str:
+def _worker_range(count: float) -> str:
     return f"{int(count)} workers"
 
 

@@ -34,7 +34,7 @@ FILE = "adviser.jsonl"
 _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
-class _Agreed(NamedTuple):
+class _AgreedDecision(NamedTuple):
     """The decision of worker 0: the number of a choice, whether to probe, and whether its time is known."""
 
     choice: int
@@ -42,7 +42,7 @@ class _Agreed(NamedTuple):
     knows: bool
 
 
-class _Probe(NamedTuple):
+class _ProbeTimes(NamedTuple):
     """Seconds of a word and its answer, of the longer message and its answer, and of the whole probe; 0 without."""
 
     word: float = 0.0
@@ -71,7 +71,7 @@ class Advising:
         self._may_probe = probes and min(self.size, len(self._entries)) > 1
         self._options = {"every": every, **options}
         self._known_costs: dict[tuple[int, ...], dict[str, ExchangeCost]] = {}
-        self._candidates = {one.label: _candidate(one) for one in self._entries}
+        self._candidates = {one.label: _gloo_candidate(one) for one in self._entries}
         densities = {one.density for one in self._entries if one.kind == "sparse"}
         if len(densities) > 1:
             raise InputError(
@@ -87,10 +87,10 @@ class Advising:
             self._file = open_log(Path(log) / FILE, buffering=1)
         self._group = groups.new_group_like(group, "gloo")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="simnet-adviser")
-        self._pending: Future[_Agreed] | None = None
+        self._pending: Future[_AgreedDecision] | None = None
         self._choice, self._knows = 0, False
         # What the last probe found; nothing when workers have agreed on it.
-        self._probed = _Probe()
+        self._probed = _ProbeTimes()
         self._iterations: list[tuple[Iteration, tuple[int, ...]]] = []
         # Of worker 0.
         self._adviser: Adviser | None = None
@@ -124,7 +124,7 @@ class Advising:
             self._file.close()
         groups.destroy_group(self._group)
 
-    def _first(self) -> _Agreed:
+    def _first(self) -> _AgreedDecision:
         """Probe and agree before the first iteration; on the thread."""
         self._ping(probe_bytes(self._costs(self._sizes)))
         return self._agree(0, [], None)
@@ -150,20 +150,22 @@ class Advising:
             for one in sent:
                 one.wait()
         long = took[PINGS] if took[PINGS:] else 0.0
-        self._probed = _Probe(min(took[:PINGS]), long, time.perf_counter() - begin)
+        self._probed = _ProbeTimes(min(took[:PINGS]), long, time.perf_counter() - begin)
 
-    def _agree(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock | None) -> _Agreed:
+    def _agree(
+        self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock | None
+    ) -> _AgreedDecision:
         """Agree on the times of iterations, and on the choice for a coming one; on the thread."""
         import torch
         import torch.distributed as dist
 
-        rows = [_took(one, clock) for one, _ in told if clock is not None]
+        rows = [_iteration_times(one, clock) for one, _ in told if clock is not None]
         # Of messages the least, which waited for nobody; of the rest the slowest worker.
         numbers = [
             *self._probed,
             *(sign * one for row in rows for sign, one in zip((-1, 1, 1, 1), row, strict=True)),
         ]
-        self._probed = _Probe()
+        self._probed = _ProbeTimes()
         said = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(said, dist.ReduceOp.MAX, group=self._group)
         answer = torch.zeros(3, dtype=torch.int64)
@@ -171,12 +173,12 @@ class Advising:
             answer = torch.tensor(self._decided(number, told, said))
         dist.broadcast(answer, groups.global_rank(self._group, 0), group=self._group)
         choice, probes, knows = answer.tolist()
-        return _Agreed(choice, bool(probes), bool(knows))
+        return _AgreedDecision(choice, bool(probes), bool(knows))
 
-    def _decided(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], said: Tensor) -> _Agreed:
-        probed, rest = _Probe(*said.tolist()[:3]), said.tolist()[3:]
+    def _decided(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], said: Tensor) -> _AgreedDecision:
+        probed, rest = _ProbeTimes(*said.tolist()[:3]), said.tolist()[3:]
         if not self._sizes and not told:
-            return _Agreed(0, False, False)  # What buckets there are is known after the first iteration.
+            return _AgreedDecision(0, False, False)  # What buckets there are is known after the first iteration.
         if self._adviser is None:
             self._sizes = self._sizes or told[0][1]
             within = {name: (one.low, one.high) for name, one in self._device.methods.items()}
@@ -195,7 +197,9 @@ class Advising:
         if self._file is not None:
             self._file.write(json.dumps(advice.record()) + "\n")
         labels = [one.label for one in self._entries]
-        return _Agreed(labels.index(advice.took), self._may_probe and self._adviser.wants_probe(), self._adviser.knows)
+        return _AgreedDecision(
+            labels.index(advice.took), self._may_probe and self._adviser.wants_probe(), self._adviser.knows
+        )
 
     def _costs(self, sizes: tuple[int, ...]) -> dict[str, ExchangeCost]:
         if sizes not in self._known_costs:
@@ -206,7 +210,7 @@ class Advising:
         return self._known_costs[sizes]
 
 
-def _candidate(entry: Entry) -> Candidate:
+def _gloo_candidate(entry: Entry) -> Candidate:
     """Return a choice with the algorithms of gloo, as closed forms take it."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
@@ -214,7 +218,7 @@ def _candidate(entry: Entry) -> Candidate:
     return Candidate(entry.label, entry.scheme, options | {name: one for name, one in _GLOO.items() if name in known})
 
 
-def _took(one: Iteration, clock: Clock) -> TimingOutcome:
+def _iteration_times(one: Iteration, clock: Clock) -> TimingOutcome:
     """Return the times of an iteration on this worker, once its last moment has passed."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):

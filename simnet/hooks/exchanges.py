@@ -35,7 +35,7 @@ class WorkerScheme(NamedTuple):
     refuses: Callable[[Any], str]
 
 
-def _nothing(_: BucketShare) -> Selected:
+def _do_nothing(_: BucketShare) -> Selected:
     return ()
 
 
@@ -44,7 +44,7 @@ def _reduce_dense(part: BucketShare, _: Selected, messages: GroupMessages) -> No
     part.update.div_(messages.size)
 
 
-def _cast(part: BucketShare) -> Selected:
+def _cast_half(part: BucketShare) -> Selected:
     import torch
 
     form = part.model.options.format
@@ -61,17 +61,17 @@ def _reduce_half(part: BucketShare, selected: Selected, messages: GroupMessages)
     part.update.copy_(share)
 
 
-def _taken(given: Tensor, indices: Tensor) -> Tensor:
+def _take_entries(given: Tensor, indices: Tensor) -> Tensor:
     """Return the entries at `indices`, and set them to zero."""
     values = given[indices]
     given[indices] = 0
     return values
 
 
-def _pack(part: BucketShare) -> Selected:
+def _pack_selection(part: BucketShare) -> Selected:
     """Return the selection as one message."""
     indices = kernels.top_k(part.given, part.model.k)
-    return (pack_entries(indices, _taken(part.given, indices)),)
+    return (pack_entries(indices, _take_entries(part.given, indices)),)
 
 
 def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
@@ -82,7 +82,7 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
     part.update.div_(messages.size)
 
 
-def _choose(part: BucketShare) -> Selected:
+def _offer_indices(part: BucketShare) -> Selected:
     """Return the indices that the worker offers; for VAR also the sum of squares there."""
     model = part.model
     if model.options.selection == "star":
@@ -106,13 +106,13 @@ def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessage
 
 def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> None:
     """Reduce the values at indices that all workers have in common."""
-    values = _taken(part.given, indices)
+    values = _take_entries(part.given, indices)
     messages.all_reduce(values)
     part.update.zero_()
     part.update[indices] = values.div_(messages.size)
 
 
-def _search(part: BucketShare) -> Selected:
+def _search_partition(part: BucketShare) -> Selected:
     """Return the indices that the worker finds in its partition, and their number."""
     import torch
 
@@ -184,11 +184,11 @@ def _of_oktopk(model: Any) -> str:
 
 SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
     {
-        "dense": WorkerScheme(_nothing, _reduce_dense, _other_messages),
-        "fp16": WorkerScheme(_cast, _reduce_half, _of_fp16),
-        "topk": WorkerScheme(_pack, _gather_packed, _other_messages),
-        "artopk": WorkerScheme(_choose, _reduce_common, _of_artopk),
-        "exdyna": WorkerScheme(_search, _reduce_union, _other_messages),
+        "dense": WorkerScheme(_do_nothing, _reduce_dense, _other_messages),
+        "fp16": WorkerScheme(_cast_half, _reduce_half, _of_fp16),
+        "topk": WorkerScheme(_pack_selection, _gather_packed, _other_messages),
+        "artopk": WorkerScheme(_offer_indices, _reduce_common, _of_artopk),
+        "exdyna": WorkerScheme(_search_partition, _reduce_union, _other_messages),
         "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, _of_oktopk),
     }
 )

@@ -60,7 +60,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     def refuse(message: str, field: str = "network") -> NoReturn:
         raise InputError(message, file=file, line=line_of[field], field=field)
 
-    text = _part(read_text(Path(path), MAX_BYTES)) or "network:"
+    text = _network_field(read_text(Path(path), MAX_BYTES)) or "network:"
     if len(text.lstrip("\n")) > MAX_NETWORK:
         refuse("is larger than any network in a fabric file")
     read = load_yaml_mapping(text, file, "a fabric file")
@@ -88,7 +88,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
         refuse(str(error), where)
 
 
-def _part(text: str) -> str:
+def _network_field(text: str) -> str:
     """Return the field ``network`` alone, on its lines, so the curves of a large file are not parsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))

@@ -72,7 +72,7 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
     ...     read_chakra(Path(folder, "ring")) == ring
     True
     """
-    metadata = _packet(_text(1, _VERSION))
+    metadata = _encode_packet(_encode_text(1, _VERSION))
     paths = [Path(f"{prefix}.{rank}.et") for rank in range(schedule.n_ranks)]
     written = 0
     for ops in operations_of(schedule, 1e6, every_round=False, most=int(MOST_BYTES)):
@@ -80,37 +80,37 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
         bounds = itertools.pairwise([*firsts.tolist(), len(ops.rank)])
         for rank, (first, last) in zip(ranks.tolist(), bounds, strict=True):
             for path in paths[written:rank]:
-                _put(path, metadata)
-            _put(paths[rank], metadata + b"".join(_nodes(ops, first, last, schedule.rounds)))
+                _write_content(path, metadata)
+            _write_content(paths[rank], metadata + b"".join(_rank_nodes(ops, first, last, schedule.rounds)))
             written = rank + 1
     for path in paths[written:]:
-        _put(path, metadata)
+        _write_content(path, metadata)
     return paths
 
 
-def _put(path: Path, content: bytes) -> None:
+def _write_content(path: Path, content: bytes) -> None:
     with explain_write_errors(path, advice=""):
         path.write_bytes(content)
 
 
-def _nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round]) -> Iterator[bytes]:
+def _rank_nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round]) -> Iterator[bytes]:
     """Yield the nodes of a rank, whose operations are first .. last - 1."""
     edges = np.searchsorted(ops.waiting, np.arange(first, last + 1)).tolist()
     awaited = (ops.before[edges[0] : edges[-1]] - first).tolist()
     columns = (column[first:last].tolist() for column in (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.hint))
     for number, (rank, kind, size, peer, tag, index) in enumerate(zip(*columns, strict=True)):
         needs = awaited[edges[number] - edges[0] : edges[number + 1] - edges[0]]
-        round_ = _attribute(_ROUND, _INT64, index)
+        round_ = _encode_attribute(_ROUND, _INT64, index)
         if kind == CALC:
-            fields = _varint_field(7, size) + _attribute("is_cpu_op", _BOOL, 0) + round_
-            yield _node(number, f"compute {index}", _COMP, needs, fields)
+            fields = _varint_field(7, size) + _encode_attribute("is_cpu_op", _BOOL, 0) + round_
+            yield _encode_node(number, f"compute {index}", _COMP, needs, fields)
             continue
         ends, does, what = ((rank, peer), _SEND, "send") if kind == SEND else ((peer, rank), _RECV, "recv")
-        fields = _attribute("is_cpu_op", _BOOL, 0)
+        fields = _encode_attribute("is_cpu_op", _BOOL, 0)
         for key, value in zip(("src", "dst", "tag"), (*ends, tag), strict=True):
-            fields += _attribute(f"comm_{key}", _INT32, value)
-        fields += _attribute("comm_size", _INT64, size) + round_
-        yield _node(number, f"{rounds[index].phase} {what} {tag}".strip(), does, needs, fields)
+            fields += _encode_attribute(f"comm_{key}", _INT32, value)
+        fields += _encode_attribute("comm_size", _INT64, size) + round_
+        yield _encode_node(number, f"{rounds[index].phase} {what} {tag}".strip(), does, needs, fields)
 
 
 def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_BYTES) -> Schedule:
@@ -135,10 +135,10 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
         If a file cannot be read or is no such trace, a node is a collective, a dependency or the partner of a message
         is missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
     """
-    return read_rounds(_Traces(str(prefix), largest), strict, 1e6, "node")
+    return read_rounds(_TraceFiles(str(prefix), largest), strict, 1e6, "node")
 
 
-class _Traces:
+class _TraceFiles:
     """The traces of a run, read one after another."""
 
     def __init__(self, prefix: str, largest: int) -> None:
@@ -150,7 +150,7 @@ class _Traces:
         while (path := Path(f"{self.name}.{self.n_ranks}.et")).exists() or not self.n_ranks:
             if self.n_ranks == MAX_RANKS:
                 raise InputError(f"are more than {MAX_RANKS:,} traces", file=f"{self.name}.*.et")
-            yield _operations(path, self.n_ranks, self.largest)
+            yield _rank_operations(path, self.n_ranks, self.largest)
             self.n_ranks += 1
 
 
@@ -171,7 +171,7 @@ class CollectiveNode(NamedTuple):
 
 def read_collectives(path: Path) -> Iterator[CollectiveNode]:
     """Yield the collective nodes of the trace of one rank; InputError if it is no trace or too large."""
-    packets = _packets(read_bytes(path, MAX_BYTES), path)
+    packets = _read_packets(read_bytes(path, MAX_BYTES), path)
     next(packets, None)
     for packet in packets:
         node = _node_of(packet, path)
@@ -222,7 +222,7 @@ def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
     InputError
         If it cannot be read, is larger than `largest` bytes unpacked, or is no such trace.
     """
-    packets = _packets(read_bytes(path, largest), path)
+    packets = _read_packets(read_bytes(path, largest), path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
     kinds: dict[int, Literal["send", "recv", "collective", "other"]] = {
@@ -240,9 +240,9 @@ def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
         )
 
 
-def _operations(path: Path, rank: int, largest: int) -> Operations:
+def _rank_operations(path: Path, rank: int, largest: int) -> Operations:
     content = read_bytes(path, largest)
-    packets = _packets(content, path)
+    packets = _read_packets(content, path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
     columns: list[tuple[int, ...]] = []
@@ -250,7 +250,7 @@ def _operations(path: Path, rank: int, largest: int) -> Operations:
     needs: list[list[int]] = []
     places: dict[int, int] = {}
     for packet in packets:
-        numbers, name, own = _operation(packet, path)
+        numbers, name, own = _read_operation(packet, path)
         if places.setdefault(numbers[0], len(columns)) != len(columns):
             raise InputError("stands twice", file=str(path), field=f"node {numbers[0]}")
         columns.append(numbers)
@@ -271,7 +271,7 @@ def _operations(path: Path, rank: int, largest: int) -> Operations:
     )
 
 
-class _Node(NamedTuple):
+class _TraceNode(NamedTuple):
     """A node of a trace, with its attributes by name."""
 
     number: int
@@ -283,21 +283,21 @@ class _Node(NamedTuple):
     texts: dict[str, str]
 
 
-def _node_of(packet: bytes, path: Path) -> _Node:
+def _node_of(packet: bytes, path: Path) -> _TraceNode:
     fixed = {1: 0, 3: 0, 7: 0}
     name = ""
     needs: list[int] = []
     numbers: dict[str, int] = {}
     texts: dict[str, str] = {}
-    for field, value in _fields(packet, path):
+    for field, value in _packet_fields(packet, path):
         if field in fixed and isinstance(value, int):
             fixed[field] = value
         elif field == 2 and isinstance(value, bytes):
             name = value.decode("utf-8", "replace")[:60]
         elif field in (4, 5):
-            needs += [value] if isinstance(value, int) else _varints(value, path)
+            needs += [value] if isinstance(value, int) else _read_varints(value, path)
         elif field == 10 and isinstance(value, bytes):
-            key, said = _said(value, path) if len(value) > _SHORT else _said_before(value, path)
+            key, said = _read_attribute(value, path) if len(value) > _SHORT else _said_before(value, path)
             if isinstance(said, int):
                 numbers[key] = said
             elif said is not None:
@@ -305,10 +305,10 @@ def _node_of(packet: bytes, path: Path) -> _Node:
     number, kind, micros = fixed.values()
     if max(number, micros) >= _LARGEST:
         raise InputError("is no Chakra trace: a node has a number or a duration of 64 bits", file=str(path))
-    return _Node(number, name, kind, micros, needs, numbers, texts)
+    return _TraceNode(number, name, kind, micros, needs, numbers, texts)
 
 
-def _operation(packet: bytes, path: Path) -> tuple[tuple[int, int, int, int, int, int], str, list[int]]:
+def _read_operation(packet: bytes, path: Path) -> tuple[tuple[int, int, int, int, int, int], str, list[int]]:
     """Return number, kind, size, peer, tag and round of a node, its name, and the nodes it depends on."""
     number, name, kind, micros, needs, facts, _ = _node_of(packet, path)
     if kind == _COLLECTIVE:
@@ -325,9 +325,9 @@ def _operation(packet: bytes, path: Path) -> tuple[tuple[int, int, int, int, int
     return (number, does, facts["comm_size"], facts[other], facts.get("comm_tag", 0), hint), name, needs
 
 
-def _said(content: bytes, path: Path) -> tuple[str, int | str | None]:
+def _read_attribute(content: bytes, path: Path) -> tuple[str, int | str | None]:
     """Return the name of an attribute, and its value if that is a whole number or a text."""
-    parts = dict(_fields(content, path))
+    parts = dict(_packet_fields(content, path))
     key, text = parts.get(1), parts.get(_STRING)
     whole = next((parts[one] for one in _WHOLE if one in parts), None)
     if not isinstance(key, bytes):
@@ -339,10 +339,10 @@ def _said(content: bytes, path: Path) -> tuple[str, int | str | None]:
 
 
 # Nodes of a rank have many attributes in common.
-_SHORT, _said_before = 64, lru_cache(maxsize=2**14)(_said)
+_SHORT, _said_before = 64, lru_cache(maxsize=2**14)(_read_attribute)
 
 
-def _packets(content: bytes, path: Path) -> Iterator[bytes]:
+def _read_packets(content: bytes, path: Path) -> Iterator[bytes]:
     """Yield the messages of a file, each behind its length."""
     at = 0
     while at < len(content):
@@ -353,7 +353,7 @@ def _packets(content: bytes, path: Path) -> Iterator[bytes]:
         at += length
 
 
-def _fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes]]:
+def _packet_fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a message: their number, and a whole number or bytes."""
     at, end = 0, len(packet)
     while at < end:
@@ -395,7 +395,7 @@ def _varint_at(data: bytes, at: int, path: Path) -> tuple[int, int]:
     raise InputError("is no Chakra trace: a number is longer than 64 bits", file=str(path))
 
 
-def _varints(data: bytes, path: Path) -> list[int]:
+def _read_varints(data: bytes, path: Path) -> list[int]:
     values, at = [], 0
     while at < len(data):
         value, at = _varint_at(data, at, path)
@@ -403,7 +403,7 @@ def _varints(data: bytes, path: Path) -> list[int]:
     return values
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -412,29 +412,29 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _packet(content: bytes) -> bytes:
-    return _varint(len(content)) + content
+def _encode_packet(content: bytes) -> bytes:
+    return _encode_varint(len(content)) + content
 
 
 def _varint_field(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+    return _encode_varint(field << 3) + _encode_varint(value)
 
 
 def _bytes_field(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _packet(value)
+    return _encode_varint(field << 3 | 2) + _encode_packet(value)
 
 
-def _text(field: int, value: str) -> bytes:
+def _encode_text(field: int, value: str) -> bytes:
     return _bytes_field(field, value.encode())
 
 
 @lru_cache(maxsize=2**14)
-def _attribute(name: str, kind: int, value: int) -> bytes:
+def _encode_attribute(name: str, kind: int, value: int) -> bytes:
     """Return field 10 of a node: an attribute whose value is of field `kind` of AttributeProto."""
-    return _bytes_field(10, _text(1, name) + _varint_field(kind, value))
+    return _bytes_field(10, _encode_text(1, name) + _varint_field(kind, value))
 
 
-def _node(number: int, name: str, kind: int, needs: list[int], fields: bytes) -> bytes:
-    packed = b"".join(map(_varint, needs))
+def _encode_node(number: int, name: str, kind: int, needs: list[int], fields: bytes) -> bytes:
+    packed = b"".join(map(_encode_varint, needs))
     deps = _bytes_field(5, packed) if packed else b""
-    return _packet(_varint_field(1, number) + _text(2, name) + _varint_field(3, kind) + deps + fields)
+    return _encode_packet(_varint_field(1, number) + _encode_text(2, name) + _varint_field(3, kind) + deps + fields)

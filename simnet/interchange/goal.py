@@ -150,7 +150,7 @@ class _GoalText:
         self.n_ranks = 0
         seen: set[int] = set()
         rank, opened = -1, 0
-        block = _Block(self)
+        block = _RankBlock(self)
         for line, rest in self._lines():
             if match := _HEAD.match(rest):
                 self._take_ranks(line, int(match[1]))
@@ -177,7 +177,7 @@ class _GoalText:
                 rank = -1
                 if len(block.ops) >= _BLOCK:
                     yield block.operations()
-                    block = _Block(self)
+                    block = _RankBlock(self)
         if rank >= 0:
             self.refuse(opened, f"rank {rank} is not closed by '}}'")
         if not self.n_ranks:
@@ -215,7 +215,7 @@ class _GoalText:
         raise InputError(message, file=self.name, line=line)
 
 
-class _Block:
+class _RankBlock:
     """Operations of some ranks, collected line by line."""
 
     def __init__(self, file: _GoalText) -> None:

@@ -79,7 +79,7 @@ def kind_of(path: str | Path) -> str | None:
     path = Path(path)
     if _is_folder(path):
         return "chakra" if any(path.glob("*.et")) else None
-    head = _head(path)
+    head = _file_head(path)
     if head.lstrip().startswith("<"):
         at = 0
         while match := _XML_PROLOGUE.match(head, at):
@@ -130,7 +130,7 @@ def read_schedule(
     InputError
         If the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the file.
     """
-    found = _settled(path, kind, _SCHEDULES, "a schedule")
+    found = _settle_format(path, kind, _SCHEDULES, "a schedule")
     if found != "msccl" and nbytes is not None:
         raise InputError(f"is {_NAMES[found]}, which has sizes of its own; a size is for MSCCL", file=str(path))
     if found != "csv" and n_ranks is not None:
@@ -179,7 +179,7 @@ def read_network(
     ValueError
         If an NCCL topology comes without a latency, or another format with an option of NCCL.
     """
-    found = _settled(path, kind, _NETWORKS, "a network")
+    found = _settle_format(path, kind, _NETWORKS, "a network")
     own = {"nodes": nodes, "latency": latency, "network_latency": network_latency}
     if found == "nccl":
         if latency is None:
@@ -204,11 +204,11 @@ def read_network(
 
 def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
     """Return the names of the files that a network needs besides its own: the profiles of a SimGrid platform."""
-    found = _settled(path, kind, _NETWORKS, "a network")
+    found = _settle_format(path, kind, _NETWORKS, "a network")
     return profile_names(path) if found == "simgrid" else []
 
 
-def _settled(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
+def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
     """Return the format of a file, which is one of `allowed`."""
     found = kind_of(path) if kind is None else kind
     for name in allowed:
@@ -234,7 +234,7 @@ def _is_folder(path: Path) -> bool:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
 
 
-def _head(path: Path) -> str:
+def _file_head(path: Path) -> str:
     """Return the beginning of a file as text."""
     if not path.is_file():
         raise InputError("is not a file" if path.exists() else "there is no such file", file=str(path))

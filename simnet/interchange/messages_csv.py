@@ -78,12 +78,12 @@ def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]
         for first in range(0, len(messages.src), _ROWS):
             part = slice(first, first + _ROWS)
             named = (messages.round, messages.phase, messages.src, messages.dst)
-            sizes = [_number(value) for value in messages.nbytes[part].tolist()]
+            sizes = [_read_number(value) for value in messages.nbytes[part].tolist()]
             index, phase, src, dst = (one[part].tolist() for one in named)
             yield [index, map(guard_cell, phase), src, dst, sizes, *(one[part].tolist() for one in times)]
         return
     for index, one in enumerate(messages.rounds):
-        sizes = [_number(value) for value in one.nbytes.tolist()]
+        sizes = [_read_number(value) for value in one.nbytes.tolist()]
         yield [[index] * len(one), [guard_cell(one.phase)] * len(one), one.src.tolist(), one.dst.tolist(), sizes]
 
 
@@ -116,7 +116,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     ...     read_messages(Path(folder, "ring.csv")) == ring
     True
     """
-    reader = _Rows(str(path), MAX_RANKS if n_ranks is None else n_ranks)
+    reader = _MessageRows(str(path), MAX_RANKS if n_ranks is None else n_ranks)
     when, src, dst, nbytes = reader.columns(read_text(Path(path), largest))
     order = np.argsort(when, kind="stable")
     messages = Sent(*(column[order] for column in (when, src, dst, nbytes)))
@@ -127,7 +127,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     )
 
 
-class _Rows:
+class _MessageRows:
     """A table, checked row by row."""
 
     def __init__(self, name: str, n_ranks: int) -> None:
@@ -192,5 +192,5 @@ class _Rows:
         raise InputError(message, file=self.name, line=line, field=field)
 
 
-def _number(value: float) -> float | int:
+def _read_number(value: float) -> float | int:
     return int(value) if value.is_integer() and value < 2**53 else value

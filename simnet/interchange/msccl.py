@@ -78,9 +78,9 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     top = read_xml(path, ["algo"])
     n_ranks = top.whole("ngpus", 1, MAX_GPUS)
     chunk = nbytes / top.whole("nchunksperloop", 1, _MOST)
-    steps = _steps(top, n_ranks)
-    messages = _messages(steps)
-    level = _levels(steps, messages)
+    steps = _read_steps(top, n_ranks)
+    messages = _match_messages(steps)
+    level = _chain_lengths(steps, messages)
     rounds: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
     for one in messages:
         size = one.send.count * chunk
@@ -93,7 +93,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 
 @dataclass(eq=False)
-class _Step:
+class _BlockStep:
     """A step of a thread block, after the step `before` it and the step `other` of another thread block."""
 
     at: Element
@@ -104,31 +104,31 @@ class _Step:
     count: int
     receives: bool
     sends: bool
-    before: _Step | None
-    other: _Step | None = None
+    before: _BlockStep | None
+    other: _BlockStep | None = None
 
 
-class _Message(NamedTuple):
+class _StepPair(NamedTuple):
     """The step that sends a message and the step that receives it."""
 
-    send: _Step
-    recv: _Step
+    send: _BlockStep
+    recv: _BlockStep
 
 
-def _steps(top: Element, n_ranks: int) -> list[_Step]:
+def _read_steps(top: Element, n_ranks: int) -> list[_BlockStep]:
     gpus: set[int] = set()
-    steps: list[_Step] = []
+    steps: list[_BlockStep] = []
     for gpu in top.each("gpu"):
         rank = gpu.whole("id", 0, n_ranks - 1)
         if rank in gpus:
             gpu.refuse(f"GPU {rank} stands twice", "id")
         gpus.add(rank)
-        blocks: dict[int, list[_Step]] = {}
+        blocks: dict[int, list[_BlockStep]] = {}
         for block in gpu.each("tb"):
             number = block.whole("id", 0, _MOST)
             if number in blocks:
                 block.refuse(f"thread block {number} of GPU {rank} stands twice", "id")
-            blocks[number] = _block(block, rank, n_ranks)
+            blocks[number] = _read_block(block, rank, n_ranks)
             steps += blocks[number]
         for step in (step for block in blocks.values() for step in block):
             other = step.at.whole("depid", -1, _MOST, default=-1)
@@ -142,12 +142,12 @@ def _steps(top: Element, n_ranks: int) -> list[_Step]:
     return steps
 
 
-def _block(block: Element, rank: int, n_ranks: int) -> list[_Step]:
+def _read_block(block: Element, rank: int, n_ranks: int) -> list[_BlockStep]:
     to, source = (block.whole(name, -1, n_ranks - 1) for name in ("send", "recv"))
     if rank in (to, source):
         block.refuse(f"GPU {rank} is its own peer")
     channel = block.whole("chan", -1, _MOST)
-    steps: list[_Step] = []
+    steps: list[_BlockStep] = []
     for one in block.children:
         if one.tag not in ("step", "op"):
             one.refuse(f"is not read inside of a thread block; {suggest_names(one.tag, ('step', 'op'))}")
@@ -161,13 +161,13 @@ def _block(block: Element, rank: int, n_ranks: int) -> list[_Step]:
             one.refuse(f"a step {kind!r} needs a peer, but its thread block has send={to} and recv={source}")
         count = one.whole("cnt", 1 if sends or receives else 0, _MOST, default=1)
         before = steps[-1] if steps else None
-        steps.append(_Step(one, rank, to, source, channel, count, receives, sends, before))
+        steps.append(_BlockStep(one, rank, to, source, channel, count, receives, sends, before))
     return steps
 
 
-def _messages(steps: list[_Step]) -> list[_Message]:
+def _match_messages(steps: list[_BlockStep]) -> list[_StepPair]:
     """Return the messages: sends and receives of a connection match in their order."""
-    waiting: dict[tuple[int, int, int], deque[_Step]] = defaultdict(deque)
+    waiting: dict[tuple[int, int, int], deque[_BlockStep]] = defaultdict(deque)
     for step in steps:
         if step.receives:
             waiting[step.source, step.gpu, step.channel].append(step)
@@ -182,33 +182,33 @@ def _messages(steps: list[_Step]) -> list[_Message]:
             partner = partners.popleft()
             if partner.count != step.count:
                 partner.at.refuse(f"receives {partner.count} chunks, but line {step.at.line} sends {step.count}", "cnt")
-            messages.append(_Message(step, partner))
+            messages.append(_StepPair(step, partner))
     for partners in waiting.values():
         for step in partners:
             step.at.refuse(f"GPU {step.source} has no send for this receive of GPU {step.gpu}")
     return messages
 
 
-def _levels(steps: list[_Step], messages: list[_Message]) -> dict[_Step | _Message, int]:
+def _chain_lengths(steps: list[_BlockStep], messages: list[_StepPair]) -> dict[_BlockStep | _StepPair, int]:
     """Return the length of the chain of messages before each message and before the end of each step."""
     arrives = {one.recv: one for one in messages}
     leaves = {one.send: one for one in messages}
-    waits: dict[_Step | _Message, list[_Step | _Message]] = {}
+    waits: dict[_BlockStep | _StepPair, list[_BlockStep | _StepPair]] = {}
     for step in steps:
-        ready: list[_Step | _Message] = [one for one in (step.before, step.other) if one is not None]
+        ready: list[_BlockStep | _StepPair] = [one for one in (step.before, step.other) if one is not None]
         if step in arrives:
             ready.append(arrives[step])
         waits[step] = [*ready]
         if step in leaves:
             waits[leaves[step]] = ready
             waits[step].append(leaves[step])
-    level: dict[_Step | _Message, int] = {}
+    level: dict[_BlockStep | _StepPair, int] = {}
     try:
         for node in TopologicalSorter(waits).static_order():
-            done = (level[one] + isinstance(one, _Message) for one in waits[node])
+            done = (level[one] + isinstance(one, _StepPair) for one in waits[node])
             level[node] = max(done, default=0)
     except CycleError as error:
-        circle = [one for one in error.args[1] if isinstance(one, _Step)]
+        circle = [one for one in error.args[1] if isinstance(one, _BlockStep)]
         circle = circle or [error.args[1][0].send]
         circle[0].at.refuse(
             f"steps wait for each other in a circle, lines {sorted({one.at.line for one in circle})[:10]}"

@@ -97,7 +97,7 @@ def read_nccl_topology(
     top = read_xml(path, ["system"])
     if top.get("version") != "1":
         top.refuse(f"must be 1, got {top.get('version')[:20]!r}", "version")
-    node = _Machine()
+    node = _NodeSystem()
     for cpu in top.each("cpu"):
         node.cpu(cpu)
     node.finish(top)
@@ -127,7 +127,7 @@ def read_nccl_topology(
 
 
 @dataclass
-class _Machine:
+class _NodeSystem:
     """A node: device numbers of GPUs by bus, links with GB/s and kind, cards with GB/s and latency [s]."""
 
     gpus: dict[str, int] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class _Machine:
         if place in self.gpus or len(self.gpus) == MAX_GPUS:
             one.refuse(f"is a second GPU at {place!r}, or more than {MAX_GPUS:,}")
         self.gpus[place] = one.whole("dev", 0, 1_000_000)
-        each = _nvlink(one.whole("sm", 0, 10_000))
+        each = _nvlink_rate(one.whole("sm", 0, 10_000))
         for link in one.each("nvlink"):
             kind = link.attributes.get("tclass", _GPU)
             target = "nvswitch" if kind == _SWITCH else f"pci:{link.get('target').lower()}"
@@ -193,7 +193,7 @@ class _Machine:
             if place in self.cards:
                 net.refuse(f"{place!r} stands twice", "name")
             speed = net.whole("speed", 0, 100_000_000, default=10_000) or 10_000
-            self.cards[place] = speed / 8000, _micros(net)
+            self.cards[place] = speed / 8000, _card_latency(net)
             self.links[place, parent] = gigabytes, "pci"
 
     def finish(self, top: Element) -> None:
@@ -223,7 +223,7 @@ class _Machine:
         return place
 
 
-def _nvlink(capability: int) -> float:
+def _nvlink_rate(capability: int) -> float:
     if capability == 86:
         return _NVLINK_86
     return next((gigabytes for least, gigabytes in _NVLINK if capability >= least), _NVLINK_DEFAULT)
@@ -243,7 +243,7 @@ def _between_processors(one: Element) -> float:
     return 6.0
 
 
-def _micros(net: Element) -> float:
+def _card_latency(net: Element) -> float:
     """Return the latency of a card [s]; 0 if it names none."""
     text = net.attributes.get("latency", "0")
     value = read_number(text)

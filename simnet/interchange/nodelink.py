@@ -50,15 +50,15 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
 
     def entries(value: object, name: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
-            refuse(f"must be an object, got {_shown(value)}", name)
+            refuse(f"must be an object, got {_value_text(value)}", name)
         return {key: tuple(one) if isinstance(one, list) and key == "sites" else one for key, one in value.items()}
 
     def node(value: object, name: str) -> Node:
         if isinstance(value, bool) or not isinstance(value, int | str):
-            refuse(f"must be a host (a whole number) or a switch (a string), got {_shown(value)}", name)
+            refuse(f"must be a host (a whole number) or a switch (a string), got {_value_text(value)}", name)
         return value
 
-    data = entries(_json(read_text(Path(path), MAX_BYTES), file), "")
+    data = entries(_read_json(read_text(Path(path), MAX_BYTES), file), "")
     if data.get("multigraph"):
         refuse("must be false; join parallel links by adding their bandwidths", "multigraph")
     links = "links" if "links" in data and "edges" not in data else "edges"
@@ -78,7 +78,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
         u, v = (node(facts.pop(end, None), f"{links}[{number}].{end}") for end in ("source", "target"))
         for end, place in (("source", u), ("target", v)):
             if place not in graph:
-                refuse(f"there is no node {_shown(place)}", f"{links}[{number}].{end}")
+                refuse(f"there is no node {_value_text(place)}", f"{links}[{number}].{end}")
         for way in [(u, v)] if directed else [(u, v), (v, u)]:
             if graph.has_edge(*way):
                 refuse(f"the link {label(way[0])} -> {label(way[1])} stands twice", f"{links}[{number}]")
@@ -117,7 +117,7 @@ def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
         Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _json(text: str, file: str) -> object:
+def _read_json(text: str, file: str) -> object:
     def constant(name: str) -> NoReturn:
         raise InputError(f"holds {name}, which is not JSON", file=file)
 
@@ -131,5 +131,5 @@ def _json(text: str, file: str) -> object:
         raise InputError("holds a number that is too long", file=file) from None
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return shorten_text(json.dumps(value), 40)

@@ -225,13 +225,13 @@ def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
                     graph.add_edge((rank, level, "sends"), node, apart=0)
     together: nx.DiGraph[Any] = nx.condensation(graph)
     part: dict[tuple[int, int, str], int] = together.graph["mapping"]
-    for u, v, apart in _edges(graph):
+    for u, v, apart in _dependency_edges(graph):
         if apart and part[u] == part[v]:
             op = next(op for op in of_rank[v[0]][v[1]] if group[op] == v)
             file.refuse_at(op, "ranks wait for each other in a circle, or would if they waited for whole rounds")
     rounds: dict[int, int] = {}
     apart_of: dict[tuple[int, int], int] = {}
-    for u, v, apart in _edges(graph):
+    for u, v, apart in _dependency_edges(graph):
         pair = part[u], part[v]
         apart_of[pair] = max(apart_of.get(pair, 0), apart)
     for node in nx.topological_sort(together):
@@ -250,7 +250,7 @@ def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
     return placed
 
 
-def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple[int, int, str], int]]:
+def _dependency_edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple[int, int, str], int]]:
     return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
 
 

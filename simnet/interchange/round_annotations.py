@@ -98,10 +98,11 @@ def operations_of(
     the schedule. Bytes are rounded.
     """
     laid = {
-        key: _by_rank(one, schedule.n_ranks, per_second, every_round, most) for key, one in _distinct(schedule).items()
+        key: _by_rank(one, schedule.n_ranks, per_second, every_round, most)
+        for key, one in _distinct_rounds(schedule).items()
     }
     firsts = np.cumsum([0, *map(len, schedule.rounds)])
-    for first, last in itertools.pairwise(_bounds(laid, schedule)):
+    for first, last in itertools.pairwise(_block_bounds(laid, schedule)):
         own = [slice(*laid[id(one)].rank.searchsorted([first, last])) for one in schedule.rounds]
         lengths = [one.stop - one.start for one in own]
         rows = [
@@ -117,14 +118,14 @@ def operations_of(
         ends = np.flatnonzero(np.append(ops[0][1:] != ops[0][:-1], True)) + 1
         cuts = ends[np.flatnonzero(np.append(np.diff(ends // _BLOCK) > 0, True))]
         for begin, end in itertools.pairwise([0, *cuts.tolist()]):
-            yield _waiting(*(column[begin:end] for column in ops), every_round=every_round)
+            yield _waiting_operations(*(column[begin:end] for column in ops), every_round=every_round)
 
 
 # Operations of a block, and blocks that are laid out together.
 _BLOCK, _BLOCKS = 2**15, 16
 
 
-class _Rows(NamedTuple):
+class _OperationRows(NamedTuple):
     """Operations of ranks in a round, by rank: first work, then messages, which have numbers in the round."""
 
     rank: Ranks
@@ -137,28 +138,28 @@ class _Rows(NamedTuple):
         return tuple(column[part] for column in self)
 
 
-def _distinct(schedule: Schedule) -> dict[int, Round]:
+def _distinct_rounds(schedule: Schedule) -> dict[int, Round]:
     return {id(one): one for one in schedule.rounds}
 
 
-def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool, most: int) -> _Rows:
+def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool, most: int) -> _OperationRows:
     count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
     active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
     workers = np.union1d(np.flatnonzero(ticks), active)
     nothing = np.zeros_like(workers)
-    sizes, number = _whole(np.rint(one.nbytes), most), np.arange(count)
+    sizes, number = _as_integers(np.rint(one.nbytes), most), np.arange(count)
     columns = (
         np.concatenate([workers, one.src, one.dst]),
         np.repeat([CALC, SEND, RECV], [len(workers), count, count]),
-        np.concatenate([_whole(np.rint(ticks[workers] * per_second), most), sizes, sizes]),
+        np.concatenate([_as_integers(np.rint(ticks[workers] * per_second), most), sizes, sizes]),
         np.concatenate([nothing, one.dst, one.src]),
         np.concatenate([nothing - 1, number, number]),
     )
     order = np.lexsort([columns[4], columns[0]])
-    return _Rows(*(narrow_integers(column[order]) for column in columns))
+    return _OperationRows(*(narrow_integers(column[order]) for column in columns))
 
 
-def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
+def _block_bounds(laid: Mapping[int, _OperationRows], schedule: Schedule) -> list[int]:
     """Return ranks that cut the schedule into blocks of operations."""
     counts = np.zeros(schedule.n_ranks)
     for key, times in Counter(map(id, schedule.rounds)).items():
@@ -167,10 +168,10 @@ def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
     return [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), schedule.n_ranks]
 
 
-def _waiting(
+def _waiting_operations(
     rank: Ranks, kind: Ranks, size: Ranks, peer: Ranks, tag: Ranks, hint: Ranks, *, every_round: bool
 ) -> Operations:
-    begin, end = _awaited(rank, kind, hint, every_round)
+    begin, end = _awaited_range(rank, kind, hint, every_round)
     count = end - begin
     waiting = np.repeat(np.arange(len(rank)), count)
     before = np.arange(len(waiting)) - np.repeat(np.cumsum(count) - end, count)
@@ -178,13 +179,13 @@ def _waiting(
     return Operations(rank, unset, kind, size, peer, tag, unset, hint, waiting, before, at_start, lambda _: "")
 
 
-def _whole(values: Floats, most: int) -> Ranks:
+def _as_integers(values: Floats, most: int) -> Ranks:
     if int(values.max(initial=0)) > most:
         raise ValueError(f"{values.max():.0f} is too large for the format: the most that is written is {most}")
     return values.astype(np.int64)
 
 
-def _awaited(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[Ranks, Ranks]:
+def _awaited_range(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[Ranks, Ranks]:
     """Return the range of operations that each one waits for."""
     starts = np.concatenate([[True], (rank[1:] != rank[:-1]) | (kind[1:] == CALC)])
     if not every_round:
@@ -206,7 +207,7 @@ def annotated_schedule(source: OperationFile, per_second: float) -> Schedule | N
     kept: list[list[list[Ranks]]] = [[[] for _ in range(5)] for _ in (SEND, RECV, CALC)]
     last = -1
     for block in source.blocks():
-        if not _agrees(block):
+        if not _waits_agree(block):
             return None
         last = max(last, int(block.hint.max(initial=-1)))
         for kind, columns in enumerate(kept):
@@ -214,7 +215,7 @@ def annotated_schedule(source: OperationFile, per_second: float) -> Schedule | N
             values = (block.hint, block.rank, block.peer, block.tag, block.size)
             for column, one in zip(columns, values, strict=True):
                 column.append(narrow_integers(one[rows]))
-    sends, recvs, works = ([_joined(column) for column in columns] for columns in kept)
+    sends, recvs, works = ([_join_columns(column) for column in columns] for columns in kept)
     del kept
     # What is sent and what is received is the same, in the order of rounds, tags, senders and receivers.
     recvs[1], recvs[2] = recvs[2], recvs[1]
@@ -232,7 +233,7 @@ def annotated_schedule(source: OperationFile, per_second: float) -> Schedule | N
     return assemble_schedule(source.name, source.n_ranks, last + 1, messages, work, per_second)
 
 
-def _agrees(ops: Operations) -> bool:
+def _waits_agree(ops: Operations) -> bool:
     """Return whether every operation waits exactly for all that its rank did in the step before."""
     count = len(ops.rank)
     if not count:
@@ -305,7 +306,7 @@ def narrow_integers(values: Ranks) -> Ranks:
     return values.astype(np.int32) if values.max(initial=0) < 2**31 and values.min(initial=0) >= -1 else values
 
 
-def _joined(columns: list[Ranks]) -> Ranks:
+def _join_columns(columns: list[Ranks]) -> Ranks:
     """Return pieces of a column as one, and release the pieces."""
     whole = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
     columns.clear()

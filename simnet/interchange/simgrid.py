@@ -102,7 +102,7 @@ def read_platform(path: str | Path) -> Platform:
     top = read_xml(path, ["platform"])
     if top.get("version") not in ("4", "4.1"):
         top.refuse(f"must be 4 or 4.1, got {top.get('version')[:20]!r}; simgrid_update_xml converts others", "version")
-    reader = _Reader(Path(path).parent)
+    reader = _PlatformReader(Path(path).parent)
     reader.zone(top, "None")
     return reader.finish(top)
 
@@ -118,7 +118,7 @@ def profile_names(path: str | Path) -> list[str]:
                 yield from links(one)
 
     names = (
-        _beside(link, attribute)
+        _neighbour_file(link, attribute)
         for link in links(read_xml(path, ["platform"]))
         for attribute in ("bandwidth_file", "latency_file")
     )
@@ -130,7 +130,7 @@ _Lane = tuple[str, str]
 
 
 @dataclass
-class _Connection:
+class _PlatformRoute:
     """A route between two points of the platform; `fixed` if it must be taken exactly."""
 
     src: Node
@@ -151,14 +151,14 @@ class _SimLink:
 
 
 @dataclass
-class _Reader:
+class _PlatformReader:
     """The elements of a platform."""
 
     folder: Path
     hosts: list[str] = field(default_factory=list)
     points: dict[str, Node] = field(default_factory=dict)
     links: dict[str, _SimLink] = field(default_factory=dict)
-    connections: list[_Connection] = field(default_factory=list)
+    connections: list[_PlatformRoute] = field(default_factory=list)
     zones: set[str] = field(default_factory=set)
     edges: list[tuple[Node, Node, str, float, float]] = field(default_factory=list)
     free: list[tuple[Node, Node]] = field(default_factory=list)
@@ -221,13 +221,16 @@ class _Reader:
             one.refuse(f"{policy[:40]!r} is not read; {suggest_names(policy, _POLICIES)}", "sharing_policy")
         if "state_file" in one.attributes or one.attributes.get("state", "ON") != "ON":
             one.refuse("links that fail end their transfers in SimGrid, which weather cannot express")
-        rate, delay = _rate(one, "bandwidth"), _seconds(one, "latency") if "latency" in one.attributes else 0.0
+        rate, delay = (
+            _read_rate(one, "bandwidth"),
+            _read_seconds(one, "latency") if "latency" in one.attributes else 0.0,
+        )
         bandwidth, latency = self.profile(one, "bandwidth_file", rate), self.profile(one, "latency_file", delay)
         changes = bandwidth is not None or latency is not None
         self.links[name] = _SimLink(rate, delay, policy, Weather(bandwidth, latency) if changes else None)
 
     def profile(self, one: Element, attribute: str, nominal: float) -> Signal | None:
-        name = _beside(one, attribute)
+        name = _neighbour_file(one, attribute)
         if not name:
             return None
         if (name, nominal) not in self.profiles:
@@ -243,15 +246,15 @@ class _Reader:
             one.refuse("only flat clusters of SPLITDUPLEX links without limiter are read")
         name, prefix, suffix = one.get("id"), one.get("prefix"), one.get("suffix")
         self._new(one, name, self.zones)
-        bandwidth, latency = _rate(one, "bw"), _seconds(one, "lat")
+        bandwidth, latency = _read_rate(one, "bw"), _read_seconds(one, "lat")
         router = one.attributes.get("router_id") or f"{prefix}{name}_router{suffix}"
         self._new(one, router, self.points)
         self.points[router] = router
-        numbers = list(_radical(one))
+        numbers = list(_host_numbers(one))
         enter: Node = router
         leave: Node = router
         if "bb_bw" in one.attributes or "bb_lat" in one.attributes:
-            backbone, rate = f"{name}_backbone", _rate(one, "bb_bw")
+            backbone, rate = f"{name}_backbone", _read_rate(one, "bb_bw")
             shared = one.attributes.get("bb_sharing_policy", "SHARED")
             if shared == "FATPIPE" and rate >= bandwidth:
                 # Wider than any host's link for every flow by itself, it only adds latency.
@@ -259,7 +262,7 @@ class _Reader:
             elif shared != "SHARED":
                 one.refuse(f"{shared[:40]!r} is not read; Allowed: SHARED", "bb_sharing_policy")
             enter, leave = f"{backbone}:in", f"{backbone}:out"
-            self.edges.append((enter, leave, backbone, rate, _seconds(one, "bb_lat")))
+            self.edges.append((enter, leave, backbone, rate, _read_seconds(one, "bb_lat")))
             self.free += [(leave, router), (router, enter)]
         for number in numbers:
             host = self._add_host(one, f"{prefix}{number}{suffix}")
@@ -294,14 +297,14 @@ class _Reader:
                 )
         if one.tag != "route" and not (isinstance(src, str) and isinstance(dst, str)):
             self.forward = True
-        self.connections.append(_Connection(src, dst, tuple(lanes), one, fixed))
+        self.connections.append(_PlatformRoute(src, dst, tuple(lanes), one, fixed))
         symmetrical = one.attributes.get("symmetrical", "YES")
         if symmetrical.upper() not in ("YES", "NO"):
             one.refuse(f"must be YES or NO, got {symmetrical[:20]!r}", "symmetrical")
         if symmetrical.upper() == "YES":
             swapped = {"UP": "DOWN", "DOWN": "UP", "": ""}
             back = tuple((name, swapped[direction]) for name, direction in reversed(lanes))
-            self.connections.append(_Connection(dst, src, back, one, fixed))
+            self.connections.append(_PlatformRoute(dst, src, back, one, fixed))
 
     def finish(self, top: Element) -> Platform:
         """Return the graph of all elements."""
@@ -374,7 +377,7 @@ class _Reader:
             graph.graph["routes"] = others
 
 
-def _beside(one: Element, attribute: str) -> str:
+def _neighbour_file(one: Element, attribute: str) -> str:
     """Return the name of a file next to the platform or below; "" if there is none."""
     name = one.attributes.get(attribute, "")
     if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -386,7 +389,7 @@ def _lane_name(lane: _Lane) -> str:
     return f"{lane[0]}_{lane[1]}" if lane[1] else lane[0]
 
 
-def _radical(one: Element) -> Iterator[int]:
+def _host_numbers(one: Element) -> Iterator[int]:
     """Yield the numbers of a cluster's hosts: ``0-99``, or several such ranges separated by commas."""
     count = 0
     for part in re.split("[,;]", one.get("radical")):
@@ -400,15 +403,15 @@ def _radical(one: Element) -> Iterator[int]:
         yield from range(first, last + 1)
 
 
-def _seconds(one: Element, attribute: str) -> float:
-    return _quantity(one, attribute, _SECONDS, Seconds)
+def _read_seconds(one: Element, attribute: str) -> float:
+    return _read_quantity(one, attribute, _SECONDS, Seconds)
 
 
-def _rate(one: Element, attribute: str) -> float:
-    return _quantity(one, attribute, _RATES, Bandwidth)
+def _read_rate(one: Element, attribute: str) -> float:
+    return _read_quantity(one, attribute, _RATES, Bandwidth)
 
 
-def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
+def _read_quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
     """Return a quantity in SI units, the float nearest to the text; a bare number is in the base unit."""
     text = one.get(attribute).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None

@@ -85,7 +85,7 @@ def write_platform(
             raise ValueError(f"there is weather for {link!r}, but no such link")
     if weather and duration is None:
         raise ValueError("weather needs a duration: how many seconds of it to write")
-    names = _names(graph)
+    names = _quoted_names(graph)
     file = Path(path)
     try:
         profiles = _write_profiles(file, list(graph.edges), weather, duration)
@@ -115,7 +115,7 @@ def write_platform(
         raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
 
 
-def _names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
+def _quoted_names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
     """Return the quoted name of each node."""
     names: dict[Node, str] = {}
     for node in graph:

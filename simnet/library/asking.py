@@ -87,12 +87,12 @@ def overrides(
 def written(value: object) -> str:
     """Return a value as a scenario has it: a text as it is, others as JSON."""
     try:
-        return value if isinstance(value, str) else json.dumps(value, default=_plain)
+        return value if isinstance(value, str) else json.dumps(value, default=_as_python)
     except (TypeError, ValueError):
         raise InputError(f"cannot be a value of a scenario: {value!r}", file="--set") from None
 
 
-def _plain(value: object) -> object:
+def _as_python(value: object) -> object:
     """Return numbers and arrays of NumPy as Python's."""
     if not hasattr(value, "tolist"):
         raise TypeError

@@ -174,10 +174,10 @@ def parameters(param: Mapping[str, str | Sequence[object]] | Sequence[str]) -> l
     """
     if not isinstance(param, Mapping):
         return list(param)
-    return [f"{name}={_values(values)}" for name, values in param.items()]
+    return [f"{name}={_param_values(values)}" for name, values in param.items()]
 
 
-def _values(values: str | Sequence[object]) -> str:
+def _param_values(values: str | Sequence[object]) -> str:
     """Return values as ``--param`` has them."""
     if isinstance(values, str):
         return values

@@ -152,7 +152,7 @@ def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[s
             what = f"{Path(path).name}, {shape.nodes} x {shape.per_node} ranks"
             say(f"{number} of {len(work)}: {what}")
             log = folder / logs.name / f"{Path(path).name}_{shape.nodes}x{shape.per_node}.log"
-            why, worth = _logged(words, log, (end - time.monotonic()) / (len(work) - number + 1))
+            why, worth = _run_logged(words, log, (end - time.monotonic()) / (len(work) - number + 1))
             known = {"collective": name, "ranks": shape.ranks, "nodes": shape.nodes}
             try:
                 found = read_measurements(log, facts=known) if worth else None
@@ -174,7 +174,7 @@ def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[s
     return [*left_out, f"Written: {benchmarks.out}, {len(rows):,} rows of {suite}; {logs}"]
 
 
-def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
+def _run_logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
     """Run a command in its own session, with its output in a file; return an error, and whether to read the file."""
     if limit <= 0:
         return "no time is left of --budget", False
@@ -187,19 +187,19 @@ def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
         with exit_on_signal():
             code = process.wait(limit)
     except subprocess.TimeoutExpired:
-        _end(process)
+        _end_launcher(process)
         # Of a line that is not complete, a number may have digits that are not there yet.
         printed = log.read_bytes()
         log.write_bytes(printed[: printed.rfind(b"\n") + 1])
         return f"took longer than {round(limit, 1):g} s, its share of --budget", True
     finally:
         if process.returncode is None:
-            _end(process)
+            _end_launcher(process)
     said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if code else []
     return (f"ended with {code}{f': {said[-1][:200]}' if said else ''}", False) if code else ("", True)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_launcher(process: subprocess.Popen[bytes]) -> None:
     """End a launcher with its processes: SIGTERM, so it can end ranks elsewhere, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):

@@ -50,7 +50,7 @@ def prepare_call(communicator: Communicator, collective: str, group: Group, hand
     in_place = collective in ("all_reduce", "broadcast")
     into = out if in_place else communicator.vector(length // ranks if scatters else length)
     if collective in ("sendrecv", "p2p_latency", "p2p_bw"):
-        return _messages(communicator, collective, group, out, into, nbytes)
+        return _group_messages(communicator, collective, group, out, into, nbytes)
 
     def call(number: int) -> None:
         communicator.collective(collective, out, into, handle, -number % ranks)
@@ -58,7 +58,7 @@ def prepare_call(communicator: Communicator, collective: str, group: Group, hand
     return PreparedCall(call, out, into)
 
 
-def _messages(
+def _group_messages(
     communicator: Communicator, collective: str, group: Group, out: Any, into: Any, nbytes: int
 ) -> PreparedCall:
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
@@ -95,10 +95,10 @@ def wrong_elements(communicator: Communicator, collective: str, group: Group, ha
 
 def rank_content(place: int, length: int) -> Numbers:
     """Return the input of the rank at a place of a group: small whole numbers, whose sums have no rounding."""
-    return _wave(place % _RANKS + 1, 1, 0, length)
+    return _wave_elements(place % _RANKS + 1, 1, 0, length)
 
 
-def _wave(first: float, step: float, start: int, length: int) -> Numbers:
+def _wave_elements(first: float, step: float, start: int, length: int) -> Numbers:
     """Return elements of ``first + step * (i % 7)`` for i from `start` on."""
     once = (first + step * ((start + np.arange(_WAVE)) % _WAVE)).astype(np.float32)
     return np.tile(once, -(-length // _WAVE))[:length]
@@ -112,14 +112,16 @@ def expected_result(collective: str, place: int, ranks: int, length: int) -> Num
     part = length // ranks
     if collective in ("all_gather", "alltoall"):
         begins = (np.arange(ranks) % _RANKS + 1).astype(np.float32)
-        return np.add.outer(begins, _wave(0, 1, 0 if collective == "all_gather" else place * part, part)).ravel()
+        return np.add.outer(
+            begins, _wave_elements(0, 1, 0 if collective == "all_gather" else place * part, part)
+        ).ravel()
     if collective == "broadcast":
         return rank_content(0, length)
     if collective in ("all_reduce", "reduce_scatter"):
         rounds, rest = divmod(ranks, _RANKS)
         begins_sum = (rounds * _RANKS * (_RANKS + 1) + rest * (rest + 1)) // 2
         whole = collective == "all_reduce"
-        return _wave(begins_sum, ranks, 0 if whole else place * part, length if whole else part)
+        return _wave_elements(begins_sum, ranks, 0 if whole else place * part, length if whole else part)
     if collective == "p2p_bw" and place == 0:
         return None
     return rank_content((place - 1) % ranks, length)

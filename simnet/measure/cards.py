@@ -42,7 +42,7 @@ def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
             int(port.name),
             read_text(port / "rate").partition("(")[0].strip(),
             read_text(port / "link_layer"),
-            _card(port.parents[1]),
+            _card_address(port.parents[1]),
         )
         for port in sorted(root.glob("infiniband/*/ports/*"))
         if "ACTIVE" in read_text(port / "state") and port.name.isdecimal()
@@ -56,7 +56,7 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
         if (one / "device").exists() and read_text(one / "operstate") == "up":
             speed = read_text(one / "speed")
             rate = f"{speed} Mbit/s" if speed.isdecimal() else ""
-            found.append(Port(one.name, 1, rate, "Ethernet", _card(one), (one / "master").exists()))
+            found.append(Port(one.name, 1, rate, "Ethernet", _card_address(one), (one / "master").exists()))
     return found
 
 
@@ -79,21 +79,21 @@ def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTE
             return 0
         if net == "socket" or not ports or environment.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
             ports, setting = ethernet_ports(root), "NCCL_SOCKET_IFNAME"
-        return _counted(ports, environment.get(setting, ""))
+        return _count_cards(ports, environment.get(setting, ""))
     if library == "gloo":
         # It takes names as they are, and no more than one for a call.
         named = environment.get("GLOO_SOCKET_IFNAME", "")
-        return _only(_counted(ethernet_ports(root), f"={named}" if named else ""))
+        return _only_cards(_count_cards(ethernet_ports(root), f"={named}" if named else ""))
     # Each library of MPI chooses in its own way, from what its own settings leave it.
     chosen = environment.get("UCX_NET_DEVICES") or environment.get("OMPI_MCA_btl_tcp_if_include")
-    return 0 if chosen else _only(_counted(ports or ethernet_ports(root), ""))
+    return 0 if chosen else _only_cards(_count_cards(ports or ethernet_ports(root), ""))
 
 
-def _only(count: int) -> int:
+def _only_cards(count: int) -> int:
     return count if count == 1 else 0
 
 
-def _counted(ports: Sequence[Port], setting: str) -> int:
+def _count_cards(ports: Sequence[Port], setting: str) -> int:
     """Return how many cards a setting of NCCL leaves: ``[^][=]name[:port],...``; 0 if it is not clear."""
     excluded = setting.startswith("^")
     exact = setting.removeprefix("^").startswith("=")
@@ -115,20 +115,20 @@ def _counted(ports: Sequence[Port], setting: str) -> int:
     if len(kept) > 1 and not all(one.rate for one in kept):
         return 0
     if not words or excluded:
-        fastest = max((_number(one.rate) for one in kept), default=0.0)
-        kept = [one for one in kept if _number(one.rate) == fastest]
+        fastest = max((_read_rate(one.rate) for one in kept), default=0.0)
+        kept = [one for one in kept if _read_rate(one.rate) == fastest]
     # Two ports of a card may be as good as two cards, or share what its slot carries.
     clear = len({(one.rate, one.kind) for one in kept}) == 1 and len({one.card for one in kept}) == len(kept)
     return len(kept) if clear and not any(one.bonded for one in kept) else 0
 
 
-def _number(rate: str) -> float:
+def _read_rate(rate: str) -> float:
     with suppress(ValueError, IndexError):
         return float(rate.split()[0])
     return 0.0
 
 
-def _card(device: Path) -> str:
+def _card_address(device: Path) -> str:
     """Return the bus address of a device without the function, which differs between ports of a card."""
     address = (device / "device").resolve().name
     return address.rpartition(".")[0] if address.count(":") == 2 else str(device)

@@ -43,10 +43,12 @@ def library_settings(environment: Mapping[str, str], hosts: Collection[str] = ()
 
     `hosts` are short names of hosts, which no shown value contains.
     """
-    return {name: _shown(name, environment[name], hosts) for name in sorted(environment) if name.startswith(SETTINGS)}
+    return {
+        name: _fact_text(name, environment[name], hosts) for name in sorted(environment) if name.startswith(SETTINGS)
+    }
 
 
-def _shown(name: str, value: str, hosts: Collection[str]) -> str:
+def _fact_text(name: str, value: str, hosts: Collection[str]) -> str:
     hidden = _NAMES.search(name.upper()) or not _VALUES.fullmatch(value) or _ADDRESS.search(value)
     return HIDDEN if hidden or any(one.casefold() in value.casefold() for one in hosts) else value
 

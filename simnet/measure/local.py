@@ -34,7 +34,7 @@ def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
 
     lines: list[str] = []
     with Pool(processes) as pool:
-        for rank, outcome in pool.each(_rank, tasks, show):
+        for rank, outcome in pool.each(_run_rank, tasks, show):
             if outcome.kind == "refused":
                 raise SimnetError(outcome.content)
             if outcome.kind != "done":
@@ -43,7 +43,7 @@ def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
     return lines
 
 
-def _rank(rank: int, ranks: int, port: int, session: Session, report: Report) -> list[str]:
+def _run_rank(rank: int, ranks: int, port: int, session: Session, report: Report) -> list[str]:
     """Run one rank."""
     os.environ |= {
         "RANK": str(rank),

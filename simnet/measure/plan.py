@@ -105,8 +105,8 @@ def plan_groups(node_of: Sequence[int]) -> list[Group]:
     for rank, node in enumerate(node_of):
         on_node.setdefault(node, []).append(rank)
     each, nodes = min(map(len, on_node.values())), len(on_node)
-    shapes = {(1, part) for part in _powers(each)} | {(nodes, part) for part in _powers(each)}
-    shapes |= {(part, count) for part in _powers(nodes) for count in (1, each)}
+    shapes = {(1, part) for part in _powers_of_two(each)} | {(nodes, part) for part in _powers_of_two(each)}
+    shapes |= {(part, count) for part in _powers_of_two(nodes) for count in (1, each)}
     found = {
         Group(tuple(sorted(rank for own in list(on_node.values())[:count] for rank in own[:part])), count)
         for count, part in shapes
@@ -153,6 +153,6 @@ def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 
 
-def _powers(most: int) -> list[int]:
+def _powers_of_two(most: int) -> list[int]:
     """Return the powers of two up to a number, and this number."""
     return sorted({most, *(2**power for power in range(most.bit_length()))})

@@ -46,29 +46,29 @@ def measure_curves(communicator: Communicator, wanted: Sequence[Curve], seconds:
     try:
         for number, curve in enumerate(wanted, 1):
             if curve.group.ranks != group and curve.collective not in OF_PAIRS:
-                _release(communicator, group, handle)
+                _release_group(communicator, group, handle)
                 group = curve.group.ranks
                 handle = communicator.group(group)
             before = len(found.rows)
-            elapsed = _curve(_Timer(communicator, curve, handle, origin), budget, found)
+            elapsed = _measure_curve(_CurveTimer(communicator, curve, handle, origin), budget, found)
             budget.left -= 1
             done = found.rows[before:]
-            shown = f"{curve.collective}, {curve.group}: {_range(done)}"
+            shown = f"{curve.collective}, {curve.group}: {_time_range(done)}"
             rest = units.format_seconds(max(0.0, seconds - elapsed))
             say(f"{number} of {len(wanted)}: {shown}{f'; at most {rest} left' if budget.left else ''}")
-        _release(communicator, group, handle)
+        _release_group(communicator, group, handle)
     except RuntimeError as error:
         raise InputError(f"the job broke off: {first_line(error)}", file="simnet measure") from error
     return found
 
 
-def _release(communicator: Communicator, group: Sequence[int], handle: Any) -> None:
+def _release_group(communicator: Communicator, group: Sequence[int], handle: Any) -> None:
     if communicator.rank in group:
         communicator.release(handle)
 
 
 @dataclass
-class _Timer:
+class _CurveTimer:
     """Times the calls of a curve at one rank, in step with all other ranks."""
 
     communicator: Communicator
@@ -127,7 +127,7 @@ class _Timer:
         return max(seconds), elapsed
 
 
-def _curve(timer: _Timer, budget: Budget, found: MeasuredRows) -> float:
+def _measure_curve(timer: _CurveTimer, budget: Budget, found: MeasuredRows) -> float:
     """Measure the sizes of a curve, and return the time since the start."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
@@ -136,7 +136,7 @@ def _curve(timer: _Timer, budget: Budget, found: MeasuredRows) -> float:
         found.left_out.append(f"{curve.collective}, {curve.group}: {reason}")
         return elapsed
     end = budget.end(elapsed)
-    points, elapsed = _begun(timer, end, elapsed)
+    points, elapsed = _first_calls(timer, end, elapsed)
     if len(points) < len(curve.sizes):
         rest = f"{curve.sizes[len(points)]:,} B{' and more' if len(points) < len(curve.sizes) - 1 else ''}"
         text = f"{rest} would take longer than is left; a longer --budget has them"
@@ -145,12 +145,12 @@ def _curve(timer: _Timer, budget: Budget, found: MeasuredRows) -> float:
         for one in unsettled:
             seconds, elapsed = timer.repetition(one.made, one.count)
             one.seconds.append(seconds)
-    found.rows += [_row(curve, one, mistakes) for one in points]
+    found.rows += [_curve_row(curve, one, mistakes) for one in points]
     return elapsed
 
 
 @dataclass
-class _Point:
+class _CurvePoint:
     """A size of a curve, its call, the calls in a repetition, and the times of repetitions."""
 
     nbytes: int
@@ -163,11 +163,11 @@ class _Point:
         return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or is_settled(self.seconds))
 
 
-def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], float]:
+def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
     """Make first calls of each size; return the sizes that there is time for, and the time since the start."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
-    points: list[_Point] = []
+    points: list[_CurvePoint] = []
     calls: list[tuple[int, float]] = []
     ahead = repetitions = 0.0
     for at, nbytes in enumerate(curve.sizes):
@@ -176,15 +176,15 @@ def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], flo
             break
         made = timer.made(nbytes)
         call, elapsed = timer.repetition(made, 1)
-        points.append(_Point(nbytes, made, calls_in_a_row(call, share)))
+        points.append(_CurvePoint(nbytes, made, calls_in_a_row(call, share)))
         repetitions += (1 + points[-1].count) * call
         calls.append((nbytes * operations_per_call(curve.collective, nbytes), call))
         following = curve.sizes[min(at + 1, len(curve.sizes) - 1)]
-        ahead = _ahead(calls[-2:], following * operations_per_call(curve.collective, following))
+        ahead = _expected_time(calls[-2:], following * operations_per_call(curve.collective, following))
     return points, elapsed
 
 
-def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
+def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
     """Return the expected time of a call of so many bytes, on the line through the last two calls."""
     (first, before), (last, seconds) = calls[0], calls[-1]
     if last <= first:
@@ -192,7 +192,7 @@ def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
     return seconds + max(0.0, seconds - before) / (last - first) * max(0, nbytes - last)
 
 
-def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, Any]:
+def _curve_row(curve: Curve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
     """Return a row of the table, given the number of wrong elements."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
     spread = spread_columns([one / inside for one in point.seconds])
@@ -217,7 +217,7 @@ def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, Any]:
     }
 
 
-def _range(rows: Sequence[dict[str, Any]]) -> str:
+def _time_range(rows: Sequence[dict[str, Any]]) -> str:
     """Return the times of the smallest and the largest size, in words."""
     if not rows:
         return "left out"

@@ -65,7 +65,7 @@ def run_session(session: Session, say: Say) -> list[str]:
     # No rank waits for others longer than all of it takes.
     communicator = connect_ranks(session.backend, session.seconds + JOINING)
     try:
-        return _joined(communicator, session, say if communicator.rank == 0 else lambda text: None)
+        return _join_session(communicator, session, say if communicator.rank == 0 else lambda text: None)
     except _AgreedError:
         raise
     except Exception as error:
@@ -75,11 +75,11 @@ def run_session(session: Session, say: Say) -> list[str]:
         communicator.close()
 
 
-def _joined(communicator: Communicator, session: Session, say: Say) -> list[str]:
+def _join_session(communicator: Communicator, session: Session, say: Say) -> list[str]:
     first = communicator.rank == 0
-    _agreed(communicator, lambda: refuse_existing(session.files, session.force) if first else None)
+    _agree_on(communicator, lambda: refuse_existing(session.files, session.force) if first else None)
     node_of = facts.node_of_ranks(communicator)
-    wanted = _agreed(communicator, lambda: plan_curves(session.wanted, node_of))
+    wanted = _agree_on(communicator, lambda: plan_curves(session.wanted, node_of))
     told = facts.describe_job(communicator, node_of, session.backend)
     cards = facts.cards_in_use(communicator)
     for_kernels = KERNELS * session.seconds if session.device is not None else 0.0
@@ -88,10 +88,10 @@ def _joined(communicator: Communicator, session: Session, say: Say) -> list[str]
     say(f"{len(wanted)} curves with {points:,} sizes, ranks {facts.describe_placement(node_of)}: at most {limit}")
     found = measure_curves(communicator, wanted, session.seconds - for_kernels, say)
     common = (communicator.library, cards)
-    return _agreed(communicator, lambda: _written(session, found, told, common, for_kernels) if first else [])
+    return _agree_on(communicator, lambda: _write_session(session, found, told, common, for_kernels) if first else [])
 
 
-def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
+def _agree_on(communicator: Communicator, work: Callable[[], T]) -> T:
     """Do something at every rank; if it is refused at any, end all of them, and report it at the first."""
     refusal: InputError | None = None
     try:
@@ -106,7 +106,7 @@ def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
     return done
 
 
-def _written(
+def _write_session(
     session: Session, found: MeasuredRows, told: Sequence[str], common: tuple[str, int], for_kernels: float
 ) -> list[str]:
     """Write the files, and return remarks."""

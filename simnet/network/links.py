@@ -409,7 +409,7 @@ class Links:
             kept += self._kept[link]
         found = self._limits.get(kept)
         if found is None:
-            limits = self._loss.transport.limits(_lost([kept]))
+            limits = self._loss.transport.limits(_loss_probability([kept]))
             found = self._limits[kept] = Limits(*(float(column[0]) for column in limits))
         return found
 
@@ -420,7 +420,7 @@ class Links:
             return Limits(kept, kept, np.ones(len(routes)))
         for column in routes.T:
             kept += self._kept_of[column]
-        return self._loss.transport.limits(_lost(kept))
+        return self._loss.transport.limits(_loss_probability(kept))
 
     @cached_property
     def bandwidths(self) -> TimelineCache:
@@ -471,6 +471,6 @@ def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
     return [(u, v) for u, v, link in graph.edges(data=True) if ends(u, v, link.get("kind"))]
 
 
-def _lost(kept: ArrayLike) -> NDArray[np.float64]:
+def _loss_probability(kept: ArrayLike) -> NDArray[np.float64]:
     """Return the packet loss probability from the logarithm of the arrival probability; below 1."""
     return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

@@ -80,7 +80,7 @@ def time_max_plus(
       each message was sent and arrived.
     - `keep`: whether to keep start and arrival of every message.
     """
-    n_messages, delays, layout = program.schedule.n_messages, program.delays, _Layout(program.hosts, links)
+    n_messages, delays, layout = program.schedule.n_messages, program.delays, _RoundLayout(program.hosts, links)
     done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
     busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     port_free = np.zeros(n_links)
@@ -156,7 +156,7 @@ class _PreparedRound(NamedTuple):
     routes: RouteState
 
 
-class _Layout:
+class _RoundLayout:
     """Prepares the rounds of one timing on their routes; patterns are cached with the links.
 
     - `hosts` (P,): host of each rank.
@@ -165,7 +165,7 @@ class _Layout:
 
     def __init__(self, hosts: Ranks, links: Links) -> None:
         self._hosts, self._links = hosts, links
-        self._patterns: dict[tuple[bytes, bytes], _Pattern] = _PATTERNS.setdefault(links, {})
+        self._patterns: dict[tuple[bytes, bytes], _RoundPattern] = _PATTERNS.setdefault(links, {})
         if sum(one.own.size for one in self._patterns.values()) > _KEPT:
             self._patterns.clear()
         self._rounds: dict[int, _PreparedRound] = {}
@@ -198,7 +198,7 @@ class _Layout:
         state = np.stack([latency, unknown, unknown, seconds, leaving, unknown, unknown])
         return _PreparedRound(one, traffic, RouteState(*state))
 
-    def _pattern(self, one: Round) -> _Pattern:
+    def _pattern(self, one: Round) -> _RoundPattern:
         links, patterns = self._links, self._patterns
         ends = self._hosts[one.src], self._hosts[one.dst]
         pattern = ends[0].tobytes(), ends[1].tobytes()
@@ -208,17 +208,17 @@ class _Layout:
             exclusive = links.constant and len(one) >= _WIDE and _no_two(used)
             single = exclusive or _no_two(port[port >= 0])
             if links.constant:
-                latency, rate, own = _constant(table, port, links)
+                latency, rate, own = _constant_routes(table, port, links)
             else:
                 # Looked up when the message is there; within a host it takes no link, and no time.
                 latency = np.ones(len(one))
                 rate = own = np.where((table >= 0).any(axis=1), 1.0, np.inf)
             down = np.flatnonzero(rate <= 0)
-            patterns[pattern] = _Pattern(table, port, single, exclusive, latency, rate, own, down)
+            patterns[pattern] = _RoundPattern(table, port, single, exclusive, latency, rate, own, down)
         return patterns[pattern]
 
 
-class _Pattern(NamedTuple):
+class _RoundPattern(NamedTuple):
     """Data shared by rounds of one pattern: as in `Traffic`, with latency [s], route and own-link rate [byte/s].
 
     `down` lists messages with a link of no capacity on their route.
@@ -234,10 +234,10 @@ class _Pattern(NamedTuple):
     down: Ranks
 
 
-_PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _Pattern]] = WeakKeyDictionary()
+_PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _RoundPattern]] = WeakKeyDictionary()
 
 
-def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
+def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
     """Return latency [s], rate and own-link rate [byte/s] of routes over constant links."""
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
@@ -266,7 +266,7 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
 
 
 @cache
-def _compiled() -> ModuleType | None:
+def _compiled_recurrence() -> ModuleType | None:
     """Return the compiled recurrence; None if numba is missing or disabled."""
     try:
         from simnet.base.compiling import compiled_module
@@ -282,16 +282,16 @@ def _compiled() -> ModuleType | None:
 _interpreted = JitThreshold(_MANY)
 
 
-def _loaded() -> ModuleType | None:
+def _loaded_loops() -> ModuleType | None:
     """Return the compiled loops if already loaded."""
-    return _compiled() if _compiled.cache_info().currsize or loop_is_loaded() else None
+    return _compiled_recurrence() if _compiled_recurrence.cache_info().currsize or loop_is_loaded() else None
 
 
 def _loops_for(effort: int, ahead: int) -> ModuleType:
     """Return the compiled loops if work done and ahead, in messages, justifies loading; else interpreted ones."""
-    loops = _loaded()
+    loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
-        loops = _compiled()
+        loops = _compiled_recurrence()
     return loops or recurrence
 
 

@@ -149,7 +149,7 @@ def run_round(
                 np.add(done, work, done)
             np.positive(done, progress.entered[row : row + len(done)])
         entered = progress.entered[row : row + len(done)]
-        outcome, when = _carry(traffic, routes, forecast, progress, delays, overheads, entered)
+        outcome, when = _carry_round(traffic, routes, forecast, progress, delays, overheads, entered)
         if outcome == MET:
             return MET, came if together else nan
         if outcome != COMPLETED:
@@ -171,7 +171,7 @@ def _all_equal(times: Floats) -> bool:
     return True
 
 
-def _carry(
+def _carry_round(
     traffic: Traffic,
     routes: RouteState,
     forecast: Forecast | None,
@@ -249,7 +249,9 @@ def _one_by_one(
             if forecast is not None:
                 known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
                 if not known:
-                    outcome, ends = _integrate(message, now, nbytes[message], links, port, routes, forecast.bandwidth)
+                    outcome, ends = _integrate_route(
+                        message, now, nbytes[message], links, port, routes, forecast.bandwidth
+                    )
                     if outcome != COMPLETED:
                         place[1] = message
                         return outcome, ends
@@ -260,7 +262,7 @@ def _one_by_one(
             if forecast is not None and not (
                 routes.rate_since[message] <= begins and left <= routes.rate_until[message]
             ):
-                outcome, left = _leave(port, begins, nbytes[message], forecast.bandwidth)
+                outcome, left = _leave_link(port, begins, nbytes[message], forecast.bandwidth)
                 if outcome != COMPLETED:
                     place[1] = message
                     return outcome, left
@@ -310,7 +312,7 @@ def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: R
     return True
 
 
-def _integrate(
+def _integrate_route(
     message: int,
     now: float,
     nbytes: float,
@@ -364,8 +366,8 @@ def _integrate(
     return COMPLETED, now + left / rate
 
 
-def _leave(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
-    """Carry bytes over one link from `now` [s], segment by segment; return as `_integrate`."""
+def _leave_link(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
+    """Carry bytes over one link from `now` [s], segment by segment; return as `_integrate_route`."""
     times, values = bandwidth.times, bandwidth.values
     segment = _segment_at(times, bandwidth.segment[link], now)
     while True:

@@ -80,40 +80,40 @@ def ring_order(seconds: Floats) -> RingOrder:
         return RingOrder((0,), 0.0, 0.0)
     if P <= MOST_TRIED:
         every = np.array([(0, *rest) for rest in itertools.permutations(range(1, P))])
-        best = every[_least(seconds, every)]
-        slowest = float(_pairs(seconds, best).max())
+        best = every[_best_ring(seconds, every)]
+        slowest = float(_pair_times(seconds, best).max())
         return RingOrder(tuple(best.tolist()), slowest, slowest)
-    begun = np.array([_nearest(seconds, first) for first in range(P)])
-    ranked = sorted(range(P), key=lambda one: _measure(seconds, begun[one]))
+    begun = np.array([_nearest_neighbours(seconds, first) for first in range(P)])
+    ranked = sorted(range(P), key=lambda one: _ring_measure(seconds, begun[one]))
     # As they are numbered is one to begin with, too: nobody is given a slower ring than that.
     tours = [np.arange(P), *(begun[one] for one in ranked[:_STARTS])]
-    found = min((_improved(seconds, one) for one in tours), key=lambda one: _measure(seconds, one))
+    found = min((_improve_ring(seconds, one) for one in tours), key=lambda one: _ring_measure(seconds, one))
     at = int(np.argmin(found))
     order = np.roll(found, -at)
-    return RingOrder(tuple(order.tolist()), float(_pairs(seconds, order).max()), _bound(seconds))
+    return RingOrder(tuple(order.tolist()), float(_pair_times(seconds, order).max()), _ring_bound(seconds))
 
 
-def _pairs(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
+def _pair_times(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
     """Return the time of each neighbour pair, of one ring or several; shape (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 
 
-def _measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int, float]:
+def _ring_measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int, float]:
     """Return the slowest pair, the number of such pairs, and the sum."""
-    taken = _pairs(seconds, tour)
+    taken = _pair_times(seconds, tour)
     return float(taken.max()), int((taken == taken.max()).sum()), float(taken.sum())
 
 
-def _least(seconds: Floats, tours: NDArray[np.int64]) -> int:
+def _best_ring(seconds: Floats, tours: NDArray[np.int64]) -> int:
     """Return the index of the best of several rings."""
-    taken = _pairs(seconds, tours)
+    taken = _pair_times(seconds, tours)
     slowest = taken.max(axis=1)
     many = (taken == slowest[:, np.newaxis]).sum(axis=1)
     return int(np.lexsort((taken.sum(axis=1), many, slowest))[0])
 
 
-def _nearest(seconds: Floats, first: int) -> list[int]:
+def _nearest_neighbours(seconds: Floats, first: int) -> list[int]:
     """Return the nearest-neighbour ring from a first rank."""
     tour, left = [first], set(range(len(seconds))) - {first}
     while left:
@@ -123,24 +123,24 @@ def _nearest(seconds: Floats, first: int) -> list[int]:
     return tour
 
 
-def _improved(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]:
+def _improve_ring(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a ring that no 3-opt or 2-opt move at its slowest pair improves."""
     P = len(tour)
     while True:
         # The slowest pair is the one that closes the ring.
-        tour = np.roll(tour, -1 - int(np.argmax(_pairs(seconds, tour))))
+        tour = np.roll(tour, -1 - int(np.argmax(_pair_times(seconds, tour))))
         near = [tour]
         for i, j in itertools.combinations(range(1, P + 1), 2):
             a, b, c = tour[:i], tour[i:j], tour[j:]
             near += [np.concatenate(one) for one in ((b, a, c), (a[::-1], b, c), (b[::-1], a, c), (b, a[::-1], c))]
-        best = near[_least(seconds, np.array(near))]
+        best = near[_best_ring(seconds, np.array(near))]
         # Not the sum, whose last bits go by where the ring begins.
-        if _measure(seconds, best)[:2] >= _measure(seconds, tour)[:2]:
+        if _ring_measure(seconds, best)[:2] >= _ring_measure(seconds, tour)[:2]:
             return tour
         tour = best
 
 
-def _bound(seconds: Floats) -> float:
+def _ring_bound(seconds: Floats) -> float:
     """Return a lower bound of the slowest pair of any ring."""
     others = np.where(np.eye(len(seconds), dtype=np.bool_), np.inf, seconds)
     least = max(others.min(axis=1).max(), others.min(axis=0).max())

@@ -48,7 +48,7 @@ class Clock:
         self._armed = math.inf
         self._alarm: simpy.Event | None = None
         self._runs: dict[int, Run] = {}
-        self._transfers: dict[int, _Transfer] = {}
+        self._transfers: dict[int, _SingleTransfer] = {}
         self._count = 0
         self._waits, self._left = 0, (0, 0.0)
 
@@ -66,7 +66,7 @@ class Clock:
         """Send a message now, with extra latency `delay` [s], on candidate route `pick`; return its arrival event."""
         self.expect(1)
         self._count += 1
-        one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst, self._engine.state.now)
+        one = self._transfers[self._count] = _SingleTransfer(self.env.event(), src, dst, self._engine.state.now)
         self._engine.transfer(src, dst, nbytes, delay, pick, self._count)
         self._arm()
         return one.done
@@ -217,7 +217,7 @@ class Clock:
         return f"no capacity on {', '.join(down)}" if down else "next to no capacity"
 
 
-class _Transfer(NamedTuple):
+class _SingleTransfer(NamedTuple):
     """A single message of a caller's own process."""
 
     done: simpy.Event

@@ -230,12 +230,14 @@ class Stack:
             return [0] * len(rounds)
         rings = in_rings(rounds)
         return [
-            self.rounds - 1 if number and ring and rings[number - 1] and _continues(rounds[number - 1], one) else 0
+            self.rounds - 1
+            if number and ring and rings[number - 1] and _continues_phase(rounds[number - 1], one)
+            else 0
             for number, (one, ring) in enumerate(zip(rounds, rings, strict=True))
         ]
 
 
-def _continues(before: Round, one: Round) -> bool:
+def _continues_phase(before: Round, one: Round) -> bool:
     """Return whether a round continues the previous phase without work."""
     return one.phase == before.phase and not np.any(one.compute)
 

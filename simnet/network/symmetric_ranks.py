@@ -51,7 +51,7 @@ class SymmetricRun(NamedTuple):
     times: Floats
 
 
-class _Routes(NamedTuple):
+class _RouteClass(NamedTuple):
     """Common properties of the routes of a round.
 
     - `capacities`: capacity of each link, the host's own first [byte/s].
@@ -69,7 +69,7 @@ class _Routes(NamedTuple):
     two_way: bool
 
 
-class _Few(NamedTuple):
+class _SmallNetwork(NamedTuple):
     """A network of few hosts: their number, and the common properties of its routes."""
 
     hosts: int
@@ -86,8 +86,8 @@ class SymmetryCache(NamedTuple):
     - `passed`: timing of loops of rounds on small networks from time 0; None if times do not repeat.
     """
 
-    routes: dict[bytes, _Routes | None]
-    clocks: dict[_Few, Callable[[Schedule], Timing]]
+    routes: dict[bytes, _RouteClass | None]
+    clocks: dict[_SmallNetwork, Callable[[Schedule], Timing]]
     passed: dict[tuple[object, ...], SymmetricRun | None]
 
 
@@ -122,8 +122,10 @@ def time_symmetric(
     # Rounds are looked at by themselves from here on, without the calls that they are of.
     if stack.pieces > 1 and any(of_rings(schedule) != in_rings(schedule.rounds) for schedule, _ in program.parts):
         return None
-    loops_of = [[(same[0], len(same)) for same in _runs(rounds)] for rounds, _ in parts]
-    few = _few([one for loops in loops_of for one, _ in loops], program.hosts, links, memory, phases=stack.rounds > 1)
+    loops_of = [[(same[0], len(same)) for same in _round_runs(rounds)] for rounds, _ in parts]
+    few = _small_network(
+        [one for loops in loops_of for one, _ in loops], program.hosts, links, memory, phases=stack.rounds > 1
+    )
     if few is None:
         return None
     like, stand_in = few
@@ -131,7 +133,7 @@ def time_symmetric(
     if like.latency == 0 and any(stack.sends_first(program.schedule)):
         return None
     if like not in memory.clocks:
-        _keep(memory.clocks, like, timed(_graph(*like)))
+        _keep_cached(memory.clocks, like, timed(_symmetric_graph(*like)))
     now, went = float(program.start[0]), []
     for given, (_, ready) in zip(loops_of, parts, strict=True):
         now = max(now, ready)
@@ -142,8 +144,8 @@ def time_symmetric(
         ]
         key = like, *((one.dst[0], one.nbytes[0], np.max(one.compute), one.phase, count) for one, count in loops)
         if key not in memory.passed:
-            tried = (_passed(loops, turns, memory.clocks[like], stack) for turns in TURNS)
-            _keep(memory.passed, key, next((one for one in tried if one is not None), None))
+            tried = (_time_loops(loops, turns, memory.clocks[like], stack) for turns in TURNS)
+            _keep_cached(memory.passed, key, next((one for one in tried if one is not None), None))
         passed = memory.passed[key]
         if passed is None:
             return None
@@ -173,23 +175,23 @@ def split_symmetric(program: Program, went: SymmetricRun) -> Split:
     return Split(communicating[which], computing[which], wait[which])
 
 
-def _few(
+def _small_network(
     rounds: Sequence[Round], hosts: Ranks, links: Links, memory: SymmetryCache, phases: bool
-) -> tuple[_Few, dict[int, Round]] | None:
+) -> tuple[_SmallNetwork, dict[int, Round]] | None:
     """Return a small network and, by round identity, its rounds; None if routes have no common properties.
 
     Rounds that differ only in phase become one unless `phases` matter.
     """
     patterns: dict[bytes, int] = {}
-    found: list[_Routes] = []
+    found: list[_RouteClass] = []
     shifts: dict[int, int] = {}
     for key, one in {id(one): one for one in rounds}.items():
-        if not _alike(one, hosts.size):
+        if not _are_symmetric(one, hosts.size):
             return None
         pattern = one.src.tobytes() + one.dst.tobytes() + hosts.tobytes()
         if pattern not in patterns:
             if pattern not in memory.routes:
-                _keep(memory.routes, pattern, _routes_of(hosts[one.src], hosts[one.dst], one, links))
+                _keep_cached(memory.routes, pattern, _routes_of(hosts[one.src], hosts[one.dst], one, links))
             routes = memory.routes[pattern]
             if routes is None:
                 return None
@@ -217,24 +219,24 @@ def _few(
         if content not in distinct:
             distinct[content] = Round(few, (few + content[0]) % few.size, content[1], compute, phase)
         stand_in[id(one)] = distinct[content]
-    return _Few(few.size, first.capacities, first.latency, first.two_way), stand_in
+    return _SmallNetwork(few.size, first.capacities, first.latency, first.two_way), stand_in
 
 
-def _keep(memory: dict[T, V], key: T, value: V) -> None:
+def _keep_cached(memory: dict[T, V], key: T, value: V) -> None:
     """Cache a value; clear the cache when it is full."""
     if len(memory) == _MOST:
         memory.clear()
     memory[key] = value
 
 
-def _alike(one: Round, n_ranks: int) -> bool:
+def _are_symmetric(one: Round, n_ranks: int) -> bool:
     """Return whether each rank sends and receives one message of one size and works equally long."""
     if len(one) != n_ranks or (one.nbytes != one.nbytes[0]).any() or np.ptp(one.compute):
         return False
     return all((np.bincount(ends, minlength=n_ranks) == 1).all() for ends in (one.src, one.dst))
 
 
-def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | None:
+def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
     """Return common properties of routes; None if they differ, share links, or are wider than at their ends."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
@@ -256,10 +258,10 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | No
     if not two_way and there.shape[1] > 1:
         return None
     between = frozenset(there[:, 1:-1].ravel().tolist())
-    return _Routes(tuple(like.tolist()), float(latencies[0]), own, last, between, two_way)
+    return _RouteClass(tuple(like.tolist()), float(latencies[0]), own, last, between, two_way)
 
 
-def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
+def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
     """Return a graph of hosts connected over own links or, if not two-way, a pair of links per route."""
     graph = deferred(range(hosts))
     for src in range(hosts):
@@ -275,7 +277,7 @@ def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: b
     return graph
 
 
-def _passed(
+def _time_loops(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
     """Time loops of rounds from time 0; None if times do not repeat within so many turns."""
@@ -290,7 +292,7 @@ def _passed(
     rings = iter(in_rings(short.rounds))
     cut = stack.cut(short)
     timing = timed(cut)
-    times = _times(timing, cut)
+    times = _round_times(timing, cut)
     if times is None:
         return None
     offset, later, parts = 0, 0.0, []
@@ -299,7 +301,7 @@ def _passed(
         own = times[:, offset : offset + pieces]
         half, left, turn = pieces // 2, (count - some) // each, 0.0
         if left:
-            turn = _turn(own[:, half - lag : half + lag], lag)
+            turn = _repeat_shift(own[:, half - lag : half + lag], lag)
             if not turn > 0:
                 return None
         again = later + turn * np.repeat(np.arange(1, left + 1), lag)
@@ -309,7 +311,7 @@ def _passed(
     return SymmetricRun(timing.duration + later, np.concatenate(parts, axis=1))
 
 
-def _times(timing: Timing, schedule: Schedule) -> Floats | None:
+def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
     """Return the times of each round of rank 0, shape (12, number of rounds); None if work is lost in rounding."""
     assert timing.messages is not None
     assert timing.work is not None
@@ -325,12 +327,12 @@ def _times(timing: Timing, schedule: Schedule) -> Floats | None:
     return times
 
 
-def _runs(rounds: Sequence[Round]) -> list[list[Round]]:
+def _round_runs(rounds: Sequence[Round]) -> list[list[Round]]:
     """Group consecutive occurrences of the same round object."""
     return [list(group) for _, group in groupby(rounds, key=id)]
 
 
-def _turn(times: Floats, lag: int) -> float:
+def _repeat_shift(times: Floats, lag: int) -> float:
     """Return the shift [s] after which times, shape (n, rounds), repeat after `lag` rounds; NaN if they do not."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]

@@ -36,10 +36,10 @@ def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fi
     for label, known in exchanges.items():
         for one in known:
             kinds.setdefault((label, one.operation, one.algorithm, one.ranks, one.nodes), []).append(one)
-    return [_summary(kind, same) for kind, same in kinds.items()]
+    return [_call_summary(kind, same) for kind, same in kinds.items()]
 
 
-def _summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields:
+def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields:
     found = [one.prediction.corrected() for one in same if one.prediction is not None]
     # One that extrapolates tells more than one that does not.
     worst = max(found, key=lambda one: (one.extrapolates, one.high / one.low), default=None)

@@ -63,10 +63,10 @@ def write_cells(values: Mapping[Any, Any], names: Iterable[str], prefix: str = "
     >>> write_cells({"step_s": 0.02, "utilisation": 0.5, "loss": None}, ["step_s", "utilisation", "loss"])
     ['20 ms', '50 %', '-']
     """
-    return [_write(COLUMNS[prefix + name], values[name]) for name in names]
+    return [_write_value(COLUMNS[prefix + name], values[name]) for name in names]
 
 
-def _write(column: Column, value: Any) -> str:
+def _write_value(column: Column, value: Any) -> str:
     if pd.isna(value):
         return "-"
     write = FORMATS.get(column.format or column.unit)

@@ -50,7 +50,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     several = "iteration_more_s" in rows
     shown = [
         *("communicate_and_wait_s", "bytes_sent_per_worker_B"),
-        *(("actual_density", "build_up", "imbalance") if _selects(rows) else ()),
+        *(("actual_density", "build_up", "imbalance") if _has_selection(rows) else ()),
         "memory_B",
         *(_LEARNT if "time_to_target_s" in rows else ()),
     ]
@@ -70,7 +70,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 str(one["exchange"]),
                 "not settled" if one["unsettled"] else str(one["settled_after"]),
                 format_within(one["iteration_s"], *ends),
-                *(_versus(one, least, tied) if several else ()),
+                *(_versus_fastest(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
                 *write_cells(one, shown),
             )
@@ -85,7 +85,7 @@ def headline(rows: pd.DataFrame, seeds: int = 1) -> str:
     """
     said = []
     for workers, group in rows.groupby("workers"):
-        one = [*_first_to_target(group, seeds), *_fastest(group, seeds)]
+        one = [*_first_to_target(group, seeds), *_fastest_rows(group, seeds)]
         said += [f"With {workers} workers: {one[0]}", *one[1:]] if one and rows["workers"].nunique() > 1 else one
     return " ".join(said)
 
@@ -101,7 +101,7 @@ def _first_to_target(group: pd.DataFrame, seeds: int) -> list[str]:
     return [said, learning.ONE_SEED] if said else []
 
 
-def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
+def _fastest_rows(group: pd.DataFrame, seeds: int) -> list[str]:
     if "unsettled" in group:
         group = group[group["unsettled"] == ""]
     seconds: dict[str, float] = dict(zip(group["exchange"], group["iteration_s"], strict=True))
@@ -121,12 +121,12 @@ def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
     return [said, *wording.entering_apart(ranges, winners, reasons)]
 
 
-def _selects(rows: pd.DataFrame) -> bool:
+def _has_selection(rows: pd.DataFrame) -> bool:
     """Return whether anything is selected: steps of sharded models send whole tensors."""
     return bool(rows["actual_density"].notna().any())
 
 
-def _versus(one: Mapping[Hashable, Any], least: float, tied: bool) -> tuple[str, str]:
+def _versus_fastest(one: Mapping[Hashable, Any], least: float, tied: bool) -> tuple[str, str]:
     """Return how much more than the fastest an exchange took, and the paired interval of that."""
     more, within = versus(one, least, "iteration", "+")
     ending = ", tied" if tied and one["iteration_tied"] else ""
@@ -183,7 +183,7 @@ def _panels(rows: pd.DataFrame) -> list[_Panel]:
         return f"{title} [{name}]", rows[column] / factor, ()
 
     found = [quantity("sent by a worker", "bytes_sent_per_worker_B", BYTES)]
-    if _selects(rows):
+    if _has_selection(rows):
         found.append(("actual density [%]", 100 * rows["actual_density"], 100 * rows["density"].unique()))
         found.append(("build-up (union / k)", rows["build_up"], (1,)))
     if "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any()):

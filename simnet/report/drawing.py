@@ -81,8 +81,8 @@ class Plot(NamedTuple):
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
     """Return a figure, laid out for good, as PNG and SVG."""
-    _settle(figure)
-    return Plot(name, title, explanation, _saved(figure, "png"), _saved(figure, "svg"))
+    _fix_layout(figure)
+    return Plot(name, title, explanation, _saved_figure(figure, "png"), _saved_figure(figure, "svg"))
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def label_powers(axis: Axis, factors: Sequence[float]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _settle(figure: Figure) -> None:
+def _fix_layout(figure: Figure) -> None:
     """Lay the figure out for good, on round coordinates.
 
     The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
@@ -165,7 +165,7 @@ def _settle(figure: Figure) -> None:
             axes.set_position((left, bottom, width, height))
 
 
-def _saved(figure: Figure, kind: str) -> bytes:
+def _saved_figure(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
     with style():

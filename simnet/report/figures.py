@@ -75,21 +75,21 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
     """
     with canvas(9.2, 6.0, 3, 1, sharex=True, height_ratios=(3.4, 1, 1)) as (figure, (top, middle, bottom)):
         looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
-        position, label = _axis(iterations)
-        ends = {policy: _end(frame, position) for policy, frame in frames.items()}
+        position, label = _time_axis(iterations)
+        ends = {policy: _last_position(frame, position) for policy, frame in frames.items()}
         # The slowest policy that is not far slower than the fastest.
         last = max(end for end in ends.values() if end <= _FAR * min(ends.values()))
         shown = iterations[position(iterations) <= last]
         name, factor = unit(shown["iteration_s"].max(), SECONDS)
         for policy, frame in _by_policy(shown).items():
             x, y = position(frame), frame["iteration_s"].to_numpy() / factor
-            _line(top, x, y, band=policy != bound, **looks[policy])
+            _draw_line(top, x, y, band=policy != bound, **looks[policy])
         top.set_ylabel(f"iteration time [{name}]")
         scale(top.yaxis, shown["iteration_s"].to_numpy() / factor)
-        _note(top, [policy for policy, end in ends.items() if end > last], frames)
-        _network((middle, bottom), shown, position, label, last)
+        _note_cut(top, [policy for policy, end in ends.items() if end > last], frames)
+        _draw_network((middle, bottom), shown, position, label, last)
         figure.align_ylabels()
-        _legend_above(figure, _handles(looks))
+        _legend_above(figure, _legend_handles(looks))
     return figure
 
 
@@ -102,7 +102,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
     iterations = with_exploration(iterations)
     with canvas(9.2, 3.6, 1, 2) as (figure, (left, right)):
         looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
-        ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
+        ends = {policy: _elapsed_time(frame) for policy, frame in frames.items()}
         # One that ended early is not the fastest.
         ranking = sorted(ends, key=lambda policy: (-len(ends[policy]), float(ends[policy][-1]), policy != bound))
         reference = bound if bound in ends else ranking[0]
@@ -131,7 +131,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
         _label_iterations(left, right)
         # From the slowest down, as the lines end.
         totals = {policy: f"{short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)}
-        figure.legend(handles=_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
+        figure.legend(handles=_legend_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
     return figure
 
 
@@ -176,15 +176,15 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     ratios = (0.5 * len(changing), 0.8, 0.8)
     with canvas(9.2, 3.0 + 0.5 * len(changing), 3, 1, sharex=True, height_ratios=ratios) as (figure, panels):
         strips, middle, bottom = panels
-        position, label = _axis(iterations)
-        last = max(_end(frame, position) for frame in changing.values())
+        position, label = _time_axis(iterations)
+        last = max(_last_position(frame, position) for frame in changing.values())
         shown = iterations[position(iterations) <= last]
         for row, frame in enumerate(changing.values()):
-            for choice, bars in _stretches(frame, position).items():
+            for choice, bars in _choice_stretches(frame, position).items():
                 strips.broken_barh(bars, (row - 0.36, 0.72), color=colours[choice], linewidth=0)
         _label_policies(strips, changing, bound)
         strips.set_ylim(len(changing) - 0.5, -0.5)
-        _network((middle, bottom), shown, position, label, last)
+        _draw_network((middle, bottom), shown, position, label, last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
         handles = [Patch(color=colours[choice], label=short(choice)) for choice in labels if choice in seen]
@@ -196,7 +196,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw loss and accuracy on data held out, against simulated time and against iterations."""
     iterations = with_exploration(iterations)
     looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
-    ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
+    ends = {policy: _elapsed_time(frame) for policy, frame in frames.items()}
     totals = [float(end[-1]) for end in ends.values()]
     name, factor = unit(max(totals), HOURS)
     with canvas(9.2, 5.6, 2, 2, sharex="col", sharey="row") as (figure, grid):
@@ -215,7 +215,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         if iterations["accuracy"].notna().any() and max(totals) > _WIDE * min(totals):
             grid[1][0].set_xscale("log")
         _label_iterations(grid[1][1])
-        _legend_above(figure, _handles(looks))
+        _legend_above(figure, _legend_handles(looks))
     return figure
 
 
@@ -227,7 +227,7 @@ def efficiency(
     looks = policy_looks(iterations["policy"], bound)
     with canvas(9.2, 3.6, 1, 2) as (figure, (kept, ratios)):
         for policy, frame in _by_policy(trained).items():
-            _line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
+            _draw_line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
         scale(kept.yaxis, trained["global_error"].to_numpy(dtype=np.float64))
         kept.set_ylabel("norm of the residual")
         _label_iterations(kept)
@@ -241,7 +241,7 @@ def efficiency(
         if points:
             _equal_products(ratios, np.array(points))
         ratios.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
-        _legend_above(figure, _handles(looks))
+        _legend_above(figure, _legend_handles(looks))
     return figure
 
 
@@ -316,23 +316,25 @@ def choice_colours(
     return colours
 
 
-def _axis(iterations: pd.DataFrame) -> tuple[Callable[[pd.DataFrame], Floats], str]:
+def _time_axis(iterations: pd.DataFrame) -> tuple[Callable[[pd.DataFrame], Floats], str]:
     """Return where an iteration stands on the horizontal axis, and the axis' label."""
     network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in _by_policy(iterations).values()]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
         return lambda frame: frame["iteration"].to_numpy(dtype=np.float64), "iteration"
-    name, factor = unit(min(float(_elapsed(frame)[-1]) for frame in _by_policy(iterations).values()), HOURS)
+    name, factor = unit(min(float(_elapsed_time(frame)[-1]) for frame in _by_policy(iterations).values()), HOURS)
     return lambda frame: frame["start_s"].to_numpy() / factor, f"simulated time [{name}]"
 
 
-def _end(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> float:
+def _last_position(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> float:
     """Return where the last iteration ends on the horizontal axis."""
     last = frame.tail(1)
     after = last.assign(iteration=last["iteration"] + 1, start_s=last["start_s"] + last["iteration_s"])
     return float(position(after)[0])
 
 
-def _stretches(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> dict[str, list[tuple[float, float]]]:
+def _choice_stretches(
+    frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]
+) -> dict[str, list[tuple[float, float]]]:
     """Return from where and how far on the axis each choice was in use; in long runs, the most used of a stretch."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
@@ -342,17 +344,17 @@ def _stretches(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) 
         np.add.at(counts, (bins, code), 1)
         starts = np.searchsorted(bins, np.arange(2 * _BINS))
         code = np.repeat(counts.argmax(axis=1), np.diff(np.append(starts, len(code))))
-    left = np.append(position(frame)[starts], _end(frame, position))
+    left = np.append(position(frame)[starts], _last_position(frame, position))
     bars: dict[str, list[tuple[float, float]]] = {}
     for start, first, last in zip(starts, left[:-1], left[1:], strict=True):
         bars.setdefault(str(labels[code[start]]), []).append((float(first), float(last - first)))
     return bars
 
 
-def _note(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
+def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
     """Say which policies run past the end of the axis, and for how long."""
     if cut:
-        ends = (f"{short(policy)} until {format_seconds(float(_elapsed(frames[policy])[-1]))}" for policy in cut)
+        ends = (f"{short(policy)} until {format_seconds(float(_elapsed_time(frames[policy])[-1]))}" for policy in cut)
         axes.annotate(
             f"goes on beyond the axis: {', '.join(ends)}",
             (1, 1),
@@ -365,14 +367,14 @@ def _note(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) ->
         )
 
 
-def _elapsed(frame: pd.DataFrame) -> Floats:
+def _elapsed_time(frame: pd.DataFrame) -> Floats:
     """Return the time since the start after each iteration."""
     start = frame["start_s"].to_numpy()
     elapsed: Floats = start + frame["iteration_s"].to_numpy() - start[0]
     return elapsed
 
 
-def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
+def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
     """Draw a line; a long one thinned to equal stretches, with a band from least to greatest.
 
     A stretch shows its mean; of steps its first value, since their mean may be a value that never was.
@@ -390,7 +392,7 @@ def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -
     axes.plot(x, y, marker="o" if alone else None, clip_on=not alone, **look)
 
 
-def _network(
+def _draw_network(
     axes: tuple[Axes, Axes],
     iterations: pd.DataFrame,
     position: Callable[[pd.DataFrame], Floats],
@@ -408,7 +410,7 @@ def _network(
         name, factor = unit(float(y.max()) if len(y) else 1.0, units)
         if len(y):
             x, y = np.append(x, last), np.append(y, y[-1])
-            _line(one, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
+            _draw_line(one, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
             one.set_ylim(0, 1.12 * float(y.max()) / factor or 1.0)
         one.set_ylabel(f"{what}\n[{name}]")
     axes[1].set_xlabel(label)
@@ -416,7 +418,7 @@ def _network(
     axes[1].set_xlim(float(position(iterations).min()), last)
 
 
-def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> list[Line2D]:
+def _legend_handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> list[Line2D]:
     labels = labels or {policy: short(policy) for policy in looks}
     return [
         Line2D([], [], color=looks[policy]["color"], linestyle=looks[policy]["linestyle"], label=label)

@@ -41,15 +41,15 @@ def report(
     recorded: Recorded | None = None,
 ) -> str:
     """Return the page of a run."""
-    inside = _inside(plots)
+    inside = _inline_plots(plots)
     return _page(
         "report",
         summary=summary,
         scenario=scenario,
-        setting=_setting(summary, setting or {}),
+        setting=_setting_rows(summary, setting or {}),
         data=markupsafe.Markup(embedded(page_data(summary, iterations, recorded))),  # noqa: S704
-        scripts=_marked("uplot/uPlot.iife.min.js", "common.js", "page.js"),
-        chart_style=markupsafe.Markup(_text("uplot/uPlot.min.css")),  # noqa: S704
+        scripts=_hashed_scripts("uplot/uPlot.iife.min.js", "common.js", "page.js"),
+        chart_style=markupsafe.Markup(_resource_text("uplot/uPlot.min.css")),  # noqa: S704
         longest=max(sum(one["breakdown_s"].values()) for one in summary["policies"].values()),
         pictures=[one for one in inside if one[0].name in _DRAWN_AGAIN],
         figures=[one for one in inside if one[0].name not in _DRAWN_AGAIN],
@@ -78,25 +78,27 @@ def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> s
         headings=data["headings"],
         rows=[[data["choices"][label][0], *(data["texts"][one] for one in texts)] for label, *texts in each],
         plot=plot,
-        picture=_inside([plot])[0][1],
+        picture=_inline_plots([plot])[0][1],
         data=markupsafe.Markup(embedded(data)),  # noqa: S704
-        scripts=_marked("common.js", "map.js"),
+        scripts=_hashed_scripts("common.js", "map.js"),
     )
 
 
 def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: str) -> str:
     """Return the page of a run with several seeds."""
-    return _page("seeds", summary=summary, figures=_inside(plots), scenario=scenario, scripts=())
+    return _page("seeds", summary=summary, figures=_inline_plots(plots), scenario=scenario, scripts=())
 
 
 def compared_report(
     summary: Summary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
 ) -> str:
     """Return the page of several runs."""
-    return _page("compared", summary=summary, runs=runs, differences=differences, figures=_inside(plots), scripts=())
+    return _page(
+        "compared", summary=summary, runs=runs, differences=differences, figures=_inline_plots(plots), scripts=()
+    )
 
 
-def _setting(summary: Summary, given: Mapping[str, str]) -> dict[str, str]:
+def _setting_rows(summary: Summary, given: Mapping[str, str]) -> dict[str, str]:
     device = {"device": summary["device"]["name"]} if "device" in summary else {}
     rest = {"stack": summary["stack"]["name"], "seed": str(summary["seed"])}
     version = summary["versions"].get("simnet")
@@ -104,16 +106,16 @@ def _setting(summary: Summary, given: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _text(name: str) -> str:
+def _resource_text(name: str) -> str:
     return files("simnet.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 @cache
-def _marked(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
+def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
     """Return scripts of a page, each with its hash for the Content-Security-Policy."""
-    digests = (hashlib.sha256(_text(name).encode()).digest() for name in names)
+    digests = (hashlib.sha256(_resource_text(name).encode()).digest() for name in names)
     return tuple(
-        (markupsafe.Markup(_text(name)), base64.b64encode(digest).decode("ascii"))  # noqa: S704
+        (markupsafe.Markup(_resource_text(name)), base64.b64encode(digest).decode("ascii"))  # noqa: S704
         for name, digest in zip(names, digests, strict=True)
     )
 
@@ -134,6 +136,6 @@ def _page(template: str, **values: Any) -> str:
     return environment.get_template(f"{template}.html.j2").render(values)
 
 
-def _inside(plots: Sequence[Plot]) -> list[tuple[Plot, str]]:
+def _inline_plots(plots: Sequence[Plot]) -> list[tuple[Plot, str]]:
     # As an image a figure can neither run scripts nor clash with the names inside another one.
     return [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]

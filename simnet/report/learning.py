@@ -63,14 +63,14 @@ def learning_summaries(
     if target is None and compared is not None:
         best = float(compared["accuracy"].max())
         target = _OF_THE_BEST * best if math.isfinite(best) else None
-    needed = None if compared is None else _reached(compared, target)[0]
-    return {policy: _learnt(frame, computed[policy], target, needed) for policy, frame in frames.items()}
+    needed = None if compared is None else _reached_after(compared, target)[0]
+    return {policy: _learning_curve(frame, computed[policy], target, needed) for policy, frame in frames.items()}
 
 
-def _learnt(frame: pd.DataFrame, computed: float, target: float | None, needed: int | None) -> Fields:
+def _learning_curve(frame: pd.DataFrame, computed: float, target: float | None, needed: int | None) -> Fields:
     measured = frame.dropna(subset=["accuracy"])
     losses, accuracies = (measured[column].to_list() for column in ("loss", "accuracy"))
-    count, seconds = _reached(frame, target)
+    count, seconds = _reached_after(frame, target)
     total = math.fsum(frame["iteration_s"])
     return {
         "loss": losses[-1] if losses else None,
@@ -85,7 +85,7 @@ def _learnt(frame: pd.DataFrame, computed: float, target: float | None, needed: 
     }
 
 
-def _reached(frame: pd.DataFrame, target: float | None) -> tuple[int | None, float | None]:
+def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | None, float | None]:
     """Return after how many iterations and seconds an accuracy was first measured."""
     there = (frame["accuracy"] >= (math.inf if target is None else target)).to_numpy()
     if not there.any():

@@ -50,13 +50,13 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
     return {
         "policies": [
             {"name": name, "colour": None if name == bound else looks[name]["color"]}
-            | _columns(frame, choices, stretch)
+            | _iteration_columns(frame, choices, stretch)
             for name, frame in frames.items()
         ],
         "choices": [[one, of_choices[one]] for one in choices],
         "reference": bound if bound in whole else next(iter(whole), None),
         "stretch": stretch,
-        "learnt": {name: _learnt(frame) for name, frame in frames.items()} if "accuracy" in trained else {},
+        "learnt": {name: _learning_points(frame) for name, frame in frames.items()} if "accuracy" in trained else {},
         "kept": {"policies": {}, "routes": {}, "links": []} if recorded is None else message_sample(recorded),
     }
 
@@ -69,13 +69,13 @@ def embedded(data: Any) -> str:
     >>> embedded(["</script><!--", 0.1 + 0.2])
     '["\\u003c/script\\u003e\\u003c!--",0.3]'
     """
-    text = json.dumps(_short(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(_shorten_numbers(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character, escaped in _ESCAPES.items():
         text = text.replace(character, escaped)
     return text
 
 
-def _columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[str, list[Any]]:
+def _iteration_columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[str, list[Any]]:
     first = np.arange(0, len(frame), stretch)
     start, seconds = (frame[name].to_numpy(dtype=np.float64) for name in ("start_s", "iteration_s"))
     code = pd.Categorical(frame["choice"].astype(str), categories=list(choices)).codes.astype(np.intp)
@@ -101,7 +101,7 @@ def _most_used(code: NDArray[np.intp], first: NDArray[np.intp], count: int) -> l
     return [int(one) for one in counts.argmax(axis=1)]
 
 
-def _learnt(frame: pd.DataFrame) -> dict[str, list[Any]]:
+def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:
     """Return what was measured after how many iterations and how much time [s]."""
     measured = np.flatnonzero(frame["accuracy"].notna().to_numpy())
     measured = measured[:: max(1, -(-len(measured) // POINTS))]
@@ -114,9 +114,9 @@ def _learnt(frame: pd.DataFrame) -> dict[str, list[Any]]:
     }
 
 
-def _short(data: Any) -> Any:
+def _shorten_numbers(data: Any) -> Any:
     if isinstance(data, float):
         return float(f"{data:.{_DIGITS}g}") if math.isfinite(data) else None
     if isinstance(data, Mapping):
-        return {name: _short(one) for name, one in data.items()}
-    return [_short(one) for one in data] if isinstance(data, list | tuple) else data
+        return {name: _shorten_numbers(one) for name, one in data.items()}
+    return [_shorten_numbers(one) for one in data] if isinstance(data, list | tuple) else data

@@ -112,7 +112,7 @@ def write_run(
     for name, rows in (("deaths", died), ("company", shared)):
         if rows:
             # The dead have no round, which would make numbers with fractions of the others.
-            table = pd.DataFrame(rows).apply(_significant).astype({"round": "Int64"} if rows is died else {})
+            table = pd.DataFrame(rows).apply(_round_column).astype({"round": "Int64"} if rows is died else {})
             write_table(folder, name, {"": table_rows(table)})
     with atomic_write(folder / "timeline.json") as stream:
         ran = {name: len(result.iterations) for name, result in results.items()}
@@ -222,10 +222,10 @@ def rounded(iterations: pd.DataFrame) -> pd.DataFrame:
     """Return iterations without the digits that differ between machines, and whole bytes: iterations.csv."""
     counts = [name for name in iterations.columns if name.endswith("_B")]
     whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
-    return whole.apply(_significant)
+    return whole.apply(_round_column)
 
 
-def _significant(column: pd.Series) -> pd.Series:
+def _round_column(column: pd.Series) -> pd.Series:
     return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
 
 

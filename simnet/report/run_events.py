@@ -73,13 +73,13 @@ def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
     when: dict[str, list[int]] = {}
     for one in stop["died"]:
         when.setdefault(format_seconds(one["at_s"]), []).append(one["worker"])
-    died = " and ".join(f"{_workers(workers)} died at {at}" for at, workers in when.items())
+    died = " and ".join(f"{_worker_text(workers)} died at {at}" for at, workers in when.items())
     who = policy if stop["job"] == main else f"{stop['job']}, beside {policy}"
     halted = f"Iteration {stop['iteration']} stopped at {format_seconds(stop['stopped_s'])}"
     if stop["waited"]:
         first, others = stop["waited"][0], stop["waited_count"] - 1
         where = f"round {first['round']}" + (f" ({first['phase']})" if first["phase"] else "")
-        halted += f": worker {first['worker']} waited in {where} for {_workers(first['waits_for'])}"
+        halted += f": worker {first['worker']} waited in {where} for {_worker_text(first['waits_for'])}"
         halted += f", and {others} other{'s' * (others > 1)} waited too" if others else ""
     done, left = stop["iteration"], stop["workers_left"]
     end = f"The job ended there, after {done} complete iteration{'s' * (done != 1)}."
@@ -91,7 +91,7 @@ def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
     return f"{who}: {died}. {halted}. {end}"
 
 
-def _workers(numbers: Sequence[int]) -> str:
+def _worker_text(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
     return f"worker{'s' * (len(numbers) != 1)} {shown}"
 

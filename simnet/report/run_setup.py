@@ -30,7 +30,7 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
     values = dataclasses.asdict(stack)
     measured = values.pop("measured")
     hints = parameter_hints(Stack, list(values))
-    properties = {name: _written(value, hints[name]) for name, value in values.items() if value != math.inf}
+    properties = {name: _value_text(value, hints[name]) for name, value in values.items() if value != math.inf}
     found: Fields = {"name": name_of(stack), "measured": measured, "properties": properties}
     if calibration is not None:
         found["origin"] = describe_calibration(calibration)
@@ -39,7 +39,7 @@ def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) ->
     return found
 
 
-def _written(value: Any, hint: object) -> Any:
+def _value_text(value: Any, hint: object) -> Any:
     notation = next((one for one in get_args(hint) if isinstance(one, Notation)), None)
     return value if notation is None or isinstance(value, str) else notation.write(value)
 

@@ -99,11 +99,13 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     found = paired.comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, [], bound=bound), on="policy")
-    found["unsettled_with"] = [int((one != "").sum()) for one in _each(table, "unsettled", found)]
-    found["unsettled"] = [next((why for why in one if why), "") for one in _each(table, "unsettled", found)]
+    found["unsettled_with"] = [int((one != "").sum()) for one in _seed_column(table, "unsettled", found)]
+    found["unsettled"] = [next((why for why in one if why), "") for one in _seed_column(table, "unsettled", found)]
     others = [name for name in table.columns if name not in ("seed", "policy", "choice", *found.columns)]
     for name in others:
-        estimates = [paired.estimate(one.dropna()) if one.notna().any() else None for one in _each(table, name, found)]
+        estimates = [
+            paired.estimate(one.dropna()) if one.notna().any() else None for one in _seed_column(table, name, found)
+        ]
         found[name] = [math.nan if one is None else one.mean for one in estimates]
         if name in ("regret_s", "accuracy"):
             stem, end = name.removesuffix("_s"), "_s" if name.endswith("_s") else ""
@@ -125,7 +127,7 @@ def times_to_target(
     return found.merge(groups.count().rename("reached_with").reset_index(), on=[*by, policy])
 
 
-def _each(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Series]:
+def _seed_column(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Series]:
     return [table.loc[table["policy"] == name, column] for name in found["policy"]]
 
 
@@ -148,7 +150,7 @@ def summarize(
         "run": {key: first[key] for key in _RUN if key in first},  # type: ignore[literal-required]
         "versions": first["versions"],
         "bound": bound,
-        "winner": _winner(each, "simulated"),
+        "winner": _seed_winner(each, "simulated"),
         "missing": list(missing),
         "policies": {
             name: {str(key): plain(value) for key, value in one.items() if key != "policy"}
@@ -156,11 +158,11 @@ def summarize(
         },
     }
     if "time_to_target_rank" in each:
-        made["first_to_target"] = _winner(each, "time_to_target")
+        made["first_to_target"] = _seed_winner(each, "time_to_target")
     return made, table, each
 
 
-def _winner(each: pd.DataFrame, stem: str) -> Winner | None:
+def _seed_winner(each: pd.DataFrame, stem: str) -> Winner | None:
     ranked = each[each[f"{stem}_rank"].notna()].sort_values(f"{stem}_rank").set_index("policy")
     more, seconds = (dict(zip(ranked.index, ranked[f"{stem}{end}"].tolist(), strict=True)) for end in ("_more_s", "_s"))
     return winner_among(list(ranked.index), set(ranked.index[ranked[f"{stem}_tied"]]), more.__getitem__, seconds)
@@ -195,11 +197,11 @@ def sentence(summary: Fields) -> str:
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said[0].lower()}{said[1:]}"
     if summary["winner"] is None:
-        short = "has settled" if (unsettled := _unsettled(summary)) else "got to its end"
+        short = "has settled" if (unsettled := _unsettled_lines(summary)) else "got to its end"
         return f"{said}no policy that can be run {short}.{unsettled}"
     compared = each[summary["winner"]["policy"]]["simulated_compared"]
     few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
-    said += _outcome(summary["winner"], each) + few + "." + _unsettled(summary)
+    said += _outcome_text(summary["winner"], each) + few + "." + _unsettled_lines(summary)
     winners = [summary["winner"]["policy"], *summary["winner"]["tied_with"]]
     apart = wording.entering_apart(paired.start_ranges(each), winners, summary["run"].get("starts_not_sampled"))
     said = " ".join([said, *apart])
@@ -209,7 +211,7 @@ def sentence(summary: Fields) -> str:
     return f"{said} {learning.IGNORED}"
 
 
-def _unsettled(summary: Fields) -> str:
+def _unsettled_lines(summary: Fields) -> str:
     """Say of policies that did not settle with how many seeds, and why with the first of them."""
     count, said = len(summary["seeds"]), ""
     for name, one in summary["policies"].items():
@@ -237,7 +239,7 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     return wording.standing(seconds, winners, alone, tied, mean) + rest
 
 
-def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]]) -> str:
+def _outcome_text(winner: Winner, each: Mapping[str, Mapping[str, Any]]) -> str:
     name = winner["policy"]
     seconds = format_seconds(each[name]["simulated_s"])
     if winner["tied_with"]:
@@ -274,7 +276,7 @@ def ranking(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def rows(summary: Fields) -> list[tuple[str, ...]]:
     """Return the cells of the table over seeds, the fastest policy first."""
-    return [_row(summary, name) for name in ranking(summary["policies"])]
+    return [_policy_row(summary, name) for name in ranking(summary["policies"])]
 
 
 def learning_rows(summary: Fields) -> list[tuple[str, ...]]:
@@ -304,12 +306,12 @@ def learning_rows(summary: Fields) -> list[tuple[str, ...]]:
     ]
 
 
-def _row(summary: Fields, name: str) -> tuple[str, ...]:
+def _policy_row(summary: Fields, name: str) -> tuple[str, ...]:
     each, one = summary["policies"], summary["policies"][name]
     regret = one["regret_s"]
     return (
         name,
-        "-" if one["simulated_s"] is None else _within(one),
+        "-" if one["simulated_s"] is None else _interval_text(one),
         *_versus_best(each, name, "simulated", summary["bound"]),
         "-" if one["simulated_least_with"] is None else f"{one['simulated_least_with']} of {one['simulated_compared']}",
         format_bytes(one["total_bytes_sent_B"]),
@@ -317,7 +319,7 @@ def _row(summary: Fields, name: str) -> tuple[str, ...]:
     )
 
 
-def _within(one: Mapping[str, Any]) -> str:
+def _interval_text(one: Mapping[str, Any]) -> str:
     """Return the mean time of a policy with its prediction interval, which has the error of the model."""
     low, high = one["simulated_prediction_low_s"], one["simulated_prediction_high_s"]
     seconds = float(one["simulated_s"])

@@ -51,8 +51,10 @@ def sentence(summary: Summary) -> str:
     once = learning.ONE_SEED if first else ""
     winner, ranges = summary["winner"], start_ranges(summary["policies"])
     winners = [] if winner is None else [winner["policy"], *winner["tied_with"]]
-    outcome = [_outcome(summary), *wording.entering_apart(ranges, winners, summary.get("starts_not_sampled"))]
-    said = " ".join(one for one in (first, once, *outcome, *_unsettled(summary), *_explored(summary)) if one)
+    outcome = [_outcome_text(summary), *wording.entering_apart(ranges, winners, summary.get("starts_not_sampled"))]
+    said = " ".join(
+        one for one in (first, once, *outcome, *_unsettled_lines(summary), *_exploration_lines(summary)) if one
+    )
     if not trained:
         said += f" {learning.IGNORED}"
     if summary["missing"]:
@@ -150,7 +152,7 @@ def switching(summary: Summary) -> str | None:
     return next((name for name in (winner["policy"], *winner["tied_with"]) if policies[name]["switch_count"]), None)
 
 
-def _explored(summary: Summary) -> Iterator[str]:
+def _exploration_lines(summary: Summary) -> Iterator[str]:
     """Describe the cost of exploration, and the share of the gradient that exploring policies sent."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
@@ -161,34 +163,36 @@ def _explored(summary: Summary) -> Iterator[str]:
             )
 
 
-def _unsettled(summary: Summary) -> Iterator[str]:
+def _unsettled_lines(summary: Summary) -> Iterator[str]:
     """Say of policies that did not settle why."""
     for name, one in summary["policies"].items():
         if one["unsettled"] is not None:
             yield f"{name} has not settled, and has no rank: {one['unsettled']}."
 
 
-def _outcome(summary: Summary) -> str:
+def _outcome_text(summary: Summary) -> str:
     winner, policies = summary["winner"], summary["policies"]
     if winner is None:
         bound = summary["bound"]
         name, one = next(iter(policies.items())) if bound is None else (bound, policies[bound])
         if not any(ranked(each) for each in policies.values()):
             return "No policy got to the end." if one["ended"] else "No policy has settled."
-        return f"{name} took {_duration(one)}; it is the bound, and no policy that can be run was compared with it."
+        return (
+            f"{name} took {_duration_text(one)}; it is the bound, and no policy that can be run was compared with it."
+        )
     name = winner["policy"]
     if winner["tied_with"]:
         tied = listed([name, *winner["tied_with"]])
         alike = policies[winner["tied_with"][-1]]["simulated_s"] <= (1 + TIE) * policies[name]["simulated_s"]
-        took = _duration(policies[name], each=alike)
+        took = _duration_text(policies[name], each=alike)
         result = f"{tied} are tied as fastest: {took if alike else f'{name} takes {took}'}"
         changed = switching(summary)
-        story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
+        story = "none of them changed its choice" if changed is None else f"{changed} {_change_text(policies[changed])}"
     else:
         chances = {one: known["chance_to_be_fastest"] for one, known in known_of(summary, "judgement").items()}
         first = "took" if winner["runner_up"] is None else f"was fastest{wording.within_error(name, chances)}:"
-        result = f"{name} {first} {_duration(policies[name])}"
-        story = f"it {_changes(policies[name])}"
+        result = f"{name} {first} {_duration_text(policies[name])}"
+        story = f"it {_change_text(policies[name])}"
     if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
         result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
     return f"{result}; {story}."
@@ -205,11 +209,11 @@ def _cells(summary: Summary, name: str) -> list[tuple[str, Key]]:
     part = "" if count == one["iterations"] else f" ({100 * count / one['iterations']:.0f} %)"
     return [
         (name, name),
-        (_within(one), one["simulated_s"]),
+        (_interval_text(one), one["simulated_s"]),
         (_versus(summary, name), one["simulated_s"]),
         ("-" if chance is None else percent(chance), chance),
         (format_bytes(one["total_bytes_sent_B"]), one["total_bytes_sent_B"]),
-        *((_phase(one, phase), one["breakdown_s"][phase]) for phase in PHASES),
+        *((_phase_text(one, phase), one["breakdown_s"][phase]) for phase in PHASES),
         *(_percentiles(None if spread is None else spread[what]) for what in ("iteration_s", "exchange_s")),
         (lost, None if regret is None else regret["seconds"]),
         (f"{choice or '-'}{part}", choice),
@@ -233,14 +237,14 @@ def _versus(summary: Summary, name: str) -> str:
     return percent(one["simulated_s"] / best - 1, "+") if best else "-"
 
 
-def _phase(one: PolicySummary, phase: str) -> str:
+def _phase_text(one: PolicySummary, phase: str) -> str:
     seconds = one["breakdown_s"][phase]
     if phase == "select":
         return format_within(seconds, one["total_select_low_s"], one["total_select_high_s"])
     return format_seconds(seconds)
 
 
-def _within(one: PolicySummary) -> str:
+def _interval_text(one: PolicySummary) -> str:
     """Return the time of a policy with its interval."""
     if "judgement" not in one:
         return format_seconds(one["simulated_s"])
@@ -248,21 +252,21 @@ def _within(one: PolicySummary) -> str:
     return format_within(one["simulated_s"], low, high)
 
 
-def _duration(one: PolicySummary, each: bool = False) -> str:
+def _duration_text(one: PolicySummary, each: bool = False) -> str:
     plural = "" if one["iterations"] == 1 else "s"
-    return f"{_within(one)} {'each ' if each else ''}for {one['iterations']} iteration{plural}"
+    return f"{_interval_text(one)} {'each ' if each else ''}for {one['iterations']} iteration{plural}"
 
 
-def _changes(one: PolicySummary) -> str:
+def _change_text(one: PolicySummary) -> str:
     if not one["switch_count"]:
         return f"kept to {next(iter(one['choices']))} throughout"
     first, count = one["switches"][0], one["switch_count"]
     often = "once," if count == 1 else f"{count} times, first"
     when = f"at iteration {first['iteration']} ({format_seconds(first['at_s'])})"
-    return f"switched {often} from {first['from']} to {first['to']} {when}{_circumstance(first)}"
+    return f"switched {often} from {first['from']} to {first['to']} {when}{_switch_cause(first)}"
 
 
-def _circumstance(switch: Fields) -> str:
+def _switch_cause(switch: Fields) -> str:
     """Name what had changed most, in proportion, since the choice now left had been made."""
     changes = [
         ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),

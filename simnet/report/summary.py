@@ -215,12 +215,14 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
     """
     ended = _ended_early(iterations, facts)
     bound = facts.bound if facts.bound in iterations else None
-    steady = {name: _steady(one, facts.stops.get(name, ())) for name, one in iterations.items() if name not in ended}
+    steady = {
+        name: _steady_part(one, facts.stops.get(name, ())) for name, one in iterations.items() if name not in ended
+    }
     steady_from = common_start(steady.values())
     learnt = learnt_by(iterations, facts.target, facts.reference)
     policies: dict[str, PolicySummary] = {}
     for name, frame in iterations.items():
-        one = _policy(frame, steady_from if name in steady else 0)
+        one = _policy_summary(frame, steady_from if name in steady else 0)
         one["ended"] = name in ended
         if name in steady:
             start, unsettled = steady[name]
@@ -244,13 +246,13 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
         "bound": bound,
         "missing": list(facts.missing),
         "steady_from": steady_from,
-        "winner": _winner(rivals, ranges),
+        "winner": _winner_of(rivals, ranges),
         "policies": policies,
         **{name: one for name, one in facts.setup.items() if one is not None},  # type: ignore[typeddict-item]
     }
     if learnt:
         times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
-        made["first_to_target"] = _winner({name: time for name, time in times.items() if time is not None})
+        made["first_to_target"] = _winner_of({name: time for name, time in times.items() if time is not None})
     if entered.not_sampled:
         made["starts_not_sampled"] = dict(entered.not_sampled)
     return made
@@ -372,14 +374,14 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
     return {what: dict(zip(names, percentiles(one), strict=True)) for what, one in times.items()}
 
 
-def _steady(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
+def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
     """Return the steady part of a run, after the last death of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)
 
 
-def _policy(every: pd.DataFrame, steady_from: int) -> PolicySummary:
+def _policy_summary(every: pd.DataFrame, steady_from: int) -> PolicySummary:
     frame = with_exploration(every)
     steady = frame.iloc[steady_from:]
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
@@ -405,13 +407,13 @@ def _policy(every: pd.DataFrame, steady_from: int) -> PolicySummary:
             "regret": None,
             "choices": {str(labels[at]): int(counts[at]) for at in np.argsort(-counts, kind="stable")},
             "switch_count": len(switched),
-            "switches": _switches(frame, switched),
+            "switches": _switch_rows(frame, switched),
         }
     )
     return found
 
 
-def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
+def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
     """Return changes of choice: when, and the network and density then and when the choice now left had been made."""
     found: list[Fields] = []
     made = 0
@@ -427,7 +429,7 @@ def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
     return found
 
 
-def _winner(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Winner | None:
+def _winner_of(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Winner | None:
     tied = fastest(seconds, ranges)
     order = [*tied, *sorted(seconds.keys() - set(tied), key=lambda name: (seconds[name], name))]
     return winner_among(order, tied, lambda name: seconds[name] - seconds[order[0]], seconds)

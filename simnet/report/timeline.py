@@ -47,7 +47,7 @@ class Recorded(NamedTuple):
     links: LinkNames | None = None
 
 
-class _Slice(NamedTuple):
+class _TimelineSlice(NamedTuple):
     """What a resource of a rank does, from when to when [ns], and its track."""
 
     worker: int
@@ -115,17 +115,19 @@ def write_timeline(
         costs = np.array([4 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
         fitting = within(own, costs, (max_events - for_bandwidths) // len(policies))
         shown = sorted({*fitting.spans["iteration"].tolist(), *fitting.messages["iteration"].tolist()})
-        said["iterations"][str(policy)] = here = _ranges(shown) + (f" of {iterations[policy]:,}" if iterations else "")
-        tracks = _Tracks(pid, f"{policy}: iterations {here}" if shown else str(policy))
+        said["iterations"][str(policy)] = here = _range_text(shown) + (
+            f" of {iterations[policy]:,}" if iterations else ""
+        )
+        tracks = _PolicyTracks(pid, f"{policy}: iterations {here}" if shown else str(policy))
         rank_events, slices = _rank_events(fitting.spans, tracks)
         moved = _messages(fitting.messages, route)
-        events += [*rank_events, *_link_events(moved, tracks, numbers), *_arrows(moved, slices, pid, numbers)]
+        events += [*rank_events, *_link_events(moved, tracks, numbers), *_message_arrows(moved, slices, pid, numbers)]
         events += _under_way(moved, tracks)
         names += tracks.names
         sent += moved
         moments += [] if not moved else [fitting.messages["start_s"].min(), fitting.messages["finish_s"].max()]
     if bandwidths is not None:
-        tracks = _Tracks(len(policies) + 1, "network")
+        tracks = _PolicyTracks(len(policies) + 1, "network")
         found, every = _bandwidth_events(sent, moments, tracks, bandwidths, for_bandwidths)
         if found:
             names += tracks.names
@@ -142,10 +144,10 @@ def write_timeline(
     return len(events)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _range_text(numbers: Sequence[int]) -> str:
     """Return ascending whole numbers as people write them.
 
-    >>> _ranges([0, 1, 2, 5, 7, 8])
+    >>> _range_text([0, 1, 2, 5, 7, 8])
     '0 to 2, 5, 7 to 8'
     """
     runs = itertools.groupby(enumerate(numbers), key=lambda one: one[1] - one[0])
@@ -153,7 +155,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(" to ".join(dict.fromkeys((f"{one[0]:,}", f"{one[-1]:,}"))) for one in ends) or "none"
 
 
-class _Tracks:
+class _PolicyTracks:
     """The tracks of one policy, numbered in the order in which they are first asked for."""
 
     def __init__(self, pid: int, policy: str) -> None:
@@ -190,7 +192,7 @@ def _messages(messages: pd.DataFrame, route: LinkNames) -> list[_Message]:
     ]
 
 
-def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> tuple[list[Event], list[_Slice]]:
+def _rank_events(spans: pd.DataFrame, tracks: _PolicyTracks) -> tuple[list[Event], list[_TimelineSlice]]:
     """Return what resources of ranks do as events and as slices; what overlaps goes to a further track."""
     events, slices = [], []
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -209,11 +211,11 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> tuple[list[Event], lis
             tid = tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")]
             event = {"ph": "X", "cat": "rank", "name": what, "pid": tracks.pid, "tid": tid, "ts": start / 1000}
             events.append(event | {"dur": (finish - start) / 1000, "args": {"iteration": iteration}})
-            slices.append(_Slice(worker, resource, start, finish, tid))
+            slices.append(_TimelineSlice(worker, resource, start, finish, tid))
     return events, slices
 
 
-def _link_events(messages: Iterable[_Message], tracks: _Tracks, numbers: Iterator[str]) -> Iterator[Event]:
+def _link_events(messages: Iterable[_Message], tracks: _PolicyTracks, numbers: Iterator[str]) -> Iterator[Event]:
     for one in messages:
         for link in one.links:
             name = f"link {link}"
@@ -223,8 +225,8 @@ def _link_events(messages: Iterable[_Message], tracks: _Tracks, numbers: Iterato
             yield {"ph": "e", "ts": max(one.start, one.finish) / 1000, **common}
 
 
-def _arrows(
-    messages: Iterable[_Message], slices: Iterable[_Slice], pid: int, numbers: Iterator[str]
+def _message_arrows(
+    messages: Iterable[_Message], slices: Iterable[_TimelineSlice], pid: int, numbers: Iterator[str]
 ) -> Iterator[Event]:
     """Yield an arrow for each message, from the slice of its sender to the slice of its receiver.
 
@@ -253,7 +255,7 @@ def _arrows(
             yield {"ph": "f", "bp": "e", "tid": end[0], "ts": end[1] / 1000, **common}
 
 
-def _under_way(messages: Iterable[_Message], tracks: _Tracks) -> Iterator[Event]:
+def _under_way(messages: Iterable[_Message], tracks: _PolicyTracks) -> Iterator[Event]:
     """Yield how many messages are under way on each link, whenever that changes."""
     changes: dict[str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
     for one in messages:
@@ -268,7 +270,7 @@ def _under_way(messages: Iterable[_Message], tracks: _Tracks) -> Iterator[Event]
 
 
 def _bandwidth_events(
-    messages: Sequence[_Message], moments: Sequence[float], tracks: _Tracks, bandwidths: Bandwidths, room: int
+    messages: Sequence[_Message], moments: Sequence[float], tracks: _PolicyTracks, bandwidths: Bandwidths, room: int
 ) -> tuple[list[Event], int]:
     """Return the bandwidths of the links that messages take while these are under way, and which part of all changes.
 

@@ -24,8 +24,8 @@ def closeness_plot(figures: Mapping[str, Any]) -> Plot:
         gain.plot(curve["density"], curve["synthetic"], color=_SYNTHETIC, linestyle="--", label="synthetic")
         gain.set(title="compression gain", xlabel="density", ylim=(0, 1.05))
         scale(gain.xaxis, np.array(curve["density"]))
-        _pairs(build_up, figures, "build_up", f"build-up, {figures['workers']} workers")
-        _pairs(overlap, figures, "overlap_workers", "overlap between workers")
+        _draw_pairs(build_up, figures, "build_up", f"build-up, {figures['workers']} workers")
+        _draw_pairs(overlap, figures, "overlap_workers", "overlap between workers")
         for one, colour in zip(figures["thresholds"], COLOURS * 20, strict=False):
             label = f"density {one['density']:g}"
             drift.plot(figures["steps"], one["real"], color=colour, marker=".", label=label)
@@ -64,7 +64,7 @@ def description_plot(figures: Mapping[str, Any]) -> Plot:
         return plot("trace", "A gradient trace", "Means over recorded steps.", figure)
 
 
-def _pairs(axes: Axes, figures: Mapping[str, Any], name: str, title: str) -> None:
+def _draw_pairs(axes: Axes, figures: Mapping[str, Any], name: str, title: str) -> None:
     known = [one for one in figures["densities"] if one[name]["real"] is not None]
     for side, colour, line in (("real", _REAL, "-"), ("synthetic", _SYNTHETIC, "--")):
         label = "recorded" if side == "real" else side

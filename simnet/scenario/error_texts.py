@@ -39,17 +39,17 @@ _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
     """Return validation errors as errors with file, line, field, the value found and what is allowed."""
     found = error.errors(include_url=False)
-    return [document.problem(_place(one["loc"]), _message(document, one, root)) for one in found]
+    return [document.problem(_error_place(one["loc"]), _error_message(document, one, root)) for one in found]
 
 
-def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _error_place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Return the place of an error without pydantic's mark for a key; a blank name is wrong where it is given."""
     if loc[-1:] != ("[key]",):
         return loc
     return loc[:-1] if str(loc[-2]).strip() else loc[:-2]
 
 
-def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> str:
+def _error_message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> str:
     kind, context = one["type"], one.get("ctx", {})
     found = shorten_value(document.found(one["loc"], one.get("input")))
     if kind == "value_error":
@@ -66,7 +66,9 @@ def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> st
         name, sign = _BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
     if kind == "literal_error":
-        return f"there is no such choice, got {found}; {_choices(context['expected'], found)}{_or_mapping(root, one)}"
+        return (
+            f"there is no such choice, got {found}; {_allowed_text(context['expected'], found)}{_or_mapping(root, one)}"
+        )
     if kind in ("model_type", "model_attributes_type"):
         part = _part_at(root, one["loc"])
         fields = f" with {', '.join(field_names(part))}" if part else ""
@@ -83,7 +85,7 @@ def _or_mapping(root: type[BaseModel], one: ErrorDetails) -> str:
     return f", or a mapping with {', '.join(field_names(part))}" if part else ""
 
 
-def _choices(expected: str, found: str) -> str:
+def _allowed_text(expected: str, found: str) -> str:
     names = [name.strip(" '") for name in expected.replace(" or ", ",").split(",")]
     return suggest_names(found.strip("'"), names)
 

@@ -8,13 +8,13 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator
 
 
-def _file(value: str) -> str:
+def _check_file(value: str) -> str:
     if not value.strip() or "\0" in value:
         raise ValueError("must be the name of a file")
     return value
 
 
-def _label(value: str) -> str:
+def _check_label(value: str) -> str:
     if not 0 < len(value) <= 80 or not value.isprintable() or value != value.strip():
         raise ValueError(f"must be a name of 1 to 80 characters, got {value[:45]!r}")
     return value
@@ -26,6 +26,6 @@ def _file_name(value: str) -> str:
     return value
 
 
-Label: TypeAlias = Annotated[str, AfterValidator(_label)]
+Label: TypeAlias = Annotated[str, AfterValidator(_check_label)]
 FileName: TypeAlias = Annotated[str, AfterValidator(_file_name)]
-File: TypeAlias = Annotated[str, AfterValidator(_file)]
+File: TypeAlias = Annotated[str, AfterValidator(_check_file)]

@@ -39,8 +39,8 @@ def identity(loaded: Scenario, what: str) -> str:
     digest = hashlib.sha256()
     computed = json.dumps(versions(), sort_keys=True)
     # A name that others have registered counts, whatever it stands for. Files of schemes are in the lock, by content.
-    others = plugins.installed_under({*_words(loaded.config.model_dump(mode="json"))})
-    for part in (what, computed, loaded.lock(), *_recorded(loaded), *others, *_trained(loaded)):
+    others = plugins.installed_under({*_all_texts(loaded.config.model_dump(mode="json"))})
+    for part in (what, computed, loaded.lock(), *_recorded_hashes(loaded), *others, *_training_versions(loaded)):
         # The hash of each, so that no two lists of parts run together to the same text.
         digest.update(hashlib.sha256(part.encode()).digest())
     return digest.hexdigest()[:32]
@@ -71,7 +71,7 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
     False
     """
     alike = replace(loaded, config=loaded.config.model_copy(update={"output": Output()}))
-    recorded = list(_recorded(loaded))
+    recorded = list(_recorded_hashes(loaded))
     digest = hashlib.sha256()
     for part in (command, alike.lock(), *recorded, *map(repr, options)):
         digest.update(hashlib.sha256(part.encode()).digest())
@@ -87,16 +87,16 @@ def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> P
     ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
     """
     folder = usual if out is None else out
-    there = _answered(folder)
+    there = _answered_request(folder)
     if force or there is None or there.digest == asked.digest:
         return folder
     if out is None:
         later = (usual.with_name(f"{usual.name}-{number}") for number in count(2))
-        return next(one for one in later if (found := _answered(one)) is None or found.digest == asked.digest)
+        return next(one for one in later if (found := _answered_request(one)) is None or found.digest == asked.digest)
     raise InputError(f"has the results of another request, {there.title}; --force replaces them", file=f"--out {out}")
 
 
-def _answered(folder: Path) -> Request | None:
+def _answered_request(folder: Path) -> Request | None:
     """Return the request that a folder answers; None if it has no results."""
     try:
         with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
@@ -107,37 +107,37 @@ def _answered(folder: Path) -> Request | None:
     return Request("which is not named", "", "") if found is None else Request(found[1], found[2], "")
 
 
-def _recorded(loaded: Scenario) -> Iterator[str]:
+def _recorded_hashes(loaded: Scenario) -> Iterator[str]:
     """Yield hashes of what was recorded, which the resolved scenario names only by where it is."""
     traces = (one.trace for one in loaded.config.job.shardings.values() if one.trace is not None)
     for path in (path for trace in traces for path in trace_paths(trace_prefix(trace))):
-        yield _content(str(path), path.stat().st_mtime_ns, path.stat().st_size)
+        yield _content_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)
     for job in (loaded.config.job, *(other.job for other in (loaded.config.other_jobs or {}).values())):
         recorded = job.gradients.recorded
         if recorded is not None and is_file(recorded.trace):
             folder = loaded.folder / recorded.trace
             files = sorted(one for one in folder.rglob("*") if one.is_file())
             # Large files are read once for all scenarios, as long as nobody touches them.
-            yield from (_content(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
+            yield from (_content_hash(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
 
 
 @lru_cache(maxsize=4096)
-def _content(path: str, changed: int, size: int) -> str:
+def _content_hash(path: str, changed: int, size: int) -> str:
     with Path(path).open("rb") as stream:
         return f"{Path(path).name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _words(value: Any) -> Iterator[str]:
+def _all_texts(value: Any) -> Iterator[str]:
     """Yield every name and every text in a value, and in what it holds."""
     if isinstance(value, dict):
-        yield from (word for pair in value.items() for one in pair for word in _words(one))
+        yield from (word for pair in value.items() for one in pair for word in _all_texts(one))
     elif isinstance(value, list):
-        yield from (word for one in value for word in _words(one))
+        yield from (word for one in value for word in _all_texts(one))
     elif isinstance(value, str):
         yield value
 
 
-def _trained(loaded: Scenario) -> Iterator[str]:
+def _training_versions(loaded: Scenario) -> Iterator[str]:
     """Yield the versions of what gives data and gradients where a model is trained."""
     jobs = (loaded.config.job, *(other.job for other in (loaded.config.other_jobs or {}).values()))
     if any(job.gradients.train is not None for job in jobs):

@@ -66,9 +66,9 @@ def build_job(
     given = config.job
     device = build_device(given, folder, found)
     source: GradientSource | None = None
-    if stages is not None and _fits(config, found, memory_limit(config, elsewhere=elsewhere)):
+    if stages is not None and _check_fits(config, found, memory_limit(config, elsewhere=elsewhere)):
         with found.at("job", "gradients"):
-            source = _source(config, folder)
+            source = _gradient_source(config, folder)
     steps = build_steps(config, folder, found)
     # Of what traces say, computing is so many times as long.
     mean = 1.0 if given.traced else given.compute.mean
@@ -92,7 +92,7 @@ def build_job(
     )
     built_overlap = None
     with found.at("job", "overlap"):
-        built_overlap = _overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
+        built_overlap = _build_overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
     local_steps = _local_steps(config, source, found)
     churn = None
     if given.churn is not None:
@@ -102,7 +102,7 @@ def build_job(
         source=source,
         iterations=int(given.iterations),
         stages=stages.networks,
-        density=_ramps(given.density),
+        density=_build_ramps(given.density),
         compute=replace(compute, mean=share * compute.mean),
         device=device if share == 1 else _in_turns(device, share),
         placement=stages.placement,
@@ -119,22 +119,22 @@ def build_job(
             for one in given.absences or ()
         ],
         churn=churn,
-        optimizer=_optimizer(given),
+        optimizer=_optimizer_of(given),
         device_memory=_device_memory(given, device, found),
     )
     if given.deadline is not None:
         with found.at("job", "deadline"):
-            job = replace(job, deadline=_deadline(given.deadline, job))
+            job = replace(job, deadline=_deadline_seconds(given.deadline, job))
     if local_steps is not None and job.elastic:
         with found.at("job", "strategy"):
             StrategySet(job, [candidate(*next(iter(config.exchanges.items())))])
     for label, exchange in config.exchanges.items():
         with found.at("exchanges", label):
-            _try_sizes(candidate(label, exchange), job, _searched(config, label))
+            _try_sizes(candidate(label, exchange), job, _candidate_densities(config, label))
     return job
 
 
-def _overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
+def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
     """Build what is exchanged during back-propagation; say which of the layers that stay dense there are not."""
     layers = [name for name, _ in source.layers]
     for place, name in enumerate(given.dense or ()):
@@ -148,7 +148,7 @@ def _overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> 
     return built
 
 
-def _optimizer(given: schema.Job) -> Optimizer | None:
+def _optimizer_of(given: schema.Job) -> Optimizer | None:
     """Return what moves the parameters, where that is known."""
     train = given.gradients.train
     if given.optimizer is not None or train is None:
@@ -166,7 +166,7 @@ def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) ->
     return None
 
 
-def _deadline(given: schema.Deadline, job: Job) -> float:
+def _deadline_seconds(given: schema.Deadline, job: Job) -> float:
     """Return the seconds after the first worker until which the others are waited for."""
     if given.after is not None:
         return float(given.after)
@@ -216,7 +216,7 @@ def build_colocated(
     return colocated, messages
 
 
-def _searched(config: schema.Config, label: str) -> list[float]:
+def _candidate_densities(config: schema.Config, label: str) -> list[float]:
     """Return the densities that policies may choose for an exchange."""
     searches = [one.moo for one in config.policies.values() if one.moo is not None]
     return [density for one in searches if label in (one.among or ()) for density in one.densities]
@@ -239,7 +239,7 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
     for label, exchange in config.exchanges.items():
         for workers in _numbers_of_workers(config):
             with found.at("exchanges", label):
-                trial = _trial(exchange, config.workers, workers)
+                trial = _trial_exchange(exchange, config.workers, workers)
                 messages.setdefault(label, trial.schedule.n_messages)
                 if device is not None:
                     with found.at("job", "device"):
@@ -256,7 +256,7 @@ def _numbers_of_workers(config: schema.Config) -> range:
     return range(config.workers, max(least, 1) - 1, -1)
 
 
-def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsifier_models.Exchange:
+def _trial_exchange(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsifier_models.Exchange:
     """Exchange zeros between some of the workers of a job."""
     try:
         options, ranks = without_network(exchange.scheme, exchange.options)
@@ -273,33 +273,33 @@ def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
     if config.job.shardings:
         return fixed_memory(config)
-    return fixed_memory(config) + 4.0 * _entries(config.job) * max(
-        _rows(config, one) for one in config.policies.values()
+    return fixed_memory(config) + 4.0 * _gradient_entries(config.job) * max(
+        _gradient_rows(config, one) for one in config.policies.values()
     )
 
 
-def _rows(config: schema.Config, policy: schema.Policy) -> float:
+def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
     """Return how many gradients of one worker the arrays of a policy take at most."""
     labels, job, P = labels_of(policy), config.job, config.workers
     if job.strategy is not None:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
         tried = 1 if policy.fixed is not None or policy.flexible is not None else len(labels) + 1
         return float(P * (_COPIES + tried * _TRAINED + len(labels) - 1) + _ROWS)
-    if len(labels) == 1 and policy.moo is None and job.deaths is None and _whole(config, labels[0]):
+    if len(labels) == 1 and policy.moo is None and job.deaths is None and _is_unbucketed(config, labels[0]):
         given = config.exchanges[labels[0]]
         model = None
         # What a scheme refuses is said where exchanges are tried.
         with suppress(ValueError):
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
         if model is not None and not model.traits.reads_gradients:
-            drawn, entries = job.gradients.synthetic, _entries(job)
+            drawn, entries = job.gradients.synthetic, _gradient_entries(job)
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(P, entries, lasts=more, turns=more)
             adds = drawn is not None and model.keeps and compiled_loops_for(P * entries) is not None
             (all_of, one), sent = (
                 model.traits.memory_factor,
-                _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density)),
+                _SENT * max(max(ramp.start, ramp.end) for ramp in _build_ramps(job.density)),
             )
             # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
             return shared + (2.0 - adds + all_of + sent) * P + one
@@ -309,7 +309,7 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
     return float(P * copies + _ROWS)
 
 
-def _whole(config: schema.Config, label: str) -> bool:
+def _is_unbucketed(config: schema.Config, label: str) -> bool:
     """Return whether an exchange is of the whole gradient, and not bucket by bucket."""
     overlap = config.job.overlap
     if not isinstance(overlap, schema.Overlap):
@@ -325,7 +325,7 @@ def fixed_memory(config: schema.Config) -> float:
     """Return the most bytes that a process takes besides the arrays of its policies."""
     others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
-    return _PROCESS + others + (0.0 if trained is None else _trained(trained, config.workers)[1])
+    return _PROCESS + others + (0.0 if trained is None else _training_size(trained, config.workers)[1])
 
 
 def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
@@ -358,7 +358,7 @@ def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
     return replace(device, memory_bandwidth=device.memory_bandwidth / workers, methods=slower)
 
 
-def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
+def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
     if given is None or isinstance(given, float | int):
         density = 1.0 if given is None else float(given)
         return [Ramp(1, density, density)]
@@ -371,16 +371,16 @@ def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
     return ramps
 
 
-def _entries(job: schema.Job) -> int:
+def _gradient_entries(job: schema.Job) -> int:
     """Return the entries of a gradient; of a recorded one none, as its size is bounded by its files."""
     if job.gradients.train is not None:
-        return _trained(job.gradients.train, 1)[0]
+        return _training_size(job.gradients.train, 1)[0]
     if job.model is not None:
         return sum(shrink_sizes([layer.size for layer in models.load_model(job.model).layers], job.scale))
     return 0 if job.parameters is None else sum(shrink_sizes([job.parameters], job.scale))
 
 
-def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
+def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
     """Say whether a run fits the memory, before anything is allocated."""
     needed, least = memory(config), 1.1 * _PROCESS
     if limit < least:
@@ -396,7 +396,7 @@ def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
     elif needed > limit and config.job.gradients.train is not None:
         found.add(
             ("job", "gradients", "train"),
-            f"{config.workers} workers that train {_entries(config.job):,} parameters need about "
+            f"{config.workers} workers that train {_gradient_entries(config.job):,} parameters need about "
             f"{format_bytes(needed)}, more than {format_bytes(limit)}; take a smaller model, batch or set of data, or "
             "raise memory",
         )
@@ -404,19 +404,19 @@ def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
         enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / (limit - _PROCESS))
         found.add(
             ("job", "scale"),
-            f"{config.workers} workers with {_entries(config.job):,} entries each need about {format_bytes(needed)}, "
+            f"{config.workers} workers with {_gradient_entries(config.job):,} entries each need about {format_bytes(needed)}, "
             f"more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory",
         )
     return needed <= limit
 
 
-def _trained(given: schema.Train, workers: int) -> tuple[int, float]:
+def _training_size(given: schema.Train, workers: int) -> tuple[int, float]:
     """Return the entries of the gradient of a model that is trained, and the bytes of its data and activations."""
     (model, part), (data, options) = given.model.choice, given.data.choice
     return live.training_size(model, data, workers, given.batch, live.Sizes(**part.model_dump()), options.model_dump())
 
 
-def _live(given: schema.Train, config: schema.Config) -> GradientSource:
+def _live_source(given: schema.Train, config: schema.Config) -> GradientSource:
     (model, part), (data, options) = given.model.choice, given.data.choice
     return live.train(
         model,
@@ -431,12 +431,12 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
     )
 
 
-def _source(config: schema.Config, folder: Path) -> GradientSource:
+def _gradient_source(config: schema.Config, folder: Path) -> GradientSource:
     given = config.job
     if given.shardings:
         return NoGradients(config.workers, 1 if given.traced else model_of(given).parameters)
     if given.gradients.train is not None:
-        return _live(given.gradients.train, config)
+        return _live_source(given.gradients.train, config)
     if given.gradients.recorded is not None:
         trace = given.gradients.recorded
         return traces.recorded(

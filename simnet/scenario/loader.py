@@ -74,7 +74,7 @@ class Document:
         node: Any = self.data
         loc: Loc = ()
         while True:
-            key, used = _step(node, parts, loc, option)
+            key, used = _override_step(node, parts, loc, option)
             loc, parts = (*loc, key), parts[used:]
             if not parts:
                 break
@@ -158,9 +158,9 @@ class Findings:
         if str(error) not in map(str, self._found):
             self._found.append(error)
 
-    def at(self, *loc: str | int) -> _At:
+    def at(self, *loc: str | int) -> _FindingsAt:
         """Return a context that reports an error raised within as one of the value at `loc`."""
-        return _At(self, loc)
+        return _FindingsAt(self, loc)
 
     def refuse(self) -> None:
         """Raise the collected errors as one, a line each, in the order of the file."""
@@ -181,7 +181,7 @@ def read(path: str | Path) -> Document:
     return Document(read_text(Path(path), MAX_BYTES), str(path))
 
 
-class _At:
+class _FindingsAt:
     """See `Findings.at`."""
 
     def __init__(self, findings: Findings, loc: Loc) -> None:
@@ -202,7 +202,7 @@ class _At:
         return error is None or isinstance(error, SimnetError | ValueError | OverflowError)
 
 
-def _step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
+def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
     """Return the next key of an override, and its number of parts: names may contain dots."""
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):

@@ -38,7 +38,7 @@ class Stages(NamedTuple):
     weather: list[dict[Link, Weather]]
 
 
-class _Variation(NamedTuple):
+class _LinkVariation(NamedTuple):
     """A signal that changes the bandwidth or latency of a link: absolute, or a factor.
 
     `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
@@ -72,10 +72,10 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     fitted = given.jitter == "calibrated"
     graph, sent = sending(given.topology, read, folder, given.arguments().get("stack"), jitter=fitted)
     read = read._replace(graph=graph)
-    placement = _placement(config, graph, found)
+    placement = _rank_placement(config, graph, found)
     moved = _moved_links(config, read, folder, found)
     _add_faults(config, graph, moved, found)
-    background = _background(config, graph, found)
+    background = _background_traffic(config, graph, found)
     jitter = None
     if fitted:
         with found.at("network", "jitter"):
@@ -84,11 +84,11 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
         kind, part = given.jitter.choice
         with found.at("network", "jitter", kind):
             jitter = part.build()
-    loss, incast = _loss(config, graph, found), _incast(config, graph, found)
+    loss, incast = _link_loss(config, graph, found), _link_incast(config, graph, found)
     if len(found) > before:
         return None
     starts = {start for one in moved.values() for each in one for start in each.starts}
-    weathers = _weathers(moved, graph, starts | {0})
+    weathers = _link_weather(moved, graph, starts | {0})
     networks = [
         (
             start,
@@ -109,7 +109,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     return Stages(networks, placement, list(weathers.values()))
 
 
-def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
+def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
     hosts, workers, given = int(graph.graph["hosts"]), config.workers, config.network.placement
     if isinstance(given, list):
         if len(given) != workers:
@@ -141,17 +141,19 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
 
 def _moved_links(
     config: schema.Config, read: NetworkRead, folder: Path, found: Findings
-) -> dict[Link, list[_Variation]]:
+) -> dict[Link, list[_LinkVariation]]:
     """Return the variations of each link with weather."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
-    moved: dict[Link, list[_Variation]] = {link: list(_given_pair(own, in_file)) for link, own in read.weather.items()}
+    moved: dict[Link, list[_LinkVariation]] = {
+        link: list(_given_pair(own, in_file)) for link, own in read.weather.items()
+    }
     for index, entry in enumerate(config.network.weather):
         loc: Loc = ("network", "weather", index)
         links: Sequence[Link] = ()
         with found.at(*loc, "links"):
             links = topologies.select_links(graph, entry.links)
-        for variation in _variations(config, entry, graph, folder, loc, found):
+        for variation in _link_variations(config, entry, graph, folder, loc, found):
             for link in links:
                 here = moved.setdefault(link, [])
                 rival = next((one for one in here if one.absolute and one.quantity == variation.quantity), None)
@@ -169,19 +171,19 @@ def _moved_links(
 
 
 def _add_faults(
-    config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_Variation]], found: Findings
+    config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_LinkVariation]], found: Findings
 ) -> None:
     """Add link faults as factors: 0 while a link is down, the rest of its bandwidth while it is slow."""
     for index, entry in enumerate(config.network.faults):
         loc: Loc = ("network", "faults", index)
         with found.at(*loc, "links"):
             links = topologies.select_links(graph, entry.links)
-            fault = _Variation("bandwidth", loc, False, _fault(entry))
+            fault = _LinkVariation("bandwidth", loc, False, _build_fault(entry))
             for link in links:
                 moved.setdefault(link, []).append(fault)
 
 
-def _fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
+def _build_fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
     spans = given.down if isinstance(given.down, list) else [given.down or given]
     during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
     times, up = weather.outages(at=during).window(0.0, math.nextafter(math.inf, 0))
@@ -190,18 +192,18 @@ def _fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
     return lambda name, start: signal
 
 
-def _variations(
+def _link_variations(
     config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
-) -> Iterator[_Variation]:
+) -> Iterator[_LinkVariation]:
     """Yield what an entry of the weather moves."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
         for kind, part in given.kinds() if given is not None else ():
             with found.at(*loc, quantity, kind):
-                make = _maker(part, config.seed, folder)
+                make = _signal_maker(part, config.seed, folder)
                 if not isinstance(trial := make(("trial",), 0), Signal):
                     raise plugins.return_error(part.function, trial, "a simnet.network.weather.Signal")
                 absolute = part.is_absolute if isinstance(part, Part) else kind == "constant"
-                yield _Variation(quantity, (*loc, quantity, kind), absolute, make)
+                yield _LinkVariation(quantity, (*loc, quantity, kind), absolute, make)
     if entry.trace is not None:
         with found.at(*loc, "trace"):
             yield from _given_pair(entry.trace.build(path=folder / entry.trace.file), (*loc, "trace"))
@@ -212,10 +214,10 @@ def _variations(
                     "gives latency and bandwidth from host to host, which only a star can have; elsewhere describe the "
                     "links, e.g. by steps"
                 )
-            yield from _profile(entry.profile, (*loc, "profile"))
+            yield from _profile_weather(entry.profile, (*loc, "profile"))
 
 
-def _maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
+def _signal_maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
     """Return what makes the signal of a kind."""
     if not isinstance(part, Part):
         always = weather.constant(part)
@@ -227,13 +229,13 @@ def _maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]
     return lambda name, start: part.build(seed=seed, name=name, **files)
 
 
-def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Variation]:
+def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
     for quantity, signal in (("bandwidth", pair.bandwidth), ("latency", pair.latency)):
         if signal is not None:
-            yield _Variation(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
+            yield _LinkVariation(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
 
 
-def _profile(given: weather_parts.Profile, loc: Loc) -> Iterator[_Variation]:
+def _profile_weather(given: weather_parts.Profile, loc: Loc) -> Iterator[_LinkVariation]:
     """Yield bandwidth and latency of a published schedule on a star; each link has half the latency."""
     assert given.epoch is not None
     epoch = given.epoch.iterations
@@ -249,16 +251,20 @@ def _profile(given: weather_parts.Profile, loc: Loc) -> Iterator[_Variation]:
         return
     states = {state.first_epoch * epoch: state for state in schedule.states}
     starts = tuple(states)
-    yield _Variation("bandwidth", loc, True, lambda name, start: weather.constant(_at(states, start).bandwidth), starts)
-    yield _Variation("latency", loc, True, lambda name, start: weather.constant(_at(states, start).latency / 2), starts)
+    yield _LinkVariation(
+        "bandwidth", loc, True, lambda name, start: weather.constant(_state_at(states, start).bandwidth), starts
+    )
+    yield _LinkVariation(
+        "latency", loc, True, lambda name, start: weather.constant(_state_at(states, start).latency / 2), starts
+    )
 
 
-def _at(states: dict[int, weather.EpochState], iteration: int) -> weather.EpochState:
+def _state_at(states: dict[int, weather.EpochState], iteration: int) -> weather.EpochState:
     return states[max(start for start in states if start <= iteration)]
 
 
-def _weathers(
-    moved: Mapping[Link, Sequence[_Variation]], graph: nx.DiGraph[Any], starts: set[int]
+def _link_weather(
+    moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
     """Return the weather of links from each of some iterations on; links that the same things move share signals."""
     known: dict[tuple[object, ...], Signal] = {}
@@ -268,11 +274,11 @@ def _weathers(
             known[key] = make()
         return known[key]
 
-    def made(one: _Variation, start: int) -> Signal:
+    def made(one: _LinkVariation, start: int) -> Signal:
         since = max((earlier for earlier in one.starts if earlier <= start), default=start)
         return once((id(one.make), one.name, since), lambda: one.make(one.name, start))
 
-    def signal(here: Sequence[_Variation], nominal: float, start: int) -> Signal | None:
+    def signal(here: Sequence[_LinkVariation], nominal: float, start: int) -> Signal | None:
         signals = [made(one, start) for one in here]
         if here and not any(one.absolute for one in here):
             signals.append(once((nominal,), lambda: weather.constant(nominal)))
@@ -290,7 +296,9 @@ def _weathers(
     return {start: {link: of_link(link, start) for link in moved} for start in sorted(starts)}
 
 
-def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[ConstantLoad | OnOffFlow]:
+def _background_traffic(
+    config: schema.Config, graph: nx.DiGraph[Any], found: Findings
+) -> list[ConstantLoad | OnOffFlow]:
     traffic: list[ConstantLoad | OnOffFlow] = []
     for index, entry in enumerate(config.network.background):
         loc: Loc = ("network", "background", index)
@@ -305,11 +313,11 @@ def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) 
             if flow.src == flow.dst:
                 found.add((*loc, "flow", "to"), f"must be another host than from, got {flow.dst}")
             with found.at(*loc, "flow", "when"):
-                traffic.append(flow.build(on=_on(flow.when, config.seed, ("background", index))))
+                traffic.append(flow.build(on=_flow_signal(flow.when, config.seed, ("background", index))))
     return traffic
 
 
-def _on(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
+def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
     """Return a signal that is 1 while a flow is on."""
     if given is None:
         return weather.constant(1.0)
@@ -323,7 +331,7 @@ def _on(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
     return weather.steps(times, 1.0 - off)
 
 
-def _loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:
+def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:
     """Return the packet loss of links; None if none is given."""
     given = config.network
     if not given.loss:
@@ -343,7 +351,7 @@ def _loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Los
     return Loss(probability, transport)
 
 
-def _incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Incast | MeasuredIncast | None:
+def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Incast | MeasuredIncast | None:
     """Return the incast of links; None if none is given."""
     given = config.network.incast
     if given is None:

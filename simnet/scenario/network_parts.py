@@ -150,13 +150,13 @@ class Stack(Part):
         self.build()
 
 
-def _law(name: str) -> str:
+def _named_law(name: str) -> str:
     sharing.sharing_of(name)
     return name
 
 
 SharingName: TypeAlias = Annotated[
-    str, AfterValidator(_law), WithJsonSchema({"type": "string", "enum": list(get_args(sharing.SharingLaw))})
+    str, AfterValidator(_named_law), WithJsonSchema({"type": "string", "enum": list(get_args(sharing.SharingLaw))})
 ]
 
 

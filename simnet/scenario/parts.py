@@ -110,8 +110,8 @@ class Part(BaseModel):
         """Return the arguments for the target, without those that are left out."""
         fields = next(iter(self.configured.values()), {}) if target is None else self.configured[target]
         given = {name: getattr(self, field) for name, field in fields.items()}
-        given |= {name: _read(name, value) for name, value in (self.model_extra or {}).items()}
-        return {name: _argument(value) for name, value in given.items() if value is not None}
+        given |= {name: _parse_value(name, value) for name, value in (self.model_extra or {}).items()}
+        return {name: _as_argument(value) for name, value in given.items() if value is not None}
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
         """Call the target, the first if there are several, with the fields and further arguments."""
@@ -154,7 +154,7 @@ class Kinds(Part):
             found = plugins.usable_plugins(cls.registry, cls._of_others)
         else:
             found = {one: part for one in given if (part := cls._of_others(one)) is not None}
-        extended: type[Self] = _extended(cls, tuple(found.items())) if found else cls
+        extended: type[Self] = _extended_part(cls, tuple(found.items())) if found else cls
         return extended
 
     @classmethod
@@ -252,20 +252,20 @@ def configures(
             if isinstance(getattr(part, field, None), property):
                 continue
             said = part.model_fields.get(field)
-            annotation, default = own.get(field, Any), _default(target, named[name])
+            annotation, default = own.get(field, Any), _field_default(target, named[name])
             if annotation is Any:
-                annotation = _written(_with_unit(name, hints.get(name, Any)))
+                annotation = _written_annotation(_with_unit(name, hints.get(name, Any)))
             text = helps.get(name)
             if said is not None and not said.is_required():
                 default = said.default
-                annotation = annotation if default is not None else _union([annotation, None])
+                annotation = annotation if default is not None else _union_type([annotation, None])
             elif name in required:
                 annotation, default = _without_none(annotation), ...
             elif name in open_:
-                annotation, default = _union([annotation, None]), None
+                annotation, default = _union_type([annotation, None]), None
                 text = f"{text or ''} Default: {open_[name]}.".strip()
             alias, text = (None, text) if said is None else (said.alias, said.description or text)
-            if annotation in (File, _union([File, None])):
+            if annotation in (File, _union_type([File, None])):
                 files.add(name)
             fields[field] = (annotation, Field(default=default, alias=alias, description=text))
         model: type[P] = create_model(
@@ -404,7 +404,7 @@ def _is_target(one: Any) -> bool:
     return callable(one) and get_origin(one) is None and not (isinstance(one, type) and issubclass(one, BaseModel))
 
 
-def _default(target: Target, parameter: inspect.Parameter) -> Any:
+def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
     """Return the default of a parameter as a field has it, ... for none."""
     if dataclasses.is_dataclass(target):
         field = next(one for one in dataclasses.fields(target) if one.name == parameter.name)
@@ -422,14 +422,14 @@ def _with_unit(name: str, annotation: Any) -> Any:
     return annotation
 
 
-def _argument(value: Any) -> Any:
+def _as_argument(value: Any) -> Any:
     """Return the value of a field as its target takes it: immutable, and parts built."""
     if isinstance(value, Part) and value.configured:
         return value.build()
     return tuple(value) if isinstance(value, list) else value
 
 
-def _read(name: str, value: Any) -> Any:
+def _parse_value(name: str, value: Any) -> Any:
     """Parse a value of a parameter that no signature names."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
     return next((one.read(value) for one in notations), value)
@@ -438,25 +438,25 @@ def _read(name: str, value: Any) -> Any:
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
-    return _union([one for one in get_args(annotation) if one is not NoneType])
+    return _union_type([one for one in get_args(annotation) if one is not NoneType])
 
 
-def _union(choices: Sequence[Any]) -> Any:
+def _union_type(choices: Sequence[Any]) -> Any:
     return Union[tuple(choices)]  # noqa: UP007  # as many as there are
 
 
-def _written(annotation: Any) -> Any:
+def _written_annotation(annotation: Any) -> Any:
     """Return the annotation of a field, as people write it, for the annotation of a parameter."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)
-        return _written(form) if form is not None else Annotated[_written(inside[0]), *inside[1:]]
+        return _written_annotation(form) if form is not None else Annotated[_written_annotation(inside[0]), *inside[1:]]
     if origin in (Union, UnionType):
         return _written_union(inside)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return dict[_written(inside[0]), _written(inside[1])]  # type: ignore[misc]
+        return dict[_written_annotation(inside[0]), _written_annotation(inside[1])]  # type: ignore[misc]
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return list[_written(inside[0])]  # type: ignore[misc]
+        return list[_written_annotation(inside[0])]  # type: ignore[misc]
     if isinstance(annotation, type) and (dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")):
         return part_of(annotation)
     return annotation
@@ -466,17 +466,17 @@ def _written_union(choices: Sequence[Any]) -> Any:
     """Return a union as people write it: a file name, a scalar, a list, or nothing."""
     none = [None] if NoneType in choices else []
     if Path in choices:
-        return _union([File, *none])
-    forms = [_written(one) for one in choices if one is not NoneType]
+        return _union_type([File, *none])
+    forms = [_written_annotation(one) for one in choices if one is not NoneType]
     lists = [one for one in forms if get_origin(one) is list]
     if 0 < len(lists) < len(forms):
         scalars = [one for one in forms if get_origin(one) is not list]
-        forms = [ValueOrList[_union(scalars), _union(lists)]]  # type: ignore[misc]
-    return _union([*forms, *none])
+        forms = [ValueOrList[_union_type(scalars), _union_type(lists)]]  # type: ignore[misc]
+    return _union_type([*forms, *none])
 
 
 @cache
-def _extended(part: type[Kinds], registered: tuple[tuple[str, type[Part]], ...]) -> Any:
+def _extended_part(part: type[Kinds], registered: tuple[tuple[str, type[Part]], ...]) -> Any:
     fields: dict[str, Any] = {name: (one | None, None) for name, one in registered}
     name = f"{part.__name__}_registered"
     return create_model(name, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)

@@ -50,23 +50,25 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     exchanges, sound = {}, set()
     for label, exchange in config.exchanges.items():
         before = len(found)
-        exchanges[label] = _exchange(label, exchange, folder, found)
+        exchanges[label] = _resolve_exchange(label, exchange, folder, found)
         if len(found) == before:
             sound.add(label)
     others, stack = None, sending_stack(config.network, folder)
     if config.other_jobs:
         check_colocated(config, found)
         others = {
-            label: _other(label, one, stack, folder, found.of_job(label)) for label, one in config.other_jobs.items()
+            label: _resolve_colocated(label, one, stack, folder, found.of_job(label))
+            for label, one in config.other_jobs.items()
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
     network = config.network.model_copy(
         update={
-            "topology": _topology(config.network.topology, config.workers),
-            "stack": _stack(config.network),
+            "topology": _resolve_topology(config.network.topology, config.workers),
+            "stack": _resolve_stack(config.network),
             "weather": [
-                _weather(index, one, config.job.epoch, found) for index, one in enumerate(config.network.weather)
+                _resolve_weather(index, one, config.job.epoch, found)
+                for index, one in enumerate(config.network.weather)
             ],
         }
     )
@@ -74,9 +76,9 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or _file_name(stem),
             "network": network,
-            "job": _job(config.job, config.workers, stack, folder, found),
+            "job": _resolve_job(config.job, config.workers, stack, folder, found),
             "exchanges": exchanges,
-            "policies": _policies(config, exchanges, sound, found),
+            "policies": _resolve_policies(config, exchanges, sound, found),
             "other_jobs": others,
         }
     )
@@ -122,10 +124,12 @@ def own_options(scheme: str) -> list[str]:
     return [field.name for field in fields if field.name not in FROM_JOB]
 
 
-def _other(label: str, given: schema.OtherJob, stack: str | None, folder: Path, found: Findings) -> schema.OtherJob:
+def _resolve_colocated(
+    label: str, given: schema.OtherJob, stack: str | None, folder: Path, found: Findings
+) -> schema.OtherJob:
     exchange, job = (
-        _exchange(label, given.exchange, folder, found),
-        _job(given.job, given.workers, stack, folder, found),
+        _resolve_exchange(label, given.exchange, folder, found),
+        _resolve_job(given.job, given.workers, stack, folder, found),
     )
     return given.model_copy(update={"exchange": exchange, "job": job})
 
@@ -134,7 +138,7 @@ def _file_name(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
 
 
-def _topology(given: Topology, workers: int) -> Topology:
+def _resolve_topology(given: Topology, workers: int) -> Topology:
     kind, part = given.choice
     if isinstance(part, str):
         return given.model_copy(update={kind: topology_parts.TopologyFile.model_validate({"path": part})})
@@ -143,12 +147,14 @@ def _topology(given: Topology, workers: int) -> Topology:
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
 
 
-def _stack(given: network_parts.Network) -> str | network_parts.Stack | None:
+def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | None:
     """Return the stack; None where a file may name it."""
     return "ideal" if given.stack is None and given.topology.choice[0] != "file" else given.stack
 
 
-def _weather(index: int, given: weather_parts.Weather, epoch: int | None, found: Findings) -> weather_parts.Weather:
+def _resolve_weather(
+    index: int, given: weather_parts.Weather, epoch: int | None, found: Findings
+) -> weather_parts.Weather:
     if given.profile is None or given.profile.epoch is not None:
         return given
     if epoch is None:
@@ -159,7 +165,7 @@ def _weather(index: int, given: weather_parts.Weather, epoch: int | None, found:
     )
 
 
-def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
+def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
     scheme = plugins.absolute_name(given.scheme, folder)
     allowed: Sequence[str] | None = None
     with found.at("exchanges", label, "scheme"):
@@ -189,7 +195,7 @@ def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings)
     return given
 
 
-def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found: Findings) -> schema.Job:
+def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Path, found: Findings) -> schema.Job:
     profile = None
     if given.device is None:
         given = given.model_copy(update={"device": default_device(stack)})
@@ -221,7 +227,7 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
     density = getattr(given, name)
     if isinstance(density, list):
         density = [
-            _ramp(ramp, ("job", name, position), position == len(density) - 1, given.epoch, found)
+            _resolve_ramp(ramp, ("job", name, position), position == len(density) - 1, given.epoch, found)
             for position, ramp in enumerate(density)
         ]
     compute, overlap = given.compute, given.overlap
@@ -230,7 +236,7 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
         compute = compute.model_copy(update={"mean": told})
     if compute.mean is None and not given.traced and (device := build_device(given, folder, found)) is not None:
         with found.at("job", "compute", "mean"):
-            compute = compute.model_copy(update={"mean": _mean(given, device)})
+            compute = compute.model_copy(update={"mean": _mean_compute(given, device)})
     if overlap is None and _has_layers(given):
         first, bucket = (f"{size!r} B" for size in (DDP_OVERLAP.first, DDP_OVERLAP.bucket))
         overlap = schema.Overlap(first=first, bucket=bucket, exchanges=DDP_OVERLAP.exchanges, backward=None)
@@ -241,9 +247,9 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
         update={
             "compute": compute,
             "overlap": overlap,
-            "strategy": None if given.strategy is None else _strategy(given.strategy, folder, found),
-            "sharding": _sharding(given, folder, found),
-            "iterations": _iterations(given.iterations, ("job", "iterations"), given.epoch, found),
+            "strategy": None if given.strategy is None else _resolve_strategy(given.strategy, folder, found),
+            "sharding": _resolve_sharding(given, folder, found),
+            "iterations": _resolve_iterations(given.iterations, ("job", "iterations"), given.epoch, found),
             "density": density,
             "compression_ratio": None,
             "on_death": given.on_death or ("stop" if given.deaths else None),
@@ -251,7 +257,7 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
     )
 
 
-def _mean(given: schema.Job, device: DeviceProfile) -> float | None:
+def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
     """Return for how long the model of a job computes [s]; None where nothing is known but its size."""
     try:
         known = model_computing(given, device)
@@ -268,7 +274,7 @@ def _has_layers(given: schema.Job) -> bool:
     return given.model is not None or drawn is None
 
 
-def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
+def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
     """Return the ways of sharding with their defaults spelled out."""
     spelled_out = {}
     device = build_device(given, folder, found) if given.shardings else None
@@ -297,7 +303,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
     return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None
 
 
-def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
+def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
     """Return a strategy with its defaults spelled out."""
     name = plugins.absolute_name(given.name, folder)
     known: Mapping[str, Parameter] = {}
@@ -325,15 +331,17 @@ def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.S
     return schema.Strategy.model_validate({**defaults, **written, "name": name})
 
 
-def _ramp(given: schema.Ramp, loc: Loc, last: bool, epoch: int | None, found: Findings) -> schema.Ramp:
+def _resolve_ramp(given: schema.Ramp, loc: Loc, last: bool, epoch: int | None, found: Findings) -> schema.Ramp:
     if given.iterations is None:
         if not last:
             found.add((*loc, "iterations"), "is missing; only the last stretch never ends")
         return given
-    return given.model_copy(update={"iterations": _iterations(given.iterations, (*loc, "iterations"), epoch, found)})
+    return given.model_copy(
+        update={"iterations": _resolve_iterations(given.iterations, (*loc, "iterations"), epoch, found)}
+    )
 
 
-def _iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) -> int:
+def _resolve_iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) -> int:
     if isinstance(given, int):
         return given
     if epoch is None:
@@ -345,7 +353,7 @@ def _iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) 
     return count
 
 
-def _policies(
+def _resolve_policies(
     config: schema.Config, exchanges: dict[str, schema.Exchange], sound: set[str], found: Findings
 ) -> dict[str, schema.Policy]:
     if config.job.shardings:
@@ -354,7 +362,7 @@ def _policies(
         every = {label: schema.Policy(fixed=label) for label in exchanges}
         if config.other_jobs or config.job.strategy is not None or not every:
             return every
-        return every | {_free("oracle", every): schema.Policy(oracle=schema.Oracle(among=list(exchanges)))}
+        return every | {_free_name("oracle", every): schema.Policy(oracle=schema.Oracle(among=list(exchanges)))}
     resolved = {}
     for name, policy in config.policies.items():
         kind, part = policy.choice
@@ -376,7 +384,7 @@ def _policies(
             )
         with found.at("policies", name, kind):
             check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
-        spelled_out = _moo(part, ("policies", name, kind), config.job.epoch, found) if kind == "moo" else {}
+        spelled_out = _resolve_moo(part, ("policies", name, kind), config.job.epoch, found) if kind == "moo" else {}
         resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among, **spelled_out})})
     return resolved
 
@@ -393,7 +401,7 @@ def _policies_of_steps(config: schema.Config, found: Findings) -> dict[str, sche
     return dict(config.policies) or {label: schema.Policy(fixed=label) for label in ways}
 
 
-def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
+def _resolve_moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
     """Return the defaults that depend on the mode."""
     published = given.mode == "published"
     monitored, warm_up = given.arguments(Monitor), given.warm_up
@@ -402,7 +410,7 @@ def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dic
             found.add((*loc, "warm_up"), "is missing; only with job.epoch there is a default, 5 epochs")
         warm_up = 5 * (epoch or 1)
     elif warm_up is not None:
-        warm_up = _iterations(warm_up, (*loc, "warm_up"), epoch, found)
+        warm_up = _resolve_iterations(warm_up, (*loc, "warm_up"), epoch, found)
     return {
         "warm_up": warm_up,
         "probe_every": monitored.get("every", 0.0 if published else Monitor.every),
@@ -416,5 +424,5 @@ def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], fo
     return label in exchanges
 
 
-def _free(name: str, taken: dict[str, Any]) -> str:
-    return name if name not in taken else _free(f"{name} policy", taken)
+def _free_name(name: str, taken: dict[str, Any]) -> str:
+    return name if name not in taken else _free_name(f"{name} policy", taken)

@@ -155,17 +155,17 @@ def run_apart(
         for number, outcome in pool.each(_read_and_run, parts, told):
             names = parts[number][1]
             if outcome.kind == "failed":
-                raise RuntimeError(f"{_called(names)} failed in its process:\n{outcome.content}")
+                raise RuntimeError(f"{_names_text(names)} failed in its process:\n{outcome.content}")
             if outcome.kind == "done":
                 for name, one in outcome.content.items():
                     yield number, name, one
                 continue
-            lost = f"{_called(names)}: " if outcome.kind == "lost" else ""
+            lost = f"{_names_text(names)}: " if outcome.kind == "lost" else ""
             for name in names:
                 yield number, name, SimnetError(f"{lost}{outcome.content}")
 
 
-def _called(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     return f"polic{'y' if len(names) == 1 else 'ies'} {', '.join(map(repr, names))}"
 
 

@@ -289,7 +289,7 @@ class Scenario:
     def inputs(self) -> dict[str, Path]:
         """Return the files of the scenario by content: ``inputs/HASH-NAME``."""
         found = {}
-        for name in _files(self.config):
+        for name in _named_files(self.config):
             path = self.folder / name
             found[_by_content(path)] = path
         return found | self._platform()
@@ -307,7 +307,7 @@ class Scenario:
         files = {path.name: path} | {name: path.parent / name for name in profiles}
         digest = hashlib.sha256()
         for name, one in files.items():
-            digest.update(f"{name}\0{_digest(one)}\0".encode())
+            digest.update(f"{name}\0{_file_digest(one)}\0".encode())
         return {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
 
 
@@ -387,11 +387,11 @@ def json_schema() -> dict[str, Any]:
 
 
 def _by_content(path: Path) -> str:
-    digest = _digest(path)[:12]
+    digest = _file_digest(path)[:12]
     return f"inputs/{digest}-{path.name.removeprefix(digest + '-')}"
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     try:
         with path.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -399,7 +399,7 @@ def _digest(path: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
 
 
-def _files(config: schema.Config) -> list[str]:
+def _named_files(config: schema.Config) -> list[str]:
     """Return the files that a scenario names, as it names them."""
     exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
     named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.names_file(one.scheme)]

@@ -112,20 +112,22 @@ class Sharding(Part):
     def _check_units(self) -> None:
         units = self.units or []
         if (found := sum(one.times for one in units)) > MOST_UNITS:
-            _refuse(f"must be at most {MOST_UNITS:,} with those that follow by times, got {found:,}")
+            _refuse_units(f"must be at most {MOST_UNITS:,} with those that follow by times, got {found:,}")
         names = [one.name for one in units]
         for place, one in enumerate(units):
             if one.name in names[:place]:
                 first = names.index(one.name)
-                _refuse(f"is that of units[{first}], too, got {one.name!r}; times says how many follow", place, "name")
+                _refuse_units(
+                    f"is that of units[{first}], too, got {one.name!r}; times says how many follow", place, "name"
+                )
             if (one.seconds is None) != (units[0].seconds is None):
                 wanted = "flops" if units[0].seconds is None else "seconds"
-                _refuse(f"needs {wanted}, as units[0] has: seconds of all units, or flops of all", place)
+                _refuse_units(f"needs {wanted}, as units[0] has: seconds of all units, or flops of all", place)
         if units and not any(one.work for one in self.told):
-            _refuse("must have one that takes any time, got 0 of all")
+            _refuse_units("must have one that takes any time, got 0 of all")
 
 
-def _refuse(why: str, *place: int | str) -> NoReturn:
+def _refuse_units(why: str, *place: int | str) -> NoReturn:
     """Raise what is wrong with the units of a model, or with a place among them."""
     error = PydanticCustomError("value_error", "{error}", {"error": why})
     details: list[InitErrorDetails] = [InitErrorDetails(type=error, loc=("units", *place), input=None)]

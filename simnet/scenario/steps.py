@@ -24,11 +24,11 @@ def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[st
     built: dict[str, TrainingSteps] = {}
     for label, one in config.job.shardings.items():
         with found.at(*config.job.sharding_at(label)):
-            built[label] = _steps(config, one, folder)
+            built[label] = _build_steps(config, one, folder)
     return built if built and len(built) == len(config.job.shardings) else None
 
 
-def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
+def _build_steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
     if given.trace is not None:
         step = read_traced_step(trace_prefix(folder / given.trace))
         if step.graph.workers != config.workers:

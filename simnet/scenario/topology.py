@@ -34,11 +34,11 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
     if isinstance(part, topology_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
     if not isinstance(part, topology_parts.WanOfClusters):
-        return NetworkRead(_hosted(part), {})
+        return NetworkRead(_with_hosts(part), {})
     sites = {}
     for name, site in part.sites.items():
         try:
-            sites[name] = _hosted(site.choice[1])
+            sites[name] = _with_hosts(site.choice[1])
         except ValueError as error:
             raise ValueError(f"site {name}: {error}") from None
     return NetworkRead(part.build(sites=sites), {})
@@ -107,7 +107,7 @@ def calibrated_stack(given: Topology, folder: Path) -> str | None:
     return (found.get("curves", "[]") != "[]" and found.get("stack")) or None
 
 
-def _hosted(part: Part) -> nx.DiGraph[Any]:
+def _with_hosts(part: Part) -> nx.DiGraph[Any]:
     """Return a graph that says how many hosts it has, as one from elsewhere need not."""
     graph: nx.DiGraph[Any] = part.build()
     if not hasattr(graph, "graph"):

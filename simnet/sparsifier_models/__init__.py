@@ -152,8 +152,8 @@ def scheme(name: str) -> type[Sparsifier]:
     if plain in SCHEMES:
         return SCHEMES[plain]
     if plugins.names_file(name):
-        return _complete(plugins.load_from_file(name), f"{name} ")
-    found = plugins.load_plugin("sparsifiers", name, _complete)
+        return _complete_options(plugins.load_from_file(name), f"{name} ")
+    found = plugins.load_plugin("sparsifiers", name, _complete_options)
     if found is None:
         if plain in RENAMED:
             raise ValueError(f"the sparsifier {name!r} is now {RENAMED[plain]}")
@@ -166,7 +166,7 @@ def usable() -> dict[str, type[Sparsifier]]:
     return dict(sorted({**plugins.usable_plugins("sparsifiers", scheme), **SCHEMES}.items()))
 
 
-def _complete(found: Any, name: str = "it ") -> type[Sparsifier]:
+def _complete_options(found: Any, name: str = "it ") -> type[Sparsifier]:
     if not (isinstance(found, type) and issubclass(found, Sparsifier)):
         raise plugins.PluginError(f"{name}is no Sparsifier class")
     missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]

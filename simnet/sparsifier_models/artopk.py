@@ -142,7 +142,7 @@ class ARTopk(
         before = self._gains[self._gains[:, 0] == self.density]
         self._gains = np.vstack([before, [self.density, measured]])[-GAIN_WINDOW - 1 :]
         gains = self._gains[:, 1]
-        changes = [_change(*pair) for pair in itertools.pairwise(gains.tolist())]
+        changes = [_gain_change(*pair) for pair in itertools.pairwise(gains.tolist())]
         exchange.stats |= {
             "staleness": staleness.astype(np.float64),
             "gain_change": changes[-1] if changes else 0.0,
@@ -232,7 +232,7 @@ def _first_largest(compared: NDArray[np.float64]) -> int:
         return int(np.argmax(compared.astype(np.float32)))
 
 
-def _change(before: float, after: float) -> float:
+def _gain_change(before: float, after: float) -> float:
     """Return the relative change of the gain."""
     if before == 0:
         return float(after > 0)

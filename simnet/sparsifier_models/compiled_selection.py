@@ -33,14 +33,14 @@ something behind, so that buffers must be longer by this than what they are to h
 MAGNITUDE = uint32(0x7FFFFFFF)
 
 
-def _array(of: Any, *, readonly: bool = False) -> Any:
+def _array_type(of: Any, *, readonly: bool = False) -> Any:
     return types.Array(of, 1, "C", readonly=readonly)
 
 
-_BITS, _VALUES = _array(uint32, readonly=True), _array(float32, readonly=True)
+_BITS, _VALUES = _array_type(uint32, readonly=True), _array_type(float32, readonly=True)
 
 
-def _inlined(function: Function) -> Function:
+def _compile_inlined(function: Function) -> Function:
     """Compile a function into those that call it."""
     inlined: Function = njit(forceinline=True)(function)
     return inlined
@@ -88,8 +88,8 @@ _compared: Any = intrinsic(_compared_type)
 """Mask of which magnitudes of the word that starts somewhere are from `low` to `low` + `width`."""
 
 
-@_inlined
-def _word(bits: Any, start: int, low: int, width: int) -> Any:
+@_compile_inlined
+def _compare_word(bits: Any, start: int, low: int, width: int) -> Any:
     """As `_compared`, also of a word that the end of the array cuts short."""
     if start + WORD <= bits.size:
         return _compared(bits, start, low, width)
@@ -99,7 +99,7 @@ def _word(bits: Any, start: int, low: int, width: int) -> Any:
     return mask
 
 
-@compile_function(types.void(_BITS, int64, _array(uint32)))
+@compile_function(types.void(_BITS, int64, _array_type(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
     """Take one magnitude out of every `step`, at places that follow no period."""
     for i in range(taken.size):
@@ -118,7 +118,7 @@ def count(bits: Any, low: int, high: int) -> int:
     return found
 
 
-@compile_function(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array(uint32)))
+@compile_function(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array_type(uint32)))
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """Collect the magnitudes from `low` to `high`, both included.
 
@@ -126,8 +126,8 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """
     found = reached = 0
     for start in range(0, bits.size, WORD):
-        mask = _word(bits, start, low, uint32(high - low))
-        reached += int64(_ones(_word(bits, start, low, uint32(MAGNITUDE - low))))
+        mask = _compare_word(bits, start, low, uint32(high - low))
+        reached += int64(_ones(_compare_word(bits, start, low, uint32(MAGNITUDE - low))))
         end = found + int64(_ones(mask))
         if end + SLACK > inside.size:
             return -1, 0
@@ -142,7 +142,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     return found, reached - found
 
 
-@compile_function(int64(_BITS, uint32, uint32, int64, _array(int64)))
+@compile_function(int64(_BITS, uint32, uint32, int64, _array_type(int64)))
 def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
     """Collect where magnitudes lie above `low` up to `high`, and the first `ties` that equal `low`.
 
@@ -150,8 +150,8 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
     """
     found = 0
     for start in range(0, bits.size, WORD):
-        mask = _word(bits, start, low, uint32(high - low))
-        equal = _word(bits, start, low, uint32(0))
+        mask = _compare_word(bits, start, low, uint32(high - low))
+        equal = _compare_word(bits, start, low, uint32(0))
         if equal:
             taken = min(ties, int64(_ones(equal)))
             ties -= taken

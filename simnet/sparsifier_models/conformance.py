@@ -57,45 +57,47 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
     exchanges = []
     for step, gradients in enumerate(batches):
         given, before = gradients.copy(), model.residual
-        add = partial(_add, given)
+        add = partial(_add_rows, given)
         held = before.copy()
         try:
             exchange = model.exchange(gradients)
         except Exception as error:
             raise AssertionError(f"{model!r}, exchange {step} ends with {type(error).__name__}: {error}") from error
-        wrong = [*_types(exchange)] or [*_shapes(model, exchange)]
+        wrong = [*_check_types(exchange)] or [*_check_shapes(model, exchange)]
         assert not wrong, f"{model!r}, exchange {step}: " + "; ".join(wrong)
         problems = [
-            *_unchanged(gradients, given, before, held),
-            *_mass(model, given, held, exchange, rounding),
-            *_statistics(model, exchange),
-            *_messages(model, exchange),
-            *_same("a second scheme made alike", model, exchange, twin, twin.exchange(gradients)),
-            *_same("a scheme that took over the saved state", model, exchange, heir, heir.exchange(gradients)),
-            *_same("a scheme that may overwrite", model, exchange, owner, owner.exchange(given.copy(), overwrite=True)),
-            *_same("a scheme that adds them", model, exchange, adder, adder.exchange(add, overwrite=True)),
+            *_check_unchanged(gradients, given, before, held),
+            *_check_mass(model, given, held, exchange, rounding),
+            *_check_statistics(model, exchange),
+            *_check_messages(model, exchange),
+            *_check_same("a second scheme made alike", model, exchange, twin, twin.exchange(gradients)),
+            *_check_same("a scheme that took over the saved state", model, exchange, heir, heir.exchange(gradients)),
+            *_check_same(
+                "a scheme that may overwrite", model, exchange, owner, owner.exchange(given.copy(), overwrite=True)
+            ),
+            *_check_same("a scheme that adds them", model, exchange, adder, adder.exchange(add, overwrite=True)),
         ]
         if model.iteration != step + 1:
             problems.append(f"the iteration is {model.iteration} after it")
         assert not problems, f"{model!r}, exchange {step}: " + "; ".join(problems)
         heir = make()
-        heir.restore(_stored(model.save()))
+        heir.restore(_stored_state(model.save()))
         exchanges.append(exchange)
     return exchanges
 
 
-def _add(given: Values, rows: Values) -> None:
+def _add_rows(given: Values, rows: Values) -> None:
     rows += given
 
 
-def _unchanged(gradients: Values, given: Values, before: Values, held: Values) -> Iterator[str]:
+def _check_unchanged(gradients: Values, given: Values, before: Values, held: Values) -> Iterator[str]:
     if not np.array_equal(gradients, given):
         yield "the gradients given were changed"
     if not np.array_equal(before, held):
         yield "the residual handed out before was changed"
 
 
-def _types(exchange: Exchange) -> Iterator[str]:
+def _check_types(exchange: Exchange) -> Iterator[str]:
     """Yield what is not of the type it must have to be looked at any further."""
     wanted = {
         "update": np.ndarray, "schedule": Schedule, "selected": np.ndarray, "kernels": tuple, "union": int,
@@ -107,7 +109,7 @@ def _types(exchange: Exchange) -> Iterator[str]:
             yield f"{name} is of type {type(found).__name__}, not {kind.__name__}"
 
 
-def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
+def _check_shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
     P, n = model.workers, model.parameters
     if exchange.update.shape != (n,) or exchange.update.dtype != np.float32:
         yield f"the update is {exchange.update.dtype} of shape {exchange.update.shape}"
@@ -126,7 +128,9 @@ def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield f"the residual is {model.residual.dtype} of shape {model.residual.shape}"
 
 
-def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchange, rounding: float) -> Iterator[str]:
+def _check_mass(
+    model: Sparsifier, gradients: Values, before: Values, exchange: Exchange, rounding: float
+) -> Iterator[str]:
     if not model.options.error_feedback:
         if model.residual.any():
             yield "something stays without error feedback"
@@ -144,11 +148,11 @@ def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchan
         if (np.abs(missing) > allowed).any():
             index = int(np.argmax(np.abs(missing) - allowed))
             yield f"{missing[index]:g} of {corrected[:, index].sum():g} is neither applied nor kept at index {index}"
-    elif not np.abs(exchange.stats["lost"] - _norm(missing)) <= _norm(allowed):
-        yield f"the loss of {_norm(missing):g} is given as {exchange.stats['lost']:g}"
+    elif not np.abs(exchange.stats["lost"] - _row_norm(missing)) <= _row_norm(allowed):
+        yield f"the loss of {_row_norm(missing):g} is given as {exchange.stats['lost']:g}"
 
 
-def _statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
+def _check_statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
     stats, P, n = exchange.stats, model.workers, model.parameters
     for name, value in stats.items():
         unbounded = name in ("threshold", "threshold_error", "threshold_exact")
@@ -175,7 +179,7 @@ def _statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
             yield f"kernel {kernel.method} runs before round {kernel.before} of {len(exchange.schedule.rounds)}"
 
 
-def _messages(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
+def _check_messages(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
     schedule = exchange.schedule
     if schedule.n_ranks != model.workers:
         yield f"the schedule is of {schedule.n_ranks} ranks"
@@ -187,7 +191,7 @@ def _messages(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield "one worker on its own sends messages"
 
 
-def _same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsifier, theirs: Exchange) -> Iterator[str]:
+def _check_same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsifier, theirs: Exchange) -> Iterator[str]:
     if not np.array_equal(exchange.update, theirs.update):
         yield f"{what} applies another update"
     if exchange.schedule != theirs.schedule:
@@ -199,12 +203,12 @@ def _same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsifier, t
             yield f"{what} keeps another {name}"
 
 
-def _stored(state: State) -> State:
+def _stored_state(state: State) -> State:
     """Return a state as it comes back from a file: copies, whole arrays."""
     return {name: np.array(value) for name, value in state.items()}
 
 
-def _norm(values: Floats) -> float:
+def _row_norm(values: Floats) -> float:
     return float(np.sqrt(np.square(values).sum()))
 
 

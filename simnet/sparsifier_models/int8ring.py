@@ -20,7 +20,7 @@ _IN_FLIGHT = 2
 _BINS = 256
 
 
-def _received(chunks: Sequence[Values]) -> list[Values]:
+def _receive_chunks(chunks: Sequence[Values]) -> list[Values]:
     """Return what receivers make of chunks, each of shape (m,); those of one length are quantised in one go."""
     found = list(chunks)
     for length in {one.size for one in chunks} - {0}:
@@ -88,14 +88,16 @@ class Int8Ring(
 
         for hop in range(P - 1):
             sends = places(-1 - hop)
-            for (worker, chunk), values in zip(sends, _received([corrected[one] for one in sends]), strict=True):
+            for (worker, chunk), values in zip(sends, _receive_chunks([corrected[one] for one in sends]), strict=True):
                 corrected[(worker + 1) % P, chunk] += values
         owned = places(0)
-        for place, values in zip(owned, _received([corrected[one] / np.float32(P) for one in owned]), strict=True):
+        for place, values in zip(
+            owned, _receive_chunks([corrected[one] / np.float32(P) for one in owned]), strict=True
+        ):
             corrected[place] = values
         for hop in range(P - 1):
             sends = places(-hop)
-            for (worker, chunk), values in zip(sends, _received([corrected[one] for one in sends]), strict=True):
+            for (worker, chunk), values in zip(sends, _receive_chunks([corrected[one] for one in sends]), strict=True):
                 corrected[(worker + 1) % P, chunk] = values
         update: Values = corrected.mean(axis=0, dtype=np.float64).astype(np.float32)
         stats: Stats = {"spread": np.array([float(np.abs(row - update).max()) for row in corrected])}

@@ -37,7 +37,7 @@ class Coded(NamedTuple):
     def values(self) -> Values:
         """Return the values that a receiver reads, float32 of shape (rows, entries)."""
         found = np.empty(self.codes.shape, dtype=np.float32)
-        for rows, columns in _pieces(self.codes.shape):
+        for rows, columns in _cache_pieces(self.codes.shape):
             piece = np.take_along_axis(self.table[rows], self.codes[rows, columns].astype(np.intp), axis=1)
             found[rows, columns] = piece + self.offset[rows, np.newaxis]
         return found
@@ -50,8 +50,8 @@ def statistical(values: Values, bins: int, sigmas: float) -> Coded:
     and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
     """
     shift = values.mean(axis=1, dtype=np.float64)
-    scale = _usable(sigmas * _deviation(values, shift) / bins)
-    return _coded(values, shift, bins, lambda wide, rows: np.rint(wide / scale[rows, np.newaxis] + bins // 2))
+    scale = _usable_widths(sigmas * _row_deviation(values, shift) / bins)
+    return _encode_bins(values, shift, bins, lambda wide, rows: np.rint(wide / scale[rows, np.newaxis] + bins // 2))
 
 
 def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
@@ -60,22 +60,22 @@ def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
     Values beyond half of `sigmas` have the last bin.
     """
     zero = np.zeros(len(values))
-    scale = _usable(sigmas * _deviation(values, zero) / bins).astype(np.float32)
+    scale = _usable_widths(sigmas * _row_deviation(values, zero) / bins).astype(np.float32)
 
     def codes(wide: Floats, rows: slice) -> Values:
         # In single precision, where the released code rounds.
         ratio = wide.astype(np.float32) / scale[rows, np.newaxis]
         return np.asarray(np.trunc(ratio + np.copysign(np.float32(0.5), ratio)) + bins // 2)
 
-    return _coded(values, zero, bins, codes)
+    return _encode_bins(values, zero, bins, codes)
 
 
 def linear(values: Values, bins: int) -> Coded:
     """Quantise rows to `bins` levels at equal distances from the smallest value to the largest."""
     least = values.min(axis=1).astype(np.float64)
-    scale: Floats = _usable((values.max(axis=1) - least) / (bins - 1))
+    scale: Floats = _usable_widths((values.max(axis=1) - least) / (bins - 1))
     codes = np.empty(values.shape, dtype=np.uint8)
-    for rows, columns in _pieces(values.shape):
+    for rows, columns in _cache_pieces(values.shape):
         ratio = (values[rows, columns] - least[rows, np.newaxis]) / scale[rows, np.newaxis]
         codes[rows, columns] = np.clip(np.rint(ratio), 0, bins - 1)
     levels: Values = np.arange(bins).astype(np.float32)
@@ -83,7 +83,7 @@ def linear(values: Values, bins: int) -> Coded:
     return Coded(codes, least.astype(np.float32), table)
 
 
-def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+def _cache_pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
     """Yield rows and columns of what is in double precision at a time: it stays in the cache."""
     rows, columns = shape
     several, many = max(1, _ENTRIES // columns), _ENTRIES
@@ -92,24 +92,26 @@ def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
             yield slice(row, row + several), slice(column, column + many)
 
 
-def _deviation(values: Values, shift: Floats) -> Floats:
+def _row_deviation(values: Values, shift: Floats) -> Floats:
     """Return the standard deviation of each row about a number, with one degree of freedom less than entries."""
     squares = np.zeros(len(values))
-    for rows, columns in _pieces(values.shape):
+    for rows, columns in _cache_pieces(values.shape):
         squares[rows] += np.square(values[rows, columns] - shift[rows, np.newaxis]).sum(axis=1)
     return np.asarray(np.sqrt(squares / max(1, values.shape[1] - 1)))
 
 
-def _usable(scale: Floats) -> Floats:
+def _usable_widths(scale: Floats) -> Floats:
     """Return the widths of bins, 1 where all values are alike."""
     return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)
 
 
-def _coded(values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]) -> Coded:
+def _encode_bins(
+    values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]
+) -> Coded:
     """Return codes, clipped, and a table of the mean of each bin; 0 for empty bins."""
     codes = np.empty(values.shape, dtype=np.uint8)
     counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
-    for rows, columns in _pieces(values.shape):
+    for rows, columns in _cache_pieces(values.shape):
         wide = values[rows, columns] - shift[rows, np.newaxis]
         found = np.clip(codes_of(wide, rows), 0, bins - 1).astype(np.intp)
         codes[rows, columns] = found

@@ -166,8 +166,8 @@ class Options(_Frozen):
 
     def __post_init__(self) -> None:
         own: Any = type(self)
-        for name, hint in _hints(own).items():
-            object.__setattr__(self, name, _checked(hint, getattr(self, name), name))
+        for name, hint in _option_hints(own).items():
+            object.__setattr__(self, name, _check_option(hint, getattr(self, name), name))
         for name in ("indices", "values"):
             if getattr(self, name) is None:
                 continue
@@ -194,7 +194,7 @@ class BufferOptions(Options):
 
 
 @cache
-def _hints(option_type: type) -> dict[str, Any]:
+def _option_hints(option_type: type) -> dict[str, Any]:
     return get_type_hints(option_type, include_extras=True)
 
 
@@ -205,11 +205,11 @@ def words(hint: Any) -> Sequence[str]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _checked(hint: Any, value: Any, name: str) -> Any:
+def _check_option(hint: Any, value: Any, name: str) -> Any:
     """Return the value of an option as its annotation has it, or raise ValueError."""
     if get_origin(hint) in (Union, UnionType):
         choices = [one for one in get_args(hint) if one is not NoneType]
-        return value if value is None or len(choices) > 1 else _checked(choices[0], value, name)
+        return value if value is None or len(choices) > 1 else _check_option(choices[0], value, name)
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ValueError(f"there is no {name} {value!r}: {suggest_names(str(value), words(kind))}")
@@ -235,7 +235,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     if not isinstance(value, types):
         raise ValueError(f"{name} must be {allowed}, got {value!r:.100}")
     for one in value if form is Sequence else ():
-        _checked(next(iter(get_args(kind)), Any), one, f"an entry of {name}")
+        _check_option(next(iter(get_args(kind)), Any), one, f"an entry of {name}")
     return value
 
 
@@ -260,14 +260,14 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
     for index, one in enumerate(layers):
         named_pair = isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], str)
         name, given = one if named_pair else (f"layer {index}", one)
-        named.append((name, _shape(given if named_pair else check_int(given, f"size of {name}", 1), name)))
+        named.append((name, _read_shape(given if named_pair else check_int(given, f"size of {name}", 1), name)))
     total = sum(math.prod(shape) for _, shape in named)
     if named and total != parameters:
         raise ValueError(f"layers add up to {total} parameters, but there are {parameters}")
     return tuple(named)
 
 
-def _shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
+def _read_shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
     """Return a shape of one length or two; ValueError if it is none."""
     if not isinstance(given, tuple | list):
         return (check_int(given, f"size of {name}", 1),)
@@ -285,7 +285,7 @@ def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> t
         return ()
     if len(true_shapes) != layers:
         raise ValueError(f"true_shapes must be one for each of {layers} layers, got {len(true_shapes)}")
-    return tuple(_shape(one, f"tensor {index}") for index, one in enumerate(true_shapes))
+    return tuple(_read_shape(one, f"tensor {index}") for index, one in enumerate(true_shapes))
 
 
 def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:

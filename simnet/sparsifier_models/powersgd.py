@@ -97,19 +97,19 @@ def orthonormal(columns: Floats) -> Floats:
         rest = column
         for earlier in basis[:i]:
             rest = rest - (earlier * rest).sum() * earlier
-        left = _norm(rest)
-        if left > _DEPENDENT * _norm(column):
+        left = _vector_norm(rest)
+        if left > _DEPENDENT * _vector_norm(column):
             basis[i] = rest / left
     return basis
 
 
-def _finite(factor: Values) -> Values:
+def _finite_factor(factor: Values) -> Values:
     if not np.isfinite(factor).all():
         raise ValueError("the sum of a factor over the workers overflows float32")
     return factor
 
 
-def _norm(vector: Floats) -> float:
+def _vector_norm(vector: Floats) -> float:
     return math.sqrt(float((vector * vector).sum()))
 
 
@@ -257,7 +257,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:
             total += one.times(row[one.place], basis).astype(np.float32)
-        P = orthonormal(_finite(total).astype(np.float64))
+        P = orthonormal(_finite_factor(total).astype(np.float64))
         for worker, row in enumerate(corrected):
             Q = one.transposed_times(row[one.place], P).astype(np.float32)
             query += Q
@@ -269,7 +269,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
                 row[one.place] -= own
         if self.options.compat == "released":
             update[one.place] = one.product(P, query, size)
-        np.divide(_finite(query), np.float32(self.workers), out=query)
+        np.divide(_finite_factor(query), np.float32(self.workers), out=query)
         return sent
 
     def _steps(self) -> Iterator[Step]:

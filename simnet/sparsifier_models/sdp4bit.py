@@ -40,7 +40,7 @@ def _in_groups(rows: Values, group: int, bits: int, uniforms: Values) -> GroupCo
     return stochastic(rows.reshape(-1, group), bits, uniforms.reshape(-1, group))
 
 
-def _rows(coded: GroupCodes, rows: int, width: int) -> Values:
+def _decode_rows(coded: GroupCodes, rows: int, width: int) -> Values:
     """Return what is made of rows of so many entries, given the codes of `_in_groups`."""
     return coded.values().reshape(rows, -1)[:, :width]
 
@@ -150,7 +150,7 @@ class SDP4Bit(TwoHop, costs=(two_hop_reduce,)):
     def _code(self, what: str, rank: int, rows: Values, group: int, bits: int) -> Values:
         """Return what others make of partitions that a rank sends, shape (some, m)."""
         coded = _in_groups(rows, group, bits, self._uniforms(what, rank, (len(rows), self.partition)))
-        return _rows(coded, *rows.shape)
+        return _decode_rows(coded, *rows.shape)
 
     def _by_differences(self, mean: Values) -> Values:
         """Return the update that codes of the weights make of the mean, and keep what it lacks."""
@@ -163,7 +163,7 @@ class SDP4Bit(TwoHop, costs=(two_hop_reduce,)):
                 continue
             uniforms = self._uniforms("weights", rank, (1, m))[0, :size]
             coded = weight_difference(wanted[shard], np.zeros(size, np.float32), self.options.weight_group, uniforms)
-            update[shard] = _rows(coded, 1, size)[0]
+            update[shard] = _decode_rows(coded, 1, size)[0]
         if self.options.error_feedback:
             self.memory = wanted - update
         return update

@@ -55,8 +55,8 @@ def top_k(values: Values, k: int) -> Indices:
     if k <= 0:
         return np.zeros(0, dtype=np.int64)
     if loops := _loops_for(values):
-        bits = _bits(values)
-        smallest, larger = _kth(loops, bits, k)
+        bits = _magnitude_bits(values)
+        smallest, larger = _kth_largest(loops, bits, k)
         indices = np.empty(k + loops.SLACK, dtype=np.int64)
         loops.select(bits, smallest, _LARGEST, k - larger, indices)
         return indices[:k]
@@ -81,7 +81,7 @@ def kth_magnitude(values: Values, k: int) -> float:
     if not 1 <= k <= n:
         raise ValueError(f"k must be in 1..{n}, got {k}")
     if loops := _loops_for(values):
-        return float(np.uint32(_kth(loops, _bits(values), k)[0]).view(np.float32))
+        return float(np.uint32(_kth_largest(loops, _magnitude_bits(values), k)[0]).view(np.float32))
     return float(np.partition(np.abs(values), n - k)[n - k])
 
 
@@ -91,16 +91,16 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
     They are compared in float32, as on a device.
     """
     if loops := _loops_for(values):
-        return _select(loops, _bits(values), _least(threshold, strict))
-    return np.flatnonzero(_exceed(values, threshold, strict))
+        return _select_entries(loops, _magnitude_bits(values), _least_magnitude(threshold, strict))
+    return np.flatnonzero(_exceeds_threshold(values, threshold, strict))
 
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
     """Return the number of places of `above`."""
     if loops := _loops_for(values):
-        least = _least(threshold, strict)
-        return int(loops.count(_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
-    return int(np.count_nonzero(_exceed(values, threshold, strict)))
+        least = _least_magnitude(threshold, strict)
+        return int(loops.count(_magnitude_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
+    return int(np.count_nonzero(_exceeds_threshold(values, threshold, strict)))
 
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
@@ -183,13 +183,13 @@ def _add_row(out: Values, row: Values, other: Values | None) -> float:
     return squared_norm(out)
 
 
-def _exceed(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]:
+def _exceeds_threshold(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]:
     compare = np.greater if strict else np.greater_equal
     return compare(np.abs(values), np.float32(threshold))
 
 
 @cache
-def _loops() -> ModuleType | None:
+def _compiled_loops() -> ModuleType | None:
     """Return the compiled loops; None where numba is missing or switched off."""
     try:
         from simnet.sparsifier_models import compiled_selection
@@ -203,15 +203,15 @@ def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:
     if values.dtype != np.float32:
         return None
     if values.size >= _LONG:
-        return _loops()
-    return _loops() if values.size >= _SHORT and _interpreted.is_enough_with(values.size) else None
+        return _compiled_loops()
+    return _compiled_loops() if values.size >= _SHORT and _interpreted.is_enough_with(values.size) else None
 
 
-def _bits(values: Values) -> Bits:
+def _magnitude_bits(values: Values) -> Bits:
     return np.require(values, requirements=["C", "A"]).view(np.uint32)
 
 
-def _least(threshold: float, strict: bool) -> int:
+def _least_magnitude(threshold: float, strict: bool) -> int:
     """Return the least magnitude that a threshold lets through, as an integer; one above infinity if there is none."""
     limit = np.float32(threshold)
     if np.isnan(limit):
@@ -219,19 +219,19 @@ def _least(threshold: float, strict: bool) -> int:
     return (int(limit.view(np.uint32)) & _LARGEST) + strict if limit >= 0 else 0
 
 
-def _sample(loops: ModuleType, bits: Bits) -> Bits:
+def _sample_bits(loops: ModuleType, bits: Bits) -> Bits:
     taken = np.empty(max(1, bits.size // _SAMPLED), dtype=np.uint32)
     loops.sample(bits, bits.size // taken.size, taken)
     return taken
 
 
-def _select(loops: ModuleType, bits: Bits, least: int) -> Indices:
+def _select_entries(loops: ModuleType, bits: Bits, least: int) -> Indices:
     """Return the places of magnitudes from bits `least` on, in a buffer as large as a sample suggests, or the whole."""
     if least > _INFINITY:
         return np.zeros(0, dtype=np.int64)
-    n, sample = bits.size, _sample(loops, bits)
+    n, sample = bits.size, _sample_bits(loops, bits)
     reached = int(np.count_nonzero(sample >= least))
-    for room in (min(n, math.ceil((reached + _spread(reached)) * n / sample.size)), n):
+    for room in (min(n, math.ceil((reached + _sample_margin(reached)) * n / sample.size)), n):
         indices = np.empty(room + loops.SLACK, dtype=np.int64)
         found = loops.select(bits, least, _INFINITY, n, indices)
         if found >= 0:
@@ -239,22 +239,22 @@ def _select(loops: ModuleType, bits: Bits, least: int) -> Indices:
     return indices[:found] if 2 * found > room else indices[:found].copy()
 
 
-def _spread(expected: float) -> float:
+def _sample_margin(expected: float) -> float:
     """Return by how many entries a sample may miss what is expected of it."""
     return 4 * math.sqrt(expected) + 8
 
 
-def _kth(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
+def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
     """Return the k-th largest magnitude, and how many are larger.
 
     A sample gives two magnitudes around it. One pass collects those in between; if the sample was misleading, a second
     pass collects all on the other side.
     """
     n = bits.size
-    sample = _sample(loops, bits)
+    sample = _sample_bits(loops, bits)
     m = sample.size
     expected = m * (k / n)
-    spread = _spread(expected * (1 - k / n))
+    spread = _sample_margin(expected * (1 - k / n))
     first, last = math.floor(expected - spread), math.ceil(expected + spread)
     sample.partition(np.array([m - rank for rank in (first, last) if 0 < rank <= m], dtype=np.int64))
     low = int(sample[m - last]) if last <= m else 0

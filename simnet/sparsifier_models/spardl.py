@@ -69,7 +69,7 @@ class SparDLOptions(Options):
     exchanges: Literal["log", "sequential"] = "log"
 
 
-class _Block(NamedTuple):
+class _BlockOutcome(NamedTuple):
     """What became of a block: entries that its owner kept in each team, the outcome, and sums of squares by worker."""
 
     own: list[int]
@@ -223,7 +223,7 @@ class SparDL(
         """Return a block after the teams have met, of what each has of it."""
         return (recursive_all_gather if self._recursive else bruck_all_gather)(teams, k_b, length)
 
-    def _long_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_Block]:
+    def _long_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_BlockOutcome]:
         """Turn one block after the other into what workers keep of it, and yield what became of each."""
         d, T, c = self._d, self._T, self._block_length()
         for b in range(T):
@@ -231,9 +231,9 @@ class SparDL(
             teams = [spar_reduce_scatter(rows[t * T : (t + 1) * T], b, k_b, int(h[b])) for t in range(d)]
             own = [team.sent[b] for team in teams]
             gathered = self._gathered(own, k_b, rows.shape[1])
-            yield _Block([one.indices.size for one in own], gathered, *self._collect(rows, b, teams, gathered))
+            yield _BlockOutcome([one.indices.size for one in own], gathered, *self._collect(rows, b, teams, gathered))
 
-    def _short_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_Block]:
+    def _short_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_BlockOutcome]:
         """Do the same to many blocks at once."""
         local = self.options.residual == "local"
         for blocks in batches(self._T, self.workers, k_b):
@@ -242,7 +242,7 @@ class SparDL(
             kept = together.kept()
             outcomes = [self._gathered(own, k_b, self._block_length()) for own in kept]
             for own, outcome, gave, keeps in zip(kept, outcomes, *together.collect(outcomes, local=local), strict=True):
-                yield _Block([one.indices.size for one in own], outcome, gave, keeps)
+                yield _BlockOutcome([one.indices.size for one in own], outcome, gave, keeps)
 
     def _collect(self, rows: Values, b: int, teams: list[Reduced], gathered: Outcome) -> tuple[Floats, Floats]:
         """Turn block `b` at every worker, `rows` of shape (P, c), into its residual.

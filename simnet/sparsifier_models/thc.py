@@ -129,7 +129,7 @@ class THC(
     def _padded(self, entries: int) -> int:
         """Return the entries of all chunks of a gradient, with their padding."""
         full, rest = divmod(entries, self.options.chunk)
-        return full * _power(min(self.options.chunk, entries)) + (_power(rest) if rest else 0)
+        return full * _next_power(min(self.options.chunk, entries)) + (_next_power(rest) if rest else 0)
 
     def diagonal(self, entries: int) -> Floats:
         """Return the random signs that all workers share in every exchange; float64 of shape (entries,)."""
@@ -145,7 +145,7 @@ class THC(
         overflow, at = np.zeros(self.workers), 0
         for chunk in self.chunks:
             size = chunk.stop - chunk.start
-            padded = slice(at, at + _power(size) - size)
+            padded = slice(at, at + _next_power(size) - size)
             at = padded.stop
             found, cut = self._reduce(corrected[:, chunk], padding[:, padded], sent, chunk.start)
             update[chunk] = found
@@ -240,6 +240,6 @@ class THC(
         self.padding_error = checked_part(state, "padding_error", np.float32, self.padding_error.shape)
 
 
-def _power(entries: int) -> int:
+def _next_power(entries: int) -> int:
     """Return the least power of two that is no less."""
     return 1 << (entries - 1).bit_length()

@@ -78,7 +78,8 @@ class TwoLevelOptions(Options):
             sizes_of(self.ranks_per_node)
         order = self.node_order
         if order != BOTTLENECK and (
-            not isinstance(order, list | tuple) or sorted(_wholes(order, "node_order", 0)) != list(range(len(order)))
+            not isinstance(order, list | tuple)
+            or sorted(_check_integers(order, "node_order", 0)) != list(range(len(order)))
         ):
             raise ValueError(f"node_order must be 'bottleneck' or each node once, from 0 on, got {order!r:.100}")
 
@@ -87,7 +88,7 @@ OWN = tuple(one.name for one in dataclasses.fields(TwoLevelOptions) if one.name 
 """The options of two levels, beside those of the scheme."""
 
 
-def _wholes(values: Sequence[object], name: str, least: int) -> list[int]:
+def _check_integers(values: Sequence[object], name: str, least: int) -> list[int]:
     return [check_int(one, f"an entry of {name}", least) for one in values]
 
 
@@ -97,7 +98,7 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
     Raises ValueError unless it is one number >= 1 or several.
     """
     if isinstance(ranks_per_node, list | tuple) and ranks_per_node:
-        return tuple(_wholes(ranks_per_node, "ranks_per_node", 1))
+        return tuple(_check_integers(ranks_per_node, "ranks_per_node", 1))
     if isinstance(ranks_per_node, str | list | tuple):
         raise ValueError(f"ranks_per_node must be 'auto', a number or several, got {ranks_per_node!r:.100}")
     return (check_int(ranks_per_node, "ranks_per_node", 1),)

@@ -86,11 +86,13 @@ def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | No
     if not _may_overlap(built):
         return None
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
-    among = fixed or _exchanges(loaded)
+    among = fixed or _exchange_labels(loaded)
     here = (
-        _place(ranked(loaded, built, among, policies=True)) if took is None else _Place(fastest(took) if took else ())
+        _first_place(ranked(loaded, built, among, policies=True))
+        if took is None
+        else _FirstPlace(fastest(took) if took else ())
     )
-    return _overlap(loaded, built, among, here, policies=True)
+    return _overlap_assumption(loaded, built, among, here, policies=True)
 
 
 def assumed(
@@ -101,17 +103,17 @@ def assumed(
     found: WholeJob | None = None,
 ) -> Assumed:
     """Return what an answer rests on besides its scenario, given the ranking of its exchanges, if there is one."""
-    among = _exchanges(loaded) if among is None else among
+    among = _exchange_labels(loaded) if among is None else among
     found = ranked(loaded, built, among) if found is None or is_large(built) else found
-    here = _place(found)
-    overlap = _overlap(loaded, built, among, here) if _may_overlap(built) else None
+    here = _first_place(found)
+    overlap = _overlap_assumption(loaded, built, among, here) if _may_overlap(built) else None
     if found is None:
         return Assumed(overlap, [])
     near = {row.label for place, row in enumerate(found.rows) if place < 2 or row.seconds <= NEAR * found.best.seconds}
-    return Assumed(overlap, _dependences(load, loaded, [one for one in among if one.label in near], here))
+    return Assumed(overlap, _default_effects(load, loaded, [one for one in among if one.label in near], here))
 
 
-def _exchanges(loaded: Scenario) -> list[Candidate]:
+def _exchange_labels(loaded: Scenario) -> list[Candidate]:
     return [candidate(label, one) for label, one in loaded.config.exchanges.items()]
 
 
@@ -120,8 +122,8 @@ def _may_overlap(built: Run) -> bool:
     return job.strategy is None and job.steps is None and len(job.source.layers) > 1
 
 
-def _overlap(
-    loaded: Scenario, built: Run, among: Sequence[Candidate], here: _Place, *, policies: bool = False
+def _overlap_assumption(
+    loaded: Scenario, built: Run, among: Sequence[Candidate], here: _FirstPlace, *, policies: bool = False
 ) -> Fields:
     """Return the overlap that a run assumes, given the first place among exchanges and flexible policies."""
     job = built.job
@@ -137,24 +139,24 @@ def _overlap(
     }
     if not here.first:
         return found
-    other = None if during else _ddp(loaded)
+    other = None if during else _ddp_overlap(loaded)
     then = ranked(loaded, replace(built, job=replace(job, overlap=other)), among, policies=policies)
-    if then is None or not _rows(then, here):
+    if then is None or not _leading_rows(then, here):
         return found
-    change = _change(here, then)
+    change = _place_change(here, then)
     if change.undecided:
         return {**found, "undecided": True}
     return {**found, "first": here.first[0], "otherwise": change.first or here.first[0], "lead": change.lead}
 
 
-class _Place(NamedTuple):
+class _FirstPlace(NamedTuple):
     """The first place: a label, standing for all that are tied, and whether the sample leaves it open."""
 
     first: Sequence[str] = ()
     undecided: bool = False
 
 
-class _Change(NamedTuple):
+class _PlaceChange(NamedTuple):
     """The first place under another assumption, and its lead; or that the sample leaves it open."""
 
     first: str | None = None
@@ -162,29 +164,29 @@ class _Change(NamedTuple):
     undecided: bool = False
 
 
-def _place(found: WholeJob | None) -> _Place:
+def _first_place(found: WholeJob | None) -> _FirstPlace:
     """Return the first place by a sample; none without one."""
     if found is None:
-        return _Place()
+        return _FirstPlace()
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
     margin = TIE * found.best.seconds
     undecided = any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
-    return _Place([found.best.label, *found.tied_with], undecided)
+    return _FirstPlace([found.best.label, *found.tied_with], undecided)
 
 
-def _rows(found: WholeJob, place: _Place) -> list[Forecast]:
+def _leading_rows(found: WholeJob, place: _FirstPlace) -> list[Forecast]:
     """Return the rows of those who are first elsewhere."""
     return [row for row in found.rows if {row.label, *found.alike.get(row.label, ())} & {*place.first}]
 
 
-def _change(here: _Place, then: WholeJob) -> _Change:
+def _place_change(here: _FirstPlace, then: WholeJob) -> _PlaceChange:
     """Return how another assumption changes the first place; empty if it does not."""
-    there, rows = _place(then), _rows(then, here)
+    there, rows = _first_place(then), _leading_rows(then, here)
     # Who has no row there has not settled.
     if not rows or ((here.undecided or there.undecided) and {*here.first} & {*there.first}):
-        return _Change(undecided=True)
+        return _PlaceChange(undecided=True)
     lead = rows[0].seconds / then.best.seconds
-    return _Change(then.best.label, lead) if lead > 1 + TIE else _Change()
+    return _PlaceChange(then.best.label, lead) if lead > 1 + TIE else _PlaceChange()
 
 
 def is_large(built: Run) -> bool:
@@ -214,25 +216,25 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies
     return replace(found, rows=tuple(sorted(rows, key=lambda row: row.seconds)))
 
 
-def _ddp(loaded: Scenario) -> Overlap:
+def _ddp_overlap(loaded: Scenario) -> Overlap:
     """Return the overlap of PyTorch's DistributedDataParallel, with the backward pass of the model."""
     model = loaded.config.job.model
     return DDP_OVERLAP if model is None else replace(DDP_OVERLAP, backward=models.load_model(model).backward_fraction)
 
 
-def _dependences(
-    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], here: _Place
+def _default_effects(
+    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], here: _FirstPlace
 ) -> list[Dependence]:
     """Return the defaults of a scenario, each with its effect on the first place."""
     found: list[Dependence] = []
-    for field, (value, other) in _defaults(loaded).items():
+    for field, (value, other) in _deciding_defaults(loaded).items():
         try:
             changed = load([f"{field}={other}"])
             then = ranked(changed, changed.build(), among)
         except SimnetError:
             continue
         if then is not None:
-            label, lead, undecided = _change(here, then)
+            label, lead, undecided = _place_change(here, then)
             found.append(
                 {"field": field, "value": value, "other": other, "first": label, "lead": lead, "undecided": undecided}
             )
@@ -264,7 +266,7 @@ def depends_told(found: Sequence[Dependence]) -> list[str]:
     return [f"Depends on: {'; '.join(parts)}."]
 
 
-def _defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
+def _deciding_defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
     """Return the fields left at their defaults that may decide, with another value for each."""
     config = loaded.config
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()

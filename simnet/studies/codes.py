@@ -39,7 +39,7 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
     >>> with_codes(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)["codes"]
     {'encode_8bit': 'as norm and cast', 'decode_8bit': 'as cast'}
     """
-    return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
+    return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
@@ -67,7 +67,7 @@ def computing_told(found: Iterable[str | None]) -> list[str]:
     return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
 
 
-def _kernels(exchange: Exchanging, workers: int) -> Iterator[DeviceOp]:
+def _code_kernels(exchange: Exchanging, workers: int) -> Iterator[DeviceOp]:
     """Yield the kernels of exchanges with codes."""
     if any(exchange.options.get(one) is not None for one in ("indices", "values")):
         options, ranks = without_network(exchange.scheme, exchange.options)

@@ -219,8 +219,8 @@ def write(
         LOCK: lock.encode(),
         "figures/compare.png": drawn.png,
         "figures/compare.svg": drawn.svg,
-        "compare.csv": _csv(table),
-        **({"paired.csv": _csv(shown)} if several else {}),
+        "compare.csv": _csv_table(table),
+        **({"paired.csv": _csv_table(shown)} if several else {}),
         "compare.json": json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n",
     }
     with replace_files(folder, FILES) as stage:
@@ -242,10 +242,10 @@ def as_table(
     """
     beside: dict[Any, list[SteadyPart]] = defaultdict(list)
     for one in rows:
-        beside[_group(one)].append(one[_STEADY])
+        beside[_row_group(one)].append(one[_STEADY])
     skips = {group: common_start(found) if skip is None else skip for group, found in beside.items()}
-    made = [{**one, "steady_from": skips[_group(one)], **_means(one, skips[_group(one)])} for one in rows]
-    _judge(made, loaded, built or {})
+    made = [{**one, "steady_from": skips[_row_group(one)], **_row_means(one, skips[_row_group(one)])} for one in rows]
+    _judge_rows(made, loaded, built or {})
     table = pd.DataFrame(made, columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
     texts = ("exchange", "workers", "unsettled", "settled_after", "steady_from", "evidence")
     numbers = [name for name in COLUMNS if name not in texts]
@@ -254,14 +254,14 @@ def as_table(
         each = samples.number / loaded.config.workers
         rates = significant(each * table["workers"] / table["iteration_s"])
         table = table.assign(throughput=rates, throughput_unit=f"{samples.unit}/s")
-    table = table.astype({"settled_after": "Int64"}).assign(**_learnt(rows, loaded))
+    table = table.astype({"settled_after": "Int64"}).assign(**_learning_columns(rows, loaded))
     if any("warning" in one for one in rows):
         table["warning"] = pd.Series([one.get("warning") for one in rows], dtype="object")
     table.attrs["known"] = list(dict.fromkeys(one[_BECAUSE] for one in made if _BECAUSE in one))
-    return table.assign(**_starts(made, built or {}))
+    return table.assign(**_start_columns(made, built or {}))
 
 
-def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int, Run]) -> None:
+def _judge_rows(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int, Run]) -> None:
     """Give rows that have settled the interval of their mean iteration, and the chance to be the fastest."""
     groups = defaultdict[Any, list[dict[str, Any]]](list)
     for one in made:
@@ -272,7 +272,7 @@ def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int,
         }
         one["evidence"] = NEVER_COMPARED.level
         if one["workers"] in built and not one["unsettled"]:
-            groups[_group(one)].append(one)
+            groups[_row_group(one)].append(one)
     for group in groups.values():
         frames = {one["exchange"]: one[_TIMED].iloc[one["steady_from"] :] for one in group}
         found, known = judgement(loaded, built[group[0]["workers"]], frames)
@@ -284,7 +284,7 @@ def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int,
             one[_BECAUSE] = known.sentence()
 
 
-def _starts(made: Sequence[Mapping[str, Any]], built: Mapping[int, Run]) -> dict[str, pd.Series]:
+def _start_columns(made: Sequence[Mapping[str, Any]], built: Mapping[int, Run]) -> dict[str, pd.Series]:
     """Return the columns that say how far iterations depend on when workers enter; none where nothing does."""
     low, high = paired.START_COLUMNS
     found: list[dict[str, Any]] = [{} for _ in made]
@@ -312,12 +312,12 @@ def _starts(made: Sequence[Mapping[str, Any]], built: Mapping[int, Run]) -> dict
     }
 
 
-def _group(one: Mapping[str, Any]) -> tuple[int, int | None]:
+def _row_group(one: Mapping[str, Any]) -> tuple[int, int | None]:
     """Return what rows have in common that are compared: number of workers, and seed."""
     return one["workers"], one.get("seed")
 
 
-def _means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
+def _row_means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
     """Return the means of a row over its iterations from `skip` on."""
     means = one[_ITERATIONS].iloc[skip:].mean().to_dict()
     return {
@@ -400,22 +400,22 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def _csv(table: pd.DataFrame) -> bytes:
+def _csv_table(table: pd.DataFrame) -> bytes:
     return guard_table(table).to_csv(index=False, lineterminator="\n").encode()
 
 
-def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:
+def _learning_columns(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:
     """Return the columns that tell how the training went; none where there was none."""
     trained = loaded.config.job.gradients.train
     if trained is None:
         return {}
     reference = next(iter(loaded.config.policies))
     found: dict[tuple[int, int | None, str], dict[str, Any]] = {}
-    for group in dict.fromkeys(map(_group, rows)):
-        frames = {row["exchange"]: row[_TRAINING] for row in rows if _group(row) == group}
+    for group in dict.fromkeys(map(_row_group, rows)):
+        frames = {row["exchange"]: row[_TRAINING] for row in rows if _row_group(row) == group}
         for label, one in learning.learning_table(learnt_by(frames, trained.target, reference)).items():
             found[*group, label] = one
-    table = pd.DataFrame([found[*_group(row), row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
+    table = pd.DataFrame([found[*_row_group(row), row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
     kinds = dict.fromkeys(learning.COLUMNS, "float64")
     kinds |= {"iterations_to_target": "Int64", "first_to_target": "boolean"}
     return {str(name): column for name, column in table.astype(kinds).items()}

@@ -191,7 +191,7 @@ def write_schedule(
     parts = schedule.n_ranks if to == "chakra" else 1
     least = LEAST_BYTES[to] * schedule.n_messages
     refuse_above(least / parts, "at least ")
-    target = _target(out, sent.name, to)
+    target = _export_target(out, sent.name, to)
     with stage_files([target], force, _FILES_OF_FOLDERS) as folder:
         if least > (free := shutil.disk_usage(folder).free):
             raise InputError(
@@ -242,7 +242,7 @@ def write_network(
     missing = _lost_of_network(scenario, stages)
     if network_of(scenario).networks[0][1].software is not None:
         missing.append("the stack and the curves of the calibrated cluster")
-    target = _target(out, scenario.name, to)
+    target = _export_target(out, scenario.name, to)
     targets = [target]
     count = f"{network.routes.n_hosts:,} hosts, {len(network.routes.links):,} links"
     if to == "nodelink":
@@ -331,7 +331,7 @@ def options_of(given: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _target(out: Path | None, name: str, to: str) -> Path:
+def _export_target(out: Path | None, name: str, to: str) -> Path:
     if out is None:
         return Path(re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".-") + SUFFIXES[to])
     if not out.name or out.name == "..":

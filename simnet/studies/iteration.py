@@ -290,7 +290,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     found, steady, totals, met = [], {}, {}, []
     for policy in policies:
         share = config.job.workers_per_device
-        parts, result = _parts(run, policy, share)
+        parts, result = _iteration_parts(run, policy, share)
         among = run.policies[policy].candidates
         steady[policy] = steady_part(result.iterations)
         totals[policy] = total_of(policy, result.iterations, run.job, messages_of(run, among), among)
@@ -329,7 +329,7 @@ def spread_of(job: Job) -> float:
     return spread if steps == 1 else math.sqrt(math.log1p(math.expm1(spread**2) / steps))
 
 
-def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
+def _iteration_parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
     """Return the parts of each iteration of a policy, means over workers, what intervals go by, and what is steady."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)

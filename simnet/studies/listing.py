@@ -40,11 +40,11 @@ def sparsifiers() -> Listing:
         "alpha: latency [s], beta: seconds per byte, N: workers, M: bytes of the gradient, c: density, k = c M / 4, "
         "k' and |U|: entries selected and their union; a word is 4 bytes"
     )
-    rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), symbols)]
+    rows = [("any", "Options that every scheme has.", "", _option_texts(sparsifier_models.Options, common), symbols)]
     for name, scheme in sparsifier_models.usable().items():
         own = set(own_options(name)) - common
-        costs = "; ".join(_formula(cost) for cost in scheme.traits.costs)
-        rows.append((name, _summary(scheme), scheme.paper, _options(scheme.option_type, own), costs))
+        costs = "; ".join(_cost_formula(cost) for cost in scheme.traits.costs)
+        rows.append((name, _first_line(scheme), scheme.paper, _option_texts(scheme.option_type, own), costs))
     return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
 
 
@@ -52,7 +52,9 @@ def topologies_() -> Listing:
     """List families of topologies."""
     from simnet.scenario import topology_parts
 
-    rows = [(name, _summary(part), ", ".join(part.names())) for name, part in topology_parts.Topology.parts().items()]
+    rows = [
+        (name, _first_line(part), ", ".join(part.names())) for name, part in topology_parts.Topology.parts().items()
+    ]
     return ("topology", "what it is", "parameters"), rows
 
 
@@ -113,12 +115,14 @@ def strategies_() -> Listing:
 
     rows = []
     for name, one in strategies.usable().items():
-        own = [_option(option, given) for option, given in strategies.options(one).items() if option != "averaging"]
-        rows.append((name, _summary(one), one.paper, ", ".join(own)))
+        own = [
+            _option_text(option, given) for option, given in strategies.options(one).items() if option != "averaging"
+        ]
+        rows.append((name, _first_line(one), one.paper, ", ".join(own)))
     return ("strategy", "what it does", "after", "options"), rows
 
 
-def _option(name: str, given: Parameter) -> str:
+def _option_text(name: str, given: Parameter) -> str:
     if given.default is Parameter.empty:
         return name
     return f"{name}={given.default}" if isinstance(given.default, bool | int | float | str) else f"{name}=..."
@@ -130,7 +134,7 @@ def policies() -> Listing:
 
     rows = [
         ("fixed", "Always the same exchange.", "its name"),
-        *((kind, _summary(part), ", ".join(part.names())) for kind, part in schema.Policy.parts().items()),
+        *((kind, _first_line(part), ", ".join(part.names())) for kind, part in schema.Policy.parts().items()),
     ]
     return ("policy", "what it does", "fields"), rows
 
@@ -148,7 +152,7 @@ def weather() -> Listing:
     rows = [
         ("constant", "One value in place of the link's own.", "a quantity"),
         ("factor", "A factor on the link's own value.", "a number"),
-        *((kind, _summary(part), ", ".join(part.names())) for kind, part in parts.items()),
+        *((kind, _first_line(part), ", ".join(part.names())) for kind, part in parts.items()),
         *(
             (f"profile {name}", f"{one.epochs} epochs of latency and bandwidth.", one.source)
             for name, one in PROFILES.items()
@@ -201,7 +205,7 @@ def collectives_() -> Listing:
             name if given.default in (None, Parameter.empty) else f"{name}={given.default:g}"
             for name, given in one.options.items()
         ]
-        cost = "" if one.cost is None else f"{_formula(one.cost)}; exact for {one.exact.words}"
+        cost = "" if one.cost is None else f"{_cost_formula(one.cost)}; exact for {one.exact.words}"
         rows.append((one.name, one.operation, one.summary, ", ".join(options), one.nccl, ", ".join(one.mpi), cost))
     return ("collective", "operation", "what it is", "options", "in NCCL", "in MPI", "closed form"), rows
 
@@ -225,7 +229,7 @@ def readers() -> Listing:
     from simnet.calibration.readers import kinds
 
     found = {**plugins.usable_plugins("log_readers", kinds.registered_format), **kinds.LOG_FORMATS}
-    return ("format", "what it is"), [(name, _summary(one.read)) for name, one in found.items()]
+    return ("format", "what it is"), [(name, _first_line(one.read)) for name, one in found.items()]
 
 
 def stacks_() -> Listing:
@@ -279,7 +283,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
 """Every listing by its name."""
 
 
-def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
+def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options with their defaults, or their names alone; of several words, the default first."""
     from simnet.scenario.resolve import FROM_JOB
     from simnet.sparsifier_models.options import words
@@ -296,10 +300,10 @@ def _options(option_type: type[sparsifier_models.Options], names: Collection[str
     return ", ".join(shown)
 
 
-def _formula(cost: Callable[..., object]) -> str:
+def _cost_formula(cost: Callable[..., object]) -> str:
     """Return the formula of a function of `simnet.costs`: its first line tells it between colon and semicolon."""
-    return _summary(cost).partition(";")[0].rpartition(": ")[2]
+    return _first_line(cost).partition(";")[0].rpartition(": ")[2]
 
 
-def _summary(documented: object) -> str:
+def _first_line(documented: object) -> str:
     return (getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")

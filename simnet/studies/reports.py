@@ -46,7 +46,7 @@ _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", 
 
 
 @cache
-def _summaries() -> TypeAdapter[Summary]:
+def _summary_parser() -> TypeAdapter[Summary]:
     """Return a parser of summaries, which takes longer to make than to use."""
     return TypeAdapter(Summary)
 
@@ -77,7 +77,7 @@ class RunFolder:
         refuse_incomplete_replacement(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
         try:
-            summary = _summaries().validate_json(content)
+            summary = _summary_parser().validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"])) or "the file"
@@ -90,7 +90,7 @@ class RunFolder:
     @cached_property
     def iterations(self) -> pd.DataFrame:
         """The iterations of all policies, one below the other."""
-        table = _table(self.folder / "iterations.parquet", _ITERATIONS)
+        table = _read_table(self.folder / "iterations.parquet", _ITERATIONS)
         strangers = set(table["policy"]) - set(self.summary["policies"])
         if strangers:
             raise InputError(
@@ -102,7 +102,7 @@ class RunFolder:
     def recorded(self, built: Run) -> Recorded:
         """Return what was kept message by message, given the run as the scenario describes it."""
         spans, messages = (
-            _table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
+            _read_table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
             for name, columns in (("spans.parquet", _SPANS), ("messages.parquet", _MESSAGES))
         )
         return Recorded(spans, messages, built.links)
@@ -126,7 +126,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
         runs.setting(loaded, built.job),
         run.recorded(built),
     )
-    return _written(place, files)
+    return _write_page(place, files)
 
 
 def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
@@ -136,8 +136,8 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     too.
     """
     finish_replacement(out, PAGE)
-    found = dict(zip(_labels(folders), map(RunFolder.read, folders), strict=True))
-    frames = dict(_policies(found))
+    found = dict(zip(_folder_labels(folders), map(RunFolder.read, folders), strict=True))
+    frames = dict(_run_policies(found))
     lengths = {label: len(with_exploration(frame)) for label, frame in frames.items()}
     if len(set(lengths.values())) > 1:
         told = "; ".join(f"{label} has {count:,}" for label, count in lengths.items())
@@ -147,11 +147,11 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     from simnet.report import figures
 
     plots = figures.render(joined, None, learning_columns(summary))
-    page = html.compared_report(summary, plots, list(found), _differences(found))
-    return summary, _written(out, {PAGE.last: page.encode()} | picture_files(plots))
+    page = html.compared_report(summary, plots, list(found), _differing_fields(found))
+    return summary, _write_page(out, {PAGE.last: page.encode()} | picture_files(plots))
 
 
-def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
+def _write_page(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write page and figures; return where the page is."""
     place = prepare_folder(folder)
     with replace_files(place, PAGE) as stage:
@@ -162,7 +162,7 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
     return place / PAGE.last
 
 
-def _labels(folders: Sequence[Path]) -> list[str]:
+def _folder_labels(folders: Sequence[Path]) -> list[str]:
     """Return short unique names of folders: the last parts of their paths."""
     parts = [path.resolve().parts for path in folders]
     for length in range(1, max(map(len, parts)) + 1):
@@ -172,7 +172,7 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     raise InputError("a run is named twice")
 
 
-def _policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
+def _run_policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the iterations of each policy of each run, without bounds."""
     for label, run in found.items():
         for name, one in run.summary["policies"].items():
@@ -185,9 +185,9 @@ def _policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFram
                 yield f"{label}: {name}", own.drop(columns="policy").reset_index(drop=True)
 
 
-def _differences(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
+def _differing_fields(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
     """Return the fields in which scenarios differ, and the version of simnet, by name, with the value in each run."""
-    fields = {label: dict(_flat(run.scenario().document.data)) for label, run in found.items()}
+    fields = {label: dict(_flat_fields(run.scenario().document.data)) for label, run in found.items()}
     for label, run in found.items():
         fields[label]["version of simnet"] = run.summary["versions"].get("simnet", "unknown")
     names = dict.fromkeys(name for own in fields.values() for name in own)
@@ -195,19 +195,19 @@ def _differences(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
     return {name: row for name, row in rows.items() if len(set(row.values())) > 1}
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def _flat_fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield the fields of a document in full, with their values as text."""
     if isinstance(value, Mapping) and value:
         for key, own in value.items():
-            yield from _flat(own, f"{name}.{key}" if name else str(key))
+            yield from _flat_fields(own, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
         for place, own in enumerate(value):
-            yield from _flat(own, f"{name}[{place}]")
+            yield from _flat_fields(own, f"{name}[{place}]")
     else:
         yield name, str(value)
 
 
-def _unpacked(table: pa.Table, most: int, path: Path) -> pa.Table:
+def _unpack_texts(table: pa.Table, most: int, path: Path) -> pa.Table:
     """Return a table with its texts written out, if these have at most so many bytes."""
     length = 0
     for place, column in enumerate(table.columns):
@@ -220,7 +220,7 @@ def _unpacked(table: pa.Table, most: int, path: Path) -> pa.Table:
     return table
 
 
-def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """Read a table that has these columns, of text and of numbers."""
     if not path.is_file():
         raise InputError("there is no such file; run the scenario again with this version of simnet", file=str(path))
@@ -240,7 +240,7 @@ def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
             numbers = file.metadata.num_rows * file.metadata.num_columns
             if numbers > most:
                 raise InputError(f"has {numbers:,} numbers; at most {most:,} are read of its size", file=str(path))
-            table = _unpacked(file.read(), 8 * most, path)
+            table = _unpack_texts(file.read(), 8 * most, path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
     for name in columns:

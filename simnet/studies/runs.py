@@ -142,7 +142,7 @@ class Batch:
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints of these runs."""
         own = {one.path.stem for one in self.own.values()}
-        _unlink(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own)
+        _unlink_files(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own)
 
     @contextmanager
     def alone(self, force: bool) -> Iterator[None]:
@@ -156,7 +156,7 @@ class Batch:
             with writing.explain_write_errors(self.place):
                 self.place.mkdir(exist_ok=True)
             if force:
-                _unlink(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
+                _unlink_files(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
             try:
                 yield
             finally:
@@ -248,7 +248,7 @@ def fill(
     return write_run(
         folder,
         done,
-        _facts(loaded, built, done),
+        _run_facts(loaded, built, done),
         request(loaded, "run").lock,
         links=built.links,
         bandwidths=built.bandwidths,
@@ -259,10 +259,10 @@ def fill(
 
 def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
     """Return what the summary of a run holds."""
-    return summary_of(results, _facts(loaded, built, results), request(loaded, "run").lock)
+    return summary_of(results, _run_facts(loaded, built, results), request(loaded, "run").lock)
 
 
-def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> RunFacts:
+def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> RunFacts:
     """Return what a summary says besides its results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
@@ -273,12 +273,12 @@ def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) ->
     setup = {
         "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
         "calibration": calibration,
-        "device": _device(loaded, built.job),
+        "device": _relevant_device(loaded, built.job),
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "overlap": overlap_assumed(loaded, built, None if built.job.failures else took),
         "barrier": built.job.barrier,
-        "strategy": None if own is None else _trained(own, built.job.deadline),
+        "strategy": None if own is None else _strategy_summary(own, built.job.deadline),
         "prices": loaded.prices,
         "memory": said,
         "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))] or None,
@@ -301,7 +301,7 @@ def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) ->
     )
 
 
-def _device(loaded: Scenario, job: Job) -> Fields | None:
+def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
     """Return the device of a job if its kernels take time or its memory is a limit; else None."""
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
@@ -318,7 +318,7 @@ def held(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]
     return said, {name: cost_summary.memory_summary(one, limit) for name, one in each.items()}
 
 
-def _trained(own: LocalSteps, deadline: float | None) -> Fields:
+def _strategy_summary(own: LocalSteps, deadline: float | None) -> Fields:
     """Return the summary of a strategy."""
     found: Fields = {"name": own.name, "steps": own.steps}
     return found if deadline is None else {**found, "deadline_s": deadline}
@@ -387,7 +387,7 @@ def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
     writing.mark_incomplete(folder, f"done: {', '.join(done)}\nmissing: {', '.join(missing)}" if missing else "")
 
 
-def _unlink(files: Iterable[Path]) -> None:
+def _unlink_files(files: Iterable[Path]) -> None:
     for file in files:
         with suppress(OSError):
             file.unlink()

@@ -34,7 +34,7 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
             asked.setdefault(candidate.label, (candidate, set()))[1].update(densities)
     found = {}
     for label, (candidate, densities) in asked.items():
-        models = _models(job, candidate)
+        models = _bucket_schemes(job, candidate)
         for density in sorted(densities):
             for one in models:
                 one.density = density
@@ -58,7 +58,7 @@ def warning_lines(found: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(among)}: {said}." for said, among in labels.items()]
 
 
-def _models(job: Job, candidate: Candidate) -> list[Sparsifier]:
+def _bucket_schemes(job: Job, candidate: Candidate) -> list[Sparsifier]:
     """Return a scheme for each bucket of a job, or each piece of its strategy."""
     own = job.strategy
     if own is None:

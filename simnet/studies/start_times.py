@@ -54,7 +54,9 @@ def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[
     varies = job.compute.spread > 0 or job.compute.straggle > 0
     if varies or not job.network(0).stack.has_software:
         return NO_RANGES
-    exchanging = {name: float(((one.seconds - _computed(job)) * one.times).sum()) for name, one in courses.items()}
+    exchanging = {
+        name: float(((one.seconds - _constant_compute(job)) * one.times).sum()) for name, one in courses.items()
+    }
     leaders = [name for name, total in exchanging.items() if total <= (1 + NEAR) * min(exchanging.values())]
     if len(leaders) < 2:
         return NO_RANGES
@@ -77,7 +79,7 @@ def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[
     return StartRanges(offsets, not_sampled)
 
 
-def _computed(job: Job) -> float:
+def _constant_compute(job: Job) -> float:
     """Return the time that all iterations compute without messages [s], where computing is constant."""
     own = None if job.strategy is None else strategy(job.strategy.name)
     delayed = own is not None and (own.delays or "delay" in strategy_options(own))

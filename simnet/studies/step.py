@@ -255,7 +255,7 @@ def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequen
     """
     if sharding not in SHARDINGS:
         raise InputError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}", file="--sharding")
-    values = {name: _value(text, name) for name, text in options.fields(given, "--option").items()}
+    values = {name: _option_value(text, name) for name, text in options.fields(given, "--option").items()}
     try:
         return plan_step(profile, sharding, workers, values)
     except ValueError as error:
@@ -287,7 +287,7 @@ def timed(
     if "tokens" in options_given and profile.tokens and profile.sample == "sequence":
         if batch is not None:
             raise InputError("is either --batch or --tokens", file="simnet step")
-        tokens = _value(options_given["tokens"], "tokens")
+        tokens = _option_value(options_given["tokens"], "tokens")
         size = tokens / profile.tokens if isinstance(tokens, int) and tokens > 0 else None
     share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
     step = planned_of(profile, sharding, workers, given)
@@ -295,8 +295,8 @@ def timed(
     if len(found.placement) < workers:
         raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
     stack = name_of(found.network.stack)
-    chosen_device = _device(device, stack)
-    known = None if whole is not None else _known(profile, chosen_device, size)
+    chosen_device = _step_device(device, stack)
+    known = None if whole is not None else _known_compute(profile, chosen_device, size)
     source = "time given" if known is None else f"time: {known.source}"
     source += "; share given" if backward is not None else "; share: that of the model's profile"
     whole = known.seconds if known is not None else whole or 0.0
@@ -329,7 +329,7 @@ def timed(
     )
 
 
-def _device(name: str | None, stack: str) -> DeviceProfile:
+def _step_device(name: str | None, stack: str) -> DeviceProfile:
     """Return the device of this name, or that which goes with a stack."""
     try:
         return load_device(name or default_device(stack))
@@ -337,7 +337,7 @@ def _device(name: str | None, stack: str) -> DeviceProfile:
         raise InputError(str(error), file="--device") from None
 
 
-def _known(profile: ModelProfile, device: DeviceProfile, batch: float | None) -> PassTime:
+def _known_compute(profile: ModelProfile, device: DeviceProfile, batch: float | None) -> PassTime:
     """Return how long a microbatch of a model computes on a device."""
     try:
         return pass_time(profile, device, batch)
@@ -345,7 +345,7 @@ def _known(profile: ModelProfile, device: DeviceProfile, batch: float | None) ->
         raise InputError(f"is missing: {error}", file="--compute") from None
 
 
-def _value(text: str, name: str) -> object:
+def _option_value(text: str, name: str) -> object:
     """Return the value of an option as Python has it."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

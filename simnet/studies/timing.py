@@ -114,18 +114,18 @@ def on_topology(
     if found is None:
         families = set(topology_parts.Topology.names()) - {"file"}
         raise InputError(f"there is no topology {family!r}; {suggest_names(family, families)}", file="--topology")
-    part = _described(found, fields, overrides, f"--topology {family}")
+    part = _describe_part(found, fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
-    return _built(topology_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
+    return _build_network(topology_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
 
 
 def on_platform(
     file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0, stack: str | None = None
 ) -> Place:
     """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r."""
-    part = _described(topology_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
-    return _built(topology_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
+    part = _describe_part(topology_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
+    return _build_network(topology_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
@@ -162,9 +162,12 @@ def least_time(timed: Timed) -> Bound:
         np.add.at(sent, src, nbytes)
         np.add.at(received, dst, nbytes)
     found = Bound(0.0, int(hosts[0]), "sends", 0.0)
-    for verb, totals, gates in (("sends", sent, _gates(place, True)), ("receives", received, _gates(place, False))):
+    for verb, totals, gates in (
+        ("sends", sent, _host_gates(place, True)),
+        ("receives", received, _host_gates(place, False)),
+    ):
         for host in np.flatnonzero(totals).tolist():
-            seconds = _seconds(links, gates[host], float(totals[host]), timing)
+            seconds = _gate_seconds(links, gates[host], float(totals[host]), timing)
             if seconds > found.seconds:
                 found = Bound(seconds, host, verb, float(totals[host]))
     return found
@@ -176,7 +179,7 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     No end is below what the bytes of the busiest host take on its links.
     """
     schedule, place, timing, _ = timed
-    if (calibration := _calibration(timed)) is not None:
+    if (calibration := _calibrated_calls(timed)) is not None:
         return math.nan, math.nan, calls.calls_evidence(calibration["calls"])
     hosts = hosts_of(schedule, place)
     pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
@@ -200,7 +203,7 @@ def figures(timed: Timed) -> Figures:
     sent = schedule.bytes_sent()
     low, high, known = predicted(timed)
     return {
-        "stack": run_setup.stack_summary(place.network.stack, _calibration(timed))["name"],
+        "stack": run_setup.stack_summary(place.network.stack, _calibrated_calls(timed))["name"],
         "sharing": place.network.sharing.law,
         "ranks": schedule.n_ranks,
         "hosts": place.network.routes.n_hosts,
@@ -235,7 +238,7 @@ def sentences(timed: Timed) -> list[str]:
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
     rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
-    calibration = _calibration(timed)
+    calibration = _calibrated_calls(timed)
     stack = run_setup.describe_stack(run_setup.stack_summary(place.network.stack, calibration))
     low, high, known = predicted(timed)
     lines = [
@@ -272,7 +275,7 @@ def _spread_lines(timed: Timed) -> list[str]:
     return []
 
 
-def _calibration(timed: Timed) -> Fields | None:
+def _calibrated_calls(timed: Timed) -> Fields | None:
     """Return what is known of the calls of a schedule; None if the network is not that of a calibrated cluster."""
     software = timed.place.network.software
     if software is None:
@@ -284,7 +287,7 @@ def _calibration(timed: Timed) -> Fields | None:
     return calls.calibration_summary(software, {"": software.known(timed.schedule, hosts)})
 
 
-def _gates(place: Place, out: bool) -> list[list[int]]:
+def _host_gates(place: Place, out: bool) -> list[list[int]]:
     """Return the links over which each host sends, or receives; those that cost nothing lead to the next ones."""
     routes = place.network.routes
     beyond: dict[Node, list[tuple[int, Node]]] = {}
@@ -306,7 +309,7 @@ def _gates(place: Place, out: bool) -> list[list[int]]:
     return gates
 
 
-def _seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
+def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
     """Return how long some links together take for so many bytes, all of them busy; at most the duration."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
@@ -321,7 +324,7 @@ def _seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) 
     return float(since[last] + (nbytes - carried[last]) / rate[last])
 
 
-def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequence[str], option: str) -> R:
+def _describe_part(part: type[R], fields: Mapping[str, str | int], overrides: Sequence[str], option: str) -> R:
     """Read the parameters of a topology from options."""
     document = Document("{}", option)
     for name, value in fields.items():
@@ -341,7 +344,7 @@ def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequen
         raise InputError("\n  ".join(lines)) from None
 
 
-def _built(given: topology_parts.Topology, option: str, seed: int, stack: str | None) -> Place:
+def _build_network(given: topology_parts.Topology, option: str, seed: int, stack: str | None) -> Place:
     try:
         read = build_topology(given, Path())
         topologies.check_connected(read.graph)

@@ -338,14 +338,14 @@ class Answer:
         targets = [
             {
                 "utilisation": one,
-                "bandwidth_Bps": _finite(self.needed(one)),
-                "steps_between_exchanges": _finite(self.rarest(one)),
+                "bandwidth_Bps": _finite_or_reason(self.needed(one)),
+                "steps_between_exchanges": _finite_or_reason(self.rarest(one)),
             }
             for one in self.targets
         ]
         asked = asdict(replace(self.training, layers=())) | {"buckets": len(self.training.shares)}
         del asked["layers"]
-        at = {"bandwidth_Bps": self.bandwidth, "utilisation": _finite(self.reached()), "off": self.off}
+        at = {"bandwidth_Bps": self.bandwidth, "utilisation": _finite_or_reason(self.reached()), "off": self.off}
         said = {_NAMES.get(name, name): value for name, value in asked.items()}
         known = {} if self.known is None else {"compute_time": self.known.figures()}
         return {**said, **known, **at, "targets": targets, **NEVER_COMPARED.figures()}
@@ -360,18 +360,20 @@ class Answer:
         found = []
         for target in self.targets:
             rarest = self.rarest(target)
-            often = [] if rarest is None else [_shown(rarest, lambda one: f"{one:,.0f}")]
-            found.append([_percent(target), _shown(self.needed(target), units.format_bandwidth), *often])
+            often = [] if rarest is None else [_interval_text(rarest, lambda one: f"{one:,.0f}")]
+            found.append([_percent_text(target), _interval_text(self.needed(target), units.format_bandwidth), *often])
         return found
 
     def sentences(self) -> list[str]:
         """Return the utilisation at the bandwidth of the links, or what targets need; who trains how, and on what."""
         one, reached = self.training, self.reached()
         if self.bandwidth is not None and reached is not None:
-            first = f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_shown(reached, _percent)}."
+            first = f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_interval_text(reached, _percent_text)}."
         else:
             ends = dict.fromkeys((self.targets[0], self.targets[-1]))
-            needs = (f"of {_percent(end)}: {_shown(self.needed(end), units.format_bandwidth)}" for end in ends)
+            needs = (
+                f"of {_percent_text(end)}: {_interval_text(self.needed(end), units.format_bandwidth)}" for end in ends
+            )
             first = f"Bandwidth for a utilisation {', '.join(needs)}."
         often = "" if one.period is None else f", H {one.period:,}"
         cut = "" if one.fragments is None else f", {one.fragments:,} fragments, delay {one.delay:,}"
@@ -394,7 +396,7 @@ class Answer:
         found = ["Assumed: each exchange is one all-reduce, after the last of its steps."]
         tensors = len(one.layers) // one.pieces
         if self.bandwidth is not None and tensors > 1:
-            apart = _percent(utilisation(replace(one, buckets=tensors), self.bandwidth))
+            apart = _percent_text(utilisation(replace(one, buckets=tensors), self.bandwidth))
             found.append(f"Tensor by tensor, as torchft and EXO gym send it: {apart} (--buckets {tensors}).")
         return found
 
@@ -459,17 +461,17 @@ def answer(
     return found
 
 
-def _percent(share: float) -> str:
+def _percent_text(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _shown(found: Within, form: Callable[[float], str]) -> str:
+def _interval_text(found: Within, form: Callable[[float], str]) -> str:
     """Return a value and its interval as text."""
     value, low, high = ("out of reach" if math.isinf(one) else form(one) for one in found)
     return value if found.low == found.high else f"{value} ({low} to {high})"
 
 
-def _finite(found: Within | None) -> dict[str, float | str | None] | None:
+def _finite_or_reason(found: Within | None) -> dict[str, float | str | None] | None:
     """Return a value and its interval for JSON; null, and why, where nothing reaches it."""
     if found is None:
         return None

@@ -38,14 +38,14 @@ def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate
     """  # noqa: E501
     found: dict[str, Candidate] = {}
     for name in sparsifier_models.names() if ALL in names else dict.fromkeys(names):
-        one = _variant(name, option)
+        one = _read_variant(name, option)
         if one.label in found:
             raise InputError(f"names {one.label!r} twice, by {found[one.label].scheme} and {one.scheme}", file=option)
         found[one.label] = one
     return tuple(found.values())
 
 
-def _variant(name: str, option: str) -> Candidate:
+def _read_variant(name: str, option: str) -> Candidate:
     scheme, *words = _OPTION.split(name)
     before, colon, after = scheme.partition(":")
     if colon and before in sparsifier_models.names():
@@ -68,7 +68,7 @@ def _variant(name: str, option: str) -> Candidate:
             )
         if key in options:
             raise InputError(f"gives the option {key} twice", file=option, field=name)
-        options[key] = _value(value)
+        options[key] = _read_value(value)
     try:
         option_values(found.option_type, options)
     except ValueError as error:
@@ -76,7 +76,7 @@ def _variant(name: str, option: str) -> Candidate:
     return Candidate(called, placed, options)
 
 
-def _value(text: str) -> object:
+def _read_value(text: str) -> object:
     """Return a number, true, false or null if a text is one, else the text."""
     try:
         return json.loads(text)

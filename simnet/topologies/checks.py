@@ -38,7 +38,7 @@ def checked(builder: F) -> F:
         """Return what to check, worked out for those builders alone that are called."""
         signature = inspect.signature(builder)
         hints = parameter_hints(builder, list(signature.parameters))
-        return signature, {name: _check(hint) for name, hint in hints.items()}
+        return signature, {name: _annotation_check(hint) for name, hint in hints.items()}
 
     @wraps(builder)
     def build(*args: Any, **kwargs: Any) -> Any:
@@ -54,10 +54,10 @@ def checked(builder: F) -> F:
     return cast("F", build)
 
 
-def _check(hint: Any) -> Callable[[object, str], float] | None:
+def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
     """Return what checks an argument under an annotation."""
     if get_origin(hint) in (Union, UnionType):
-        return next((check for one in get_args(hint) if (check := _check(one)) is not None), None)
+        return next((check for one in get_args(hint) if (check := _annotation_check(one)) is not None), None)
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     least: Any = next((one.ge for one in marks if isinstance(one, Ge)), 0)
     if TIME in marks or RATE in marks:

@@ -33,7 +33,7 @@ class Deferred:
     """
 
     def __init__(self, facts: _Attributes, nodes: Collection[_Node]) -> None:
-        vars(self).update(graph=facts, _nodes=nodes, _told=[])
+        vars(self).update(graph=facts, _nodes=nodes, _recorded_parts=[])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(drawn(self), name)
@@ -96,7 +96,7 @@ def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
     **attributes
         Of the node.
     """
-    if (told := _told(graph)) is None:
+    if (told := _recorded_parts(graph)) is None:
         graph.add_node(node, **attributes)
     else:
         told.append((node, None, attributes))
@@ -114,7 +114,7 @@ def add_link(graph: nx.DiGraph[Any], u: _Node, v: _Node, **attributes: Any) -> N
     **attributes
         Of the link.
     """
-    if (told := _told(graph)) is None:
+    if (told := _recorded_parts(graph)) is None:
         graph.add_edge(u, v, **attributes)
     else:
         told.append((u, v, attributes))
@@ -133,7 +133,7 @@ def nodes_and_links(graph: nx.DiGraph[Any]) -> tuple[list[_Node], list[tuple[_No
     >>> nodes_and_links(graph)
     ([0, 1, 'switch'], [(0, 'switch', {'kind': 'host'}), (1, 'switch', {'kind': 'host'})])
     """
-    if (told := _told(graph)) is None:
+    if (told := _recorded_parts(graph)) is None:
         return list(graph), list(graph.edges(data=True))
     leading: dict[_Node, dict[_Node, _Attributes]] = {node: {} for node in vars(graph)["_nodes"]}
     for u, v, attributes in told:
@@ -165,6 +165,6 @@ def drawn(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
     return cast("nx.DiGraph[Any]", graph)
 
 
-def _told(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
+def _recorded_parts(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
     """Return the recorded parts of a graph that is not built yet; None if it is built."""
     return vars(graph)["_told"] if isinstance(graph, Deferred) else None

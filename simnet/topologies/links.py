@@ -43,7 +43,7 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     """
     selector = selector.strip()
     if "->" in selector:
-        return _between(graph, selector)
+        return _links_between(graph, selector)
     all_nodes, links = nodes_and_links(graph)
     kind_of: dict[Link, Any] = {(u, v): link.get("kind") for u, v, link in links}
     if selector == "all":
@@ -65,7 +65,7 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     return chosen
 
 
-def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
+def _links_between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     left, both, right = selector.partition("<->")
     if not both:
         left, _, right = selector.partition("->")

@@ -60,7 +60,7 @@ def check_connected(graph: nx.DiGraph[Any]) -> None:
     """
     gap = Routes(graph).gap()
     if gap is not None:
-        src, dst = (_place(graph, host) for host in gap)
+        src, dst = (_host_place(graph, host) for host in gap)
         raise ValueError(f"there is no route from {src} to {dst}")
 
 
@@ -135,8 +135,8 @@ class Routes:
         self.n_hosts, nodes, links = checked_parts(graph)
         self.links: tuple[Link, ...] = tuple([(u, v) for u, v, _ in links])
         self.kinds: tuple[str | None, ...] = tuple([link.get("kind") for *_, link in links])
-        self.latency = _column(links, "latency")
-        self.bandwidth = _column(links, "bandwidth")
+        self.latency = _link_column(links, "latency")
+        self.bandwidth = _link_column(links, "bandwidth")
 
         # Nodes become positions: hosts are their own, switches follow in the order of the graph.
         switches = (node for node in nodes if isinstance(node, str))
@@ -252,7 +252,7 @@ class Routes:
         # The first ones in order would all leave by the first way; drawn, they spread over all of it.
         drawn = {route: None}
         for number in range(2 * _MOST):
-            drawn[self._find(src, dst, _hashed(mix(self._hash(src, dst) ^ number)))] = None
+            drawn[self._find(src, dst, _pair_hash(mix(self._hash(src, dst) ^ number)))] = None
             if len(drawn) == _MOST:
                 break
         return tuple(drawn)
@@ -427,7 +427,7 @@ class Routes:
 
     def _rule(self, pair: int) -> _Choose:
         """Return what chooses between equal ways as this `routing` does, given the hash of a pair."""
-        return _hashed(pair) if self._hashes else lambda node, ways: 0
+        return _pair_hash(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
         """Return the node through which everything to host `dst` passes, and the links from there on.
@@ -482,16 +482,16 @@ def as_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return table
 
 
-def _column(links: Sequence[tuple[Node, Node, Mapping[str, Any]]], attribute: str) -> NDArray[np.float64]:
+def _link_column(links: Sequence[tuple[Node, Node, Mapping[str, Any]]], attribute: str) -> NDArray[np.float64]:
     column = np.array([float(link[attribute]) for *_, link in links], dtype=np.float64)
     column.flags.writeable = False
     return column
 
 
-def _hashed(pair: int) -> _Choose:
+def _pair_hash(pair: int) -> _Choose:
     return lambda node, ways: mix(pair ^ node) % ways if ways > 1 else 0
 
 
-def _place(graph: nx.DiGraph[Any], host: int) -> str:
+def _host_place(graph: nx.DiGraph[Any], host: int) -> str:
     site = graph.nodes[host].get("site")
     return f"host {host}" if site is None else f"host {host} (site {site})"

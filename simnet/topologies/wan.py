@@ -80,7 +80,7 @@ def wan(
     """
     names = site_names(sites)
     S = len(names)
-    workers = _workers(workers_per_site, S)
+    workers = _workers_by_site(workers_per_site, S)
     affordable(2 * sum(workers) + S * (S - 1), f"a network of {S:,} sites and {sum(workers):,} workers")
     seconds_between, rates = between_sites(names, latency, bandwidth)
     linked = rates != 0
@@ -133,7 +133,7 @@ def site_names(sites: object) -> tuple[str, ...]:
     return tuple(sites)
 
 
-def _workers(workers_per_site: object, S: int) -> list[int]:
+def _workers_by_site(workers_per_site: object, S: int) -> list[int]:
     if isinstance(workers_per_site, str) or not isinstance(workers_per_site, Sequence | np.ndarray):
         return [check_int(workers_per_site, "workers_per_site", 1)] * S
     if len(workers_per_site) != S:
@@ -161,8 +161,8 @@ def between_sites(
     ValueError
         If one of them is no such matrix, or out of range on a link, which it names.
     """
-    seconds_between = _matrix(latency, names, "latency")
-    rates = _matrix(bandwidth, names, "bandwidth").copy()
+    seconds_between = _site_matrix(latency, names, "latency")
+    rates = _site_matrix(bandwidth, names, "bandwidth").copy()
     np.fill_diagonal(rates, 0)
     for a, b in np.argwhere(rates != 0).tolist():
         pair = f"from {names[a]} to {names[b]}"
@@ -174,7 +174,7 @@ def between_sites(
     return seconds_between, rates
 
 
-def _matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.float64]:
+def _site_matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.float64]:
     """Return `values` as an (S, S) float64 array; a scalar holds for every pair."""
     S = len(names)
     try:

@@ -97,9 +97,9 @@ def wan_of_clusters(
     for name in names:
         if "/" in name:
             raise ValueError(f"sites must be named without '/', which parts site and switch, got {name!r}")
-    clusters = [_cluster(name, graph) for name, graph in sites.items()]
-    ends = _borders(names, clusters, borders)
-    forward = _forwarding(names, clusters)
+    clusters = [_site_cluster(name, graph) for name, graph in sites.items()]
+    ends = _border_nodes(names, clusters, borders)
+    forward = _hosts_forward(names, clusters)
     hosts = [int(graph.graph["hosts"]) for graph, _ in clusters]
     inside = sum(graph.number_of_edges() for graph, _ in clusters)
     links = inside + 2 * sum(map(len, ends)) + S * (S - 1)
@@ -119,7 +119,7 @@ def wan_of_clusters(
     graph = empty("wan_of_clusters", sum(hosts), **facts)
     weight = _border_weight(one for cluster, _ in clusters for *_, one in cluster.edges(data=True))
     for name, first, (cluster, _), outer in zip(names, accumulate([0, *hosts[:-1]]), clusters, ends, strict=True):
-        renamed = {node: _renamed(node, name, first) for node in cluster}
+        renamed = {node: _site_node(node, name, first) for node in cluster}
         for node, attributes in cluster.nodes(data=True):
             graph.add_node(renamed[node], **{**attributes, "site": name})
         for u, v, attributes in cluster.edges(data=True):
@@ -147,11 +147,11 @@ def wan_of_clusters(
     return graph
 
 
-def _renamed(node: Node, site: str, first: int) -> Node:
+def _site_node(node: Node, site: str, first: int) -> Node:
     return f"{site}/{node}" if isinstance(node, str) else first + node
 
 
-def _cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
+def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
     """Return the graph of a site, checked, and its shape if it has one."""
     try:
         hosts = check(graph)
@@ -164,7 +164,7 @@ def _cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteSh
     return graph, recognised(graph.graph, weights)
 
 
-def _borders(
+def _border_nodes(
     names: Sequence[str],
     clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]],
     given: Mapping[str, Sequence[Node]] | None,
@@ -198,7 +198,7 @@ def _borders(
     return found
 
 
-def _forwarding(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
+def _hosts_forward(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
     """Return whether hosts pass on the traffic of others: those of all sites or of none, if they have several links."""
     for name, (graph, _) in zip(names, clusters, strict=True):
         if graph.graph.get("routes"):
@@ -243,13 +243,13 @@ class WanOfClustersShape:
         """Return the cables inside the sites."""
         for name, first, shape in zip(self.names, self.first, self.shapes, strict=False):
             for a, b, kind in shape.cables():
-                yield _renamed(a, name, first), _renamed(b, name, first), kind
+                yield _site_node(a, name, first), _site_node(b, name, first), kind
 
     def border_cables(self) -> Iterator[Cable]:
         """Return the cables to the border routers."""
         for name, first, shape in zip(self.names, self.first, self.shapes, strict=False):
             for node in shape.borders():
-                yield _renamed(node, name, first), f"site:{name}", "border"
+                yield _site_node(node, name, first), f"site:{name}", "border"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
         """Return the nodes after `src`: out of its site, from border router to border router, and in."""
@@ -269,12 +269,12 @@ class WanOfClustersShape:
         return int(np.searchsorted(self.first, host, side="right")) - 1
 
     def _inside(self, site: int, nodes: Sequence[Node]) -> list[Node]:
-        return [_renamed(node, self.names[site], self.first[site]) for node in nodes]
+        return [_site_node(node, self.names[site], self.first[site]) for node in nodes]
 
     def _from(self, site: int, choose: Choose) -> Choose:
         """Return how nodes of a site choose, given how those of the whole do."""
         name, first = self.names[site], self.first[site]
-        return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _renamed(at, name, first), ways)
+        return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _site_node(at, name, first), ways)
 
     def _steps_to(self, b: int) -> list[list[int]]:
         """Return for each site the next ones on the paths of least weight to site `b`, in the order of its links."""

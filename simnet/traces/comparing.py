@@ -67,10 +67,10 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
     chosen: list[Support | None] = [None] * len(densities)
     for place in track_progress(list(range(len(steps)))):
         gradients = source.recorded(place)
-        tails[place] = _tail(gradients)
+        tails[place] = _hill_estimate(gradients)
         layers[place] = [_of_layer(part) for part in np.split(gradients, ends, axis=1)]
         for which, density in enumerate(densities):
-            table[which, place], chosen[which] = _selected(gradients, chosen[which], density)
+            table[which, place], chosen[which] = _selection_statistics(gradients, chosen[which], density)
     squares = layers[:, :, 0]
     share = squares / np.maximum(squares.sum(axis=1, keepdims=True), 1e-300)
     rms = np.sqrt(squares / [size * source.workers for _, size in source.layers])
@@ -142,9 +142,9 @@ def compare_with_synthetic(
     chosen: list[list[Support | None]] = [[None, None] for _ in densities]
     for place, step in track_progress(list(enumerate(steps))):
         for side, gradients in enumerate((source.recorded(place), other.gradients(step))):
-            gains[side] += _gains(gradients, curve) / len(steps)
+            gains[side] += _kept_shares(gradients, curve) / len(steps)
             for which, density in enumerate(densities):
-                figures, chosen[which][side] = _selected(gradients, chosen[which][side], density, P)
+                figures, chosen[which][side] = _selection_statistics(gradients, chosen[which][side], density, P)
                 table[which, side, place] = figures
     thresholds = table[..., FIGURES.index("threshold")]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -183,7 +183,7 @@ def compare_with_synthetic(
     }
 
 
-def _selected(
+def _selection_statistics(
     gradients: Values, before: Support | None, density: float, workers: int | None = None
 ) -> tuple[list[float], Support]:
     """Return `FIGURES` of what top-k selects, given what it selected at the step before, and what it selects."""
@@ -201,7 +201,7 @@ def _selected(
     return found, chosen
 
 
-def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
+def _kept_shares(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of the squared norm that top-k keeps at all densities, mean over workers."""
     n = gradients.shape[1]
     counts = np.maximum(1, np.round(densities * n)).astype(int)
@@ -215,10 +215,10 @@ def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.floa
 def _of_layer(part: Values) -> tuple[float, float, float]:
     """Return the sum of squares, the share of zeros, and the tail index."""
     squares = float(np.square(part, dtype=np.float64).sum())
-    return squares, float((part == 0).mean()), _tail(part) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
+    return squares, float((part == 0).mean()), _hill_estimate(part) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 
 
-def _tail(gradients: Values) -> float:
+def _hill_estimate(gradients: Values) -> float:
     """Return Hill's estimate, NaN if the tail includes zeros or does not decay."""
     if gradients.shape[1] < 2:
         return math.nan

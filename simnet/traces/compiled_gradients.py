@@ -36,7 +36,7 @@ _STRIPS, _TAIL = 256, 3.6541528853610087963519472518
 _SCALE = float(1 << 23)
 
 
-def _tables() -> tuple[Any, Any, Any]:
+def _ziggurat_tables() -> tuple[Any, Any, Any]:
     """Return width, inner bound and height of each strip; strips have equal area."""
     area = _TAIL * math.exp(-(_TAIL**2) / 2) + math.sqrt(math.pi / 2) * math.erfc(_TAIL / math.sqrt(2))
     edges = [area / math.exp(-(_TAIL**2) / 2), _TAIL]
@@ -49,7 +49,7 @@ def _tables() -> tuple[Any, Any, Any]:
     return (ends / _SCALE).astype(np.float32), inside.astype(np.int32), heights.astype(np.float32)
 
 
-_WIDTH, _INSIDE, _HEIGHT = _tables()
+_WIDTH, _INSIDE, _HEIGHT = _ziggurat_tables()
 _R, _OVER_R = np.float32(_TAIL), np.float32(1 / _TAIL)
 # The multiplier of as many steps as there are lanes, and what the increment is multiplied by in them.
 _LEAP = pow(_MULTIPLIER, LANES, 1 << 128)
@@ -59,12 +59,12 @@ _L_HIGH, _L_LOW = np.uint64(_LEAP // _WORD), np.uint64(_LEAP % _WORD)
 _S_HIGH, _S_LOW = np.uint64(_SUM // _WORD), np.uint64(_SUM % _WORD)
 
 
-def _array(of: Any, *, readonly: bool = False) -> Any:
+def _array_type(of: Any, *, readonly: bool = False) -> Any:
     return types.Array(of, 1, "C", readonly=readonly)
 
 
-_STREAM = (_array(int64), _array(uint32), _array(float32), _array(uint8), _array(int32))
-_ROW, _GIVEN = _array(float32), _array(float32, readonly=True)
+_STREAM = (_array_type(int64), _array_type(uint32), _array_type(float32), _array_type(uint8), _array_type(int32))
+_ROW, _GIVEN = _array_type(float32), _array_type(float32, readonly=True)
 
 
 def _multiplied_type(
@@ -90,14 +90,14 @@ _multiplied: Any = intrinsic(_multiplied_type)
 """High and low word of a number of 128 bits times another, plus a third."""
 
 
-def _inlined(function: Function) -> Function:
+def _compile_inlined(function: Function) -> Function:
     """Compile a function into those that call it."""
     inlined: Function = njit(forceinline=True, **UNCOUNTED)(function)
     return inlined
 
 
-@_inlined
-def _output(high: Any, low: Any) -> Any:
+@_compile_inlined
+def _generator_output(high: Any, low: Any) -> Any:
     """Output of PCG64 for a state: the halves' difference, rotated (XSL-RR)."""
     turn, mixed = high >> uint64(58), high ^ low
     return (mixed >> turn) | (mixed << ((uint64(64) - turn) & uint64(63)))
@@ -115,13 +115,13 @@ def refill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Non
     drawn = bits.view(np.uint64)
     for i in range(0, ROOM // 2, LANES):
         high, low = h3, l3
-        drawn[i] = _output(h0, l0)
+        drawn[i] = _generator_output(h0, l0)
         h0, l0 = _multiplied(h0, l0, _L_HIGH, _L_LOW, more_high, more_low)
-        drawn[i + 1] = _output(h1, l1)
+        drawn[i + 1] = _generator_output(h1, l1)
         h1, l1 = _multiplied(h1, l1, _L_HIGH, _L_LOW, more_high, more_low)
-        drawn[i + 2] = _output(h2, l2)
+        drawn[i + 2] = _generator_output(h2, l2)
         h2, l2 = _multiplied(h2, l2, _L_HIGH, _L_LOW, more_high, more_low)
-        drawn[i + 3] = _output(h3, l3)
+        drawn[i + 3] = _generator_output(h3, l3)
         h3, l3 = _multiplied(h3, l3, _L_HIGH, _L_LOW, more_high, more_low)
     for i in range(ROOM):
         strip, magnitude = int32(bits[i] & uint32(255)), int32((bits[i] >> uint32(9)) & uint32(0x7FFFFF))
@@ -139,8 +139,8 @@ def refill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Non
     state[0], state[1], state[4], state[5] = int64(high), int64(low), 0, 0
 
 
-@_inlined
-def _next(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
+@_compile_inlined
+def _next_draw(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
     if state[4] == ROOM:
         refill(state, bits, normals, flags, outside)
     drawn = bits[state[4]]
@@ -148,24 +148,26 @@ def _next(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
     return drawn
 
 
-@_inlined
-def _uniform(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
-    return float32(_next(state, bits, normals, flags, outside) >> uint32(8)) * float32(1.0 / 16777216.0)
+@_compile_inlined
+def _uniform_draw(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
+    return float32(_next_draw(state, bits, normals, flags, outside) >> uint32(8)) * float32(1.0 / 16777216.0)
 
 
-@_inlined
-def _outside(drawn: Any, state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
+@_compile_inlined
+def _outside_strip(drawn: Any, state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Any:
     """Return the normal of a draw that is not inside its strip, and 1; or 0 and 0 if it is rejected."""
     strip, magnitude = drawn & uint32(255), (drawn >> uint32(9)) & uint32(0x7FFFFF)
     if strip == 0:
         while True:
-            x = -_OVER_R * float32(math.log1p(-_uniform(state, bits, normals, flags, outside)))
-            y = -float32(math.log1p(-_uniform(state, bits, normals, flags, outside)))
+            x = -_OVER_R * float32(math.log1p(-_uniform_draw(state, bits, normals, flags, outside)))
+            y = -float32(math.log1p(-_uniform_draw(state, bits, normals, flags, outside)))
             if y + y > x * x:
                 beyond = _R + x
                 return (-beyond if (magnitude >> uint32(8)) & uint32(1) else beyond), 1
     x = float32(magnitude) * _WIDTH[strip]
-    height = (_HEIGHT[strip - 1] - _HEIGHT[strip]) * _uniform(state, bits, normals, flags, outside) + _HEIGHT[strip]
+    height = (_HEIGHT[strip - 1] - _HEIGHT[strip]) * _uniform_draw(state, bits, normals, flags, outside) + _HEIGHT[
+        strip
+    ]
     if height < math.exp(-0.5 * x * x):
         return (-x if (drawn >> uint32(8)) & uint32(1) else x), 1
     return float32(0), 0
@@ -188,7 +190,9 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
         done += inside
         state[4] += inside
         if done < out.size and state[4] < ROOM:
-            x, kept = _outside(_next(state, bits, normals, flags, outside), state, bits, normals, flags, outside)
+            x, kept = _outside_strip(
+                _next_draw(state, bits, normals, flags, outside), state, bits, normals, flags, outside
+            )
             out[done] = x
             done += kept
 
@@ -199,13 +203,13 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
         _ROW,
         _GIVEN,
         _GIVEN,
-        _array(int64),
+        _array_type(int64),
         *[_GIVEN] * 4,
-        _array(boolean),
+        _array_type(boolean),
         float32,
         boolean,
         _ROW,
-        _array(float64),
+        _array_type(float64),
     ),
     sources=[compiled_sums.__file__],
     **UNCOUNTED,

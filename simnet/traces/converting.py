@@ -160,7 +160,7 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
                 )
                 try:
                     for layer, values in _by_layer(info, rows):
-                        file.write(layer.name, _stored(values, dtype, layer.name, point.step))
+                        file.write(layer.name, _stored_values(values, dtype, layer.name, point.step))
                     file.finish()
                 finally:
                     file.drop()
@@ -178,7 +178,7 @@ def write_npz(steps: Steps, path: Path, dtype: str) -> None:
             archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")
             for place, point in track_progress(list(enumerate(info.points))):
                 for layer, values in _by_layer(info, steps.recorded(place)):
-                    stored = _stored(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
+                    stored = _stored_values(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
                     member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")
                     with archive.open(member, "w", force_zip64=True) as file:
                         npy.write_array(file, stored, allow_pickle=False)
@@ -286,7 +286,7 @@ def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, V
     return list(zip(info.layers, np.split(gradients, ends[:-1], axis=1), strict=True))
 
 
-def _stored(values: Values, dtype: str, layer: str, step: int) -> NDArray[Any]:
+def _stored_values(values: Values, dtype: str, layer: str, step: int) -> NDArray[Any]:
     stored = encode_values(values, dtype)
     if dtype != "fp32":
         largest = float(np.abs(values).max(initial=0.0))

@@ -63,22 +63,22 @@ def by_formula(values: Values) -> Values:
         power = (values * _LOG2_E + _ROUNDING) - _ROUNDING
         rest = values
         for part in _LOG_2:
-            rest = _fused(power, part, rest)
-        made = _polynomial(rest, _NUMERATOR) / _polynomial(rest, _DENOMINATOR)
+            rest = _fused_multiply(power, part, rest)
+        made = _evaluate_polynomial(rest, _NUMERATOR) / _evaluate_polynomial(rest, _DENOMINATOR)
         scaled: Values = np.ldexp(made, np.clip(power, -1000, 1000).astype(np.int32))
     scaled[values > _LARGEST] = np.inf
     scaled[values < _SMALLEST] = 0.0
     return scaled
 
 
-def _polynomial(x: Values, coefficients: tuple[np.float32, ...]) -> Values:
+def _evaluate_polynomial(x: Values, coefficients: tuple[np.float32, ...]) -> Values:
     made = np.full_like(x, coefficients[0])
     for one in coefficients[1:]:
-        made = _fused(made, x, one)
+        made = _fused_multiply(made, x, one)
     return made
 
 
-def _fused(a: Values, b: Values | np.float32, c: Values | np.float32) -> Values:
+def _fused_multiply(a: Values, b: Values | np.float32, c: Values | np.float32) -> Values:
     """Return a b + c, rounded once.
 
     The product is exact in double precision. Where the rounded sum is halfway between two single-precision numbers, the

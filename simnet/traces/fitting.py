@@ -74,12 +74,12 @@ def fit(source: RecordedSource) -> SyntheticParameters:
     steps = np.array([point.step for point in info.points])
     with progress_stage(0.2):
         by_moments = _by_moments(source, steps)
-        misses = _misses(source, by_moments)
+        misses = _log_misses(source, by_moments)
     if np.abs(misses).max() <= _CLOSE:
         return by_moments
     with progress_stage(0.7):
         by_quantiles = _by_quantiles(source, by_moments)
-    closer = np.square(_misses(source, by_quantiles)).sum() < np.square(misses).sum()
+    closer = np.square(_log_misses(source, by_quantiles)).sum() < np.square(misses).sum()
     return by_quantiles if closer else by_moments
 
 
@@ -89,26 +89,26 @@ def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticPa
     factors, worker_spread = _worker_factors(gradients)
     gradients /= factors
     parts = np.split(gradients, np.cumsum([size for _, size in source.layers])[:-1], axis=2)
-    scales = [_scales(part) for part in parts]
-    fixed, period = _lasting(scales, [size for _, size in source.layers], steps)
+    scales = [_layer_scales(part) for part in parts]
+    fixed, period = _fit_lasting(scales, [size for _, size in source.layers], steps)
     return SyntheticParameters(
         name=info.name,
         steps=info.steps,
-        knots=_rounded(steps / max(info.steps - 1, 1)),
-        worker_spread=_rounded(worker_spread),
+        knots=_round_values(steps / max(info.steps - 1, 1)),
+        worker_spread=_round_values(worker_spread),
         worker_sizes=_worker_sizes(factors[:, :, 0]),
-        memory=_rounded([_memory(gradients, steps)])[0],
-        fixed=_rounded([fixed])[0],
-        period=_rounded([period])[0],
+        memory=_round_values([_step_correlation(gradients, steps)])[0],
+        fixed=_round_values([fixed])[0],
+        period=_round_values([period])[0],
         layers=tuple(
             LayerParameters(
                 name=shape.name,
                 matrix=len(shape.shape) > 1,
-                rms=_rounded(np.sqrt(np.square(part, dtype=np.float64).mean(axis=(1, 2)))),
-                dead=_rounded(found.dead),
-                spread=_rounded(found.spread),
-                tail=_rounded(_tail(ratio) for ratio in found.evenness),
-                shared=_rounded(found.shared),
+                rms=_round_values(np.sqrt(np.square(part, dtype=np.float64).mean(axis=(1, 2)))),
+                dead=_round_values(found.dead),
+                spread=_round_values(found.spread),
+                tail=_round_values(_tail_parameter(ratio) for ratio in found.evenness),
+                shared=_round_values(found.shared),
             )
             for shape, part, found in zip(source.shapes, parts, scales, strict=True)
         ),
@@ -150,27 +150,29 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     return like.model_copy(
         update={
             "between": knot_interpolation(steps, np.array([np.abs(one).mean(dtype=np.float64) for one in gradients])),
-            "worker_sizes": tuple(_rounded(row) for row in worker_sizes),
-            "memory": _rounded([memory])[0],
+            "worker_sizes": tuple(_round_values(row) for row in worker_sizes),
+            "memory": _round_values([memory])[0],
             "turns": turns,
-            "fixed": _rounded([fixed])[0],
-            "period": _rounded([period])[0],
+            "fixed": _round_values([fixed])[0],
+            "period": _round_values([period])[0],
             "layers": tuple(
                 layer.model_copy(
                     update={
                         "dead": (0.0,) * len(points),
                         "spread": (0.0,) * len(points),
                         "tail": (0.0,) * len(points),
-                        "shared": _rounded(order.shared),
-                        "agree_bands": tuple(_rounded(row.round(4)) for row in agree[place]),
-                        "against": _rounded(point.against[place].round(4) for point in points),
-                        "lasting": tuple(_rounded(row.round(4)) for row in lasting[place])
+                        "shared": _round_values(order.shared),
+                        "agree_bands": tuple(_round_values(row.round(4)) for row in agree[place]),
+                        "against": _round_values(point.against[place].round(4) for point in points),
+                        "lasting": tuple(_round_values(row.round(4)) for row in lasting[place])
                         if lasting[place].any()
                         else None,
-                        "own_lasting": None if own is None else tuple(_rounded(row.round(4)) for row in own[place]),
-                        "magnitudes": tuple(_rounded(point.magnitudes[place]) for point in points),
-                        "kinds": tuple(zip(*(_rounded(one) for one in order.kinds[1:]), strict=True)),
-                        "shares": tuple(_rounded(row) for row in order.shares),
+                        "own_lasting": None
+                        if own is None
+                        else tuple(_round_values(row.round(4)) for row in own[place]),
+                        "magnitudes": tuple(_round_values(point.magnitudes[place]) for point in points),
+                        "kinds": tuple(zip(*(_round_values(one) for one in order.kinds[1:]), strict=True)),
+                        "shares": tuple(_round_values(row) for row in order.shares),
                     }
                 )
                 for place, (layer, order) in enumerate(zip(like.layers, orders, strict=True))
@@ -194,7 +196,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
     return "logarithmic" if missed[1] < missed[0] else "linear"
 
 
-def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
+def _log_misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
     """Return the logarithms of the ratios of gain and build-up to those of the trace."""
     densities = [one for one in DENSITIES if one * source.parameters >= _FEWEST] or [1.0]
     figures = compare_with_synthetic(source, parameters, densities)["densities"]
@@ -202,7 +204,7 @@ def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
     return np.array([math.log(ratio) if ratio else math.inf for ratio in ratios])
 
 
-class _Scales(NamedTuple):
+class _LayerScales(NamedTuple):
     """Statistics of s and y in a layer's gradients, at each point."""
 
     # Shape (T,): Share of entries whose s is zero, and standard deviation of log s of the others.
@@ -216,23 +218,23 @@ class _Scales(NamedTuple):
     lasting: Floats
 
 
-def _scales(part: Values) -> _Scales:
+def _layer_scales(part: Values) -> _LayerScales:
     mean = np.square(part, dtype=np.float64).mean(axis=2, keepdims=True)
     unit = part / np.sqrt(np.where(mean > 0, mean, 1.0))
     magnitude = np.abs(unit)
     lasting = _between_workers(np.square(unit))
-    shared = np.clip(_smooth(_between_workers(unit).diagonal()), 0.0, 1.0)
+    shared = np.clip(_smooth_table(_between_workers(unit).diagonal()), 0.0, 1.0)
     # These are by how much a correlation of two Gaussians raises E|x_v x_w| and E[x_v^2 x_w^2].
     first_excess, fourth_excess = np.sqrt(1 - shared**2) + shared * np.arcsin(shared), 1 + 2 * shared**2
     # No draws are more even than a Gaussian's, and no scales than all equal.
-    evenness = np.clip(_smooth(_between_workers(magnitude).diagonal()) / first_excess, 1e-12, 2 / math.pi)
-    second = np.clip(_smooth(magnitude.mean(axis=(1, 2))) ** 2 / evenness, 1e-12, 1.0)
-    fourth = np.maximum(_smooth(lasting.diagonal()) / fourth_excess, 1.0)
+    evenness = np.clip(_smooth_table(_between_workers(magnitude).diagonal()) / first_excess, 1e-12, 2 / math.pi)
+    second = np.clip(_smooth_table(magnitude.mean(axis=(1, 2))) ** 2 / evenness, 1e-12, 1.0)
+    fourth = np.maximum(_smooth_table(lasting.diagonal()) / fourth_excess, 1.0)
     spread = np.sqrt(np.maximum(np.log(second * fourth), 0.0) / 3)
     dead = np.clip(1 - second * np.exp(spread**2), 0.0, _MOST_DEAD)
     # Without dead entries one moment is enough, and the fourth is that of the large ones.
     spread = np.where(dead > 0, spread, np.sqrt(np.log(fourth) / 4))
-    return _Scales(dead, spread, evenness, shared, lasting)
+    return _LayerScales(dead, spread, evenness, shared, lasting)
 
 
 def _between_workers(values: NDArray[np.number[Any]]) -> Floats:
@@ -257,7 +259,7 @@ def _worker_factors(gradients: Values) -> tuple[Values, Floats]:
     smallest = np.min(logs, axis=1, keepdims=True, where=there, initial=math.inf)
     logs = np.where(there | (count == 0), logs, smallest)
     factors = np.exp(np.clip(logs, -_FURTHEST_SIZE, _FURTHEST_SIZE)).astype(np.float32)
-    return factors[:, :, None], np.minimum(np.sqrt(_smooth(variance)), LARGEST_DEVIATION)
+    return factors[:, :, None], np.minimum(np.sqrt(_smooth_table(variance)), LARGEST_DEVIATION)
 
 
 def _worker_sizes(factors: Values) -> tuple[tuple[float, ...], ...]:
@@ -266,10 +268,10 @@ def _worker_sizes(factors: Values) -> tuple[tuple[float, ...], ...]:
     many = in_order.shape[1]
     if many > _MOST_SIZES:
         in_order = in_order[:, ((np.arange(_MOST_SIZES) + 0.5) * many / _MOST_SIZES).astype(int)]
-    return tuple(_rounded(row) for row in in_order)
+    return tuple(_round_values(row) for row in in_order)
 
 
-def _tail(evenness: float) -> float:
+def _tail_parameter(evenness: float) -> float:
     """Return b for which y = x + b x |x| of a standard normal x has this (E|y|)^2 / E y^2."""
     root = math.sqrt(2 / math.pi)
     low, high = 0.0, _HEAVIEST_TAIL
@@ -280,7 +282,7 @@ def _tail(evenness: float) -> float:
     return low
 
 
-def _memory(gradients: Values, steps: NDArray[np.int64]) -> float:
+def _step_correlation(gradients: Values, steps: NDArray[np.int64]) -> float:
     """Return the correlation of what workers share between consecutive steps; 0 if there are none."""
     shared = _between_workers(gradients)
     size = np.sqrt(np.maximum(shared.diagonal(), 0.0))
@@ -290,7 +292,7 @@ def _memory(gradients: Values, steps: NDArray[np.int64]) -> float:
     return min(max(lagged / at_once, 0.0), signs.LONGEST_MEMORY) if at_once > 0 else 0.0
 
 
-def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) -> tuple[float, float]:
+def _fit_lasting(scales: list[_LayerScales], sizes: list[int], steps: NDArray[np.int64]) -> tuple[float, float]:
     """Return the fixed share of log s and the period of the rest, by least squares over all pairs of points."""
     first, second = np.triu_indices(len(steps), 1)
     clock = np.log1p(steps)
@@ -346,11 +348,11 @@ def _arc_correlation(lags: Floats) -> Floats:
     return np.asarray(np.select([anchor == 0, anchor == 1], [np.cos(a - b), np.sin(a) * np.cos(b)], 0.0).mean(axis=0))
 
 
-def _smooth(table: Floats) -> Floats:
+def _smooth_table(table: Floats) -> Floats:
     """Return the mean of each point and its neighbours, as single points are noisy."""
     padded = np.pad(table, 1, mode="edge")
     return np.asarray((padded[:-2] + padded[1:-1] + padded[2:]) / 3)
 
 
-def _rounded(values: Iterable[float]) -> tuple[float, ...]:
+def _round_values(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values)

@@ -70,7 +70,7 @@ class TorchRecording:
                 fresh = {name: values - self._before.get(name, 0) for name, values in found.items()}
                 found, self._before = fresh, found
             self.recorder.take(found, self._passes, chosen=True)
-            self._loss = self._loss if loss is None else (self._loss or 0.0) + _number(loss) / self._microbatches
+            self._loss = self._loss if loss is None else (self._loss or 0.0) + _loss_number(loss) / self._microbatches
             self._account(start, before)
         self._passes += 1
         if self._passes == self._microbatches:
@@ -97,7 +97,7 @@ class TorchRecording:
 
         `inner` reduces, with `state` as its state; by default the mean over all workers.
         """
-        reduce = _mean() if inner is None else inner
+        reduce = _mean_loss() if inner is None else inner
 
         # Without annotations, which DDP compares with types of its own.
         return lambda _, bucket: self.bucket(bucket) and reduce(state, bucket)
@@ -144,11 +144,11 @@ class TorchRecording:
         return found.copy() if self._accumulates else found
 
 
-def _number(loss: Any) -> float:
+def _loss_number(loss: Any) -> float:
     return float(loss.detach() if hasattr(loss, "detach") else loss)
 
 
-def _mean() -> Hook:
+def _mean_loss() -> Hook:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     reduce: Hook = allreduce_hook

@@ -38,8 +38,8 @@ def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        message = _message(kind, first["type"], first["msg"], first["loc"])
-        raise InputError(message, file=file, field=_field(first["loc"])) from None
+        message = _error_message(kind, first["type"], first["msg"], first["loc"])
+        raise InputError(message, file=file, field=_field_path(first["loc"])) from None
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:
@@ -47,7 +47,7 @@ def is_name(given: str | os.PathLike[str]) -> bool:
     return isinstance(given, str) and given == Path(given).stem
 
 
-def _message(kind: type[BaseModel], error: str, message: str, at: tuple[int | str, ...]) -> str:
+def _error_message(kind: type[BaseModel], error: str, message: str, at: tuple[int | str, ...]) -> str:
     if error == "missing":
         return "is missing"
     if error == "extra_forbidden":
@@ -59,5 +59,5 @@ def _message(kind: type[BaseModel], error: str, message: str, at: tuple[int | st
     return message.removeprefix("Value error, ")
 
 
-def _field(at: tuple[int | str, ...]) -> str | None:
+def _field_path(at: tuple[int | str, ...]) -> str | None:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in at).removeprefix(".") or None

@@ -23,7 +23,7 @@ def compiled_loops() -> ModuleType | None:
         return None
     compiled: ModuleType = found
     drawn = np.empty(10_000, dtype=np.float32)
-    compiled.fill(*_begun(compiled, stream(0, "normals")), drawn)
+    compiled.fill(*_begin_stream(compiled, stream(0, "normals")), drawn)
     expected = stream(0, "normals").standard_normal(drawn.size, dtype=np.float32)
     return compiled if np.array_equal(drawn.view(np.uint32), expected.view(np.uint32)) else None
 
@@ -38,7 +38,7 @@ class Normals:
 
     def __init__(self, generator: np.random.Generator, compiled: ModuleType | None) -> None:
         self._generator, self._compiled = generator, compiled
-        self.state = () if compiled is None else _begun(compiled, generator)
+        self.state = () if compiled is None else _begin_stream(compiled, generator)
         """The arrays that the compiled loops take."""
 
     def fill(self, out: Values) -> None:
@@ -54,7 +54,7 @@ class Normals:
             self.fill(room[: count - first])
 
 
-def _begun(compiled: ModuleType, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _begin_stream(compiled: ModuleType, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Return the arrays of a fresh stream, as the compiled loops take them."""
     given = generator.bit_generator.state["state"]
     words = [word for number in (given["state"], given["inc"]) for word in divmod(number, 1 << 64)]

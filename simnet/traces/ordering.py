@@ -38,7 +38,7 @@ SHARES: Floats = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.
 """Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""
 
 # None of these is critical. On four drawn traces (tails heavy and heavier, regression, embedding) build-up is off by at
-# most 3 %, and by at most 7 % with any one of them, or of those in `_nearest`, halved or doubled, or a grid half as
+# most 3 %, and by at most 7 % with any one of them, or of those in `_nearest_statistics`, halved or doubled, or a grid half as
 # fine.
 
 # Spreads of lognormal scales whose thresholds, at `SHARES`, are tried as the unit of v: from all entries alike to a
@@ -87,7 +87,7 @@ def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
     """Return the share of each kind's entries above each v; shape (K, number of values)."""
     from scipy.special import erfc
 
-    return np.asarray(erfc(_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
+    return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
 def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
@@ -151,24 +151,29 @@ def fit_order(
     `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
     which a few steps cannot distinguish from entries that rarely do.
     """
-    together = _mean(counts)
-    every = _predicted(together.workers, 0.0, _UNITS[0])[0].shift
+    together = _mean_counts(counts)
+    every = _predict_kinds(together.workers, 0.0, _UNITS[0])[0].shift
     some = np.flatnonzero(every >= least_shift)
-    unit = min(_UNITS, key=lambda one: _nearest(together, 0.0, one, some)[0])
-    phases = _phases(clock) if counts[0].size >= _TELLING else [list(range(len(counts)))]
-    means = [_mean([counts[place] for place in phase]) for phase in phases]
-    rhos = [_shared(mean, float(most_shared[phase].mean()), unit) for mean, phase in zip(means, phases, strict=True)]
+    unit = min(_UNITS, key=lambda one: _nearest_statistics(together, 0.0, one, some)[0])
+    phases = _phase_points(clock) if counts[0].size >= _TELLING else [list(range(len(counts)))]
+    means = [_mean_counts([counts[place] for place in phase]) for phase in phases]
+    rhos = [
+        _worker_correlation(mean, float(most_shared[phase].mean()), unit)
+        for mean, phase in zip(means, phases, strict=True)
+    ]
     both = list(zip(means, rhos, strict=True))
-    unit = min(_UNITS, key=lambda one: sum(_nearest(mean, rho, one, some)[0] for mean, rho in both))
+    unit = min(_UNITS, key=lambda one: sum(_nearest_statistics(mean, rho, one, some)[0] for mean, rho in both))
     share = np.zeros(len(every))
-    share[some] = np.mean([_nearest(mean, rho, unit, some)[1] for mean, rho in both], axis=0)
+    share[some] = np.mean([_nearest_statistics(mean, rho, unit, some)[1] for mean, rho in both], axis=0)
     there = share > _LEAST
-    grid, _ = _predicted(together.workers, 0.0, unit)
+    grid, _ = _predict_kinds(together.workers, 0.0, unit)
     kept = np.flatnonzero(there)
     kept = kept[np.argsort(_mean_logs(grid)[kept], kind="stable")]
     shared = np.repeat(rhos, [len(phase) for phase in phases])
-    around = [_mean([counts[one] for one in nearby_points(clock, place)]) for place in range(len(counts))]
-    shares = np.array([_nearest(mean, rho, unit, kept)[1] for mean, rho in zip(around, shared.tolist(), strict=True)])
+    around = [_mean_counts([counts[one] for one in nearby_points(clock, place)]) for place in range(len(counts))]
+    shares = np.array(
+        [_nearest_statistics(mean, rho, unit, kept)[1] for mean, rho in zip(around, shared.tolist(), strict=True)]
+    )
     mean = shares.mean(axis=0)
     used = mean > 0
     kept, shares, mean = kept[used], shares[:, used], mean[used]
@@ -184,7 +189,7 @@ def nearby_points(clock: Floats, place: int) -> list[int]:
     return [one for one in some if abs(clock[one] - clock[place]) <= _APART]
 
 
-def _phases(clock: Floats) -> list[list[int]]:
+def _phase_points(clock: Floats) -> list[list[int]]:
     """Return the points in phases."""
     found: list[list[int]] = []
     for place, when in enumerate(clock):
@@ -194,9 +199,9 @@ def _phases(clock: Floats) -> list[list[int]]:
     return found
 
 
-def _shared(counts: LargestCounts, most: float, unit: float) -> float:
+def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
     """Return the correlation of x between workers."""
-    misses = {rho: _nearest(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
+    misses = {rho: _nearest_statistics(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
 
@@ -211,7 +216,7 @@ def _mean_logs(kinds: EntryKinds) -> Floats:
     return np.asarray(kinds.log_scale + np.log(np.maximum(mean, 1e-300)))
 
 
-def _mean(counts: Sequence[LargestCounts]) -> LargestCounts:
+def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
     """Return the mean of the counts of several points."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
@@ -221,12 +226,12 @@ def _mean(counts: Sequence[LargestCounts]) -> LargestCounts:
     return LargestCounts(first.size * len(counts), first.workers, first.levels, np.where(times > 0, mean, np.nan))
 
 
-def _nearest(
+def _nearest_statistics(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
     """Return the squared deviation of the nearest statistics, and the shares of the kinds, of `allowed` ones or all."""
-    kinds, predicted = _predicted(counts.workers, rho, unit)
-    marginal = share_beyond(kinds, _thresholds(unit)).T / SHARES[:, None]
+    kinds, predicted = _predict_kinds(counts.workers, rho, unit)
+    marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
         predicted, marginal = predicted[..., allowed], marginal[:, allowed]
     target = counts.figures
@@ -267,9 +272,9 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def _thresholds(unit: float) -> Floats:
+def _share_thresholds(unit: float) -> Floats:
     """Return the v beyond which each of `SHARES` is, for kinds with lognormal scales."""
-    z, share = _normal(81)
+    z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
     above = overall_share_beyond(kinds, values)
@@ -277,11 +282,11 @@ def _thresholds(unit: float) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _predicted(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
+def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
     """Return a grid of kinds, and the statistics of each as in `LargestCounts`; shape (J, len(SHARES), K)."""
     from scipy.special import bdtrc, erfc
 
-    thresholds = _thresholds(unit)
+    thresholds = _share_thresholds(unit)
     highest, lowest = math.log(thresholds[0]), math.log(thresholds[-1])
     wide = np.concatenate([[lowest - 12.0], np.linspace(lowest - 1.5, highest + 2.0, _SCALES)])
     # The less workers differ, the closer must scales be.
@@ -290,8 +295,8 @@ def _predicted(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Float
     shift = np.concatenate([np.full(len(logs), one) for one, logs in grids])
     log_scale = np.concatenate([logs for _, logs in grids])
     kinds = EntryKinds(np.full(len(shift), 1 / len(shift)), shift, log_scale)
-    bounds = _bounds(shift, log_scale, thresholds)
-    common, weights = _normal(25 if rho > 0.6 else 13) if rho else (np.zeros(1), np.ones(1))
+    bounds = _magnitude_bounds(shift, log_scale, thresholds)
+    common, weights = _normal_grid(25 if rho > 0.6 else 13) if rho else (np.zeros(1), np.ones(1))
     own, moved = math.sqrt(2 * (1 - rho)), math.sqrt(rho) * common
     q = 0.5 * (erfc((bounds[..., None] - moved) / own) + erfc((bounds[..., None] + moved) / own))
     q = np.where(bounds[..., None] <= 0, 1.0, q)
@@ -305,13 +310,13 @@ def _predicted(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Float
     return kinds, figures / SHARES[:, None]
 
 
-def _bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
+def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
     """Return the |x| >= 0 that has each v > 0, of each kind."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 
 
-def _normal(points: int) -> tuple[Floats, Floats]:
+def _normal_grid(points: int) -> tuple[Floats, Floats]:
     """Return evenly spaced values and weights of a standard normal, as integrands may have steps."""
     values = np.linspace(-5.0, 5.0, points)
     weights = np.exp(-(values**2) / 2)

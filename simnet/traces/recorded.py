@@ -184,8 +184,8 @@ class RecordedSource:
 
     def dtypes(self) -> list[str]:
         """Return the types of the recorded entries, as in safetensors files; those of the first step."""
-        file, _, _ = _files(self._folder, self.info, self.info.points[0].step, self._rows)[0]
-        with _opened(file) as tensors:
+        file, _, _ = _worker_files(self._folder, self.info, self.info.points[0].step, self._rows)[0]
+        with _open_file(file) as tensors:
             return sorted({tensors.get_slice(layer.name).get_dtype() for layer in self.shapes})
 
     def nearest(self, iteration: int) -> int:
@@ -200,11 +200,11 @@ class RecordedSource:
 
     def _read(self, point: int, workers: Sequence[int], out: Values | None) -> Values:
         found = output_buffer(out, len(workers), self.parameters)
-        for file, here, rows in _files(self._folder, self.info, self.info.points[point].step, workers):
+        for file, here, rows in _worker_files(self._folder, self.info, self.info.points[point].step, workers):
             end = 0
-            with _opened(file) as tensors:
+            with _open_file(file) as tensors:
                 for layer, entries, (_, size) in zip(self.shapes, self._entries, self.layers, strict=True):
-                    values = _tensor(tensors, layer.name, file)
+                    values = _read_tensor(tensors, layer.name, file)
                     values = values.reshape(len(values), -1)[rows]
                     found[here, end : end + size] = values if entries is None else values[:, entries]
                     end += size
@@ -261,10 +261,10 @@ def recorded(
         raise InputError(message, file=str(folder / DESCRIPTION), field="points")
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be >= 1, got {iterations}")
-    source = RecordedSource(folder, info, _chosen(workers, info), iterations, scale, seed)
+    source = RecordedSource(folder, info, _chosen_workers(workers, info), iterations, scale, seed)
     for point in info.points:
-        for file, _, _ in _files(folder, info, point.step, range(info.workers)):
-            _check(file, info)
+        for file, _, _ in _worker_files(folder, info, point.step, range(info.workers)):
+            _check_file(file, info)
     return source
 
 
@@ -290,20 +290,22 @@ def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
     return folder / (f"{step:06d}.safetensors" if worker is None else f"{step:06d}.{worker:04d}.safetensors")
 
 
-def _files(folder: Path, info: TraceInfo, step: int, workers: Sequence[int]) -> list[tuple[Path, slice, list[int]]]:
+def _worker_files(
+    folder: Path, info: TraceInfo, step: int, workers: Sequence[int]
+) -> list[tuple[Path, slice, list[int]]]:
     """Return the files of these workers, with the rows they fill and the rows of the file."""
     if info.per_worker:
         return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
     return [(step_file(folder, step), slice(None), list(workers))]
 
 
-def _tensor(tensors: Any, name: str, path: Path) -> Values:
+def _read_tensor(tensors: Any, name: str, path: Path) -> Values:
     """Return a tensor, as float32."""
     kind = tensors.get_slice(name).get_dtype()
     return decode_values(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
 
 
-def _chosen(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
+def _chosen_workers(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
     count = info.workers if workers is None else workers
     chosen = list(range(count) if isinstance(count, int) else count)
     if not chosen:
@@ -318,9 +320,9 @@ def _chosen(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
     return chosen
 
 
-def _check(path: Path, info: TraceInfo) -> None:
+def _check_file(path: Path, info: TraceInfo) -> None:
     """Raise InputError if a file does not hold the gradients of the description."""
-    with _opened(path) as tensors:
+    with _open_file(path) as tensors:
         found, expected = set(tensors.keys()), {layer.name for layer in info.layers}
         for name in sorted(expected - found):
             raise InputError(f"has no tensor {name!r}, which {DESCRIPTION} lists among its layers", file=str(path))
@@ -336,11 +338,11 @@ def _check(path: Path, info: TraceInfo) -> None:
             shape = [1 if info.per_worker else info.workers, *layer.shape]
             if head.get_shape() != shape:
                 raise InputError(f"layer {layer.name!r} has shape {head.get_shape()}, must be {shape}", file=str(path))
-            check_finite(_tensor(tensors, layer.name, path), layer.name, str(path))
+            check_finite(_read_tensor(tensors, layer.name, path), layer.name, str(path))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_file(path: Path) -> Iterator[Any]:
     """Open a safetensors file, whose reader checks every tensor's size against the file's."""
     try:
         with path.open("rb") as file:

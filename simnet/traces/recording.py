@@ -122,7 +122,7 @@ class Recorder:
         self.fraction, self.dtype, self.seed = float(fraction), dtype, check_int(seed, "seed", 0)
         self.folder = Path(folder)
         self.shapes = {one: tuple(int(size) for size in shape) for one, shape in layers.items()}
-        self.entries = {one: _chosen(one, prod(shape), fraction, seed) for one, shape in self.shapes.items()}
+        self.entries = {one: _recorded_entries(one, prod(shape), fraction, seed) for one, shape in self.shapes.items()}
         self._parts = {
             one: shape if (part := self.entries[one]) is None else (part.size,) for one, shape in self.shapes.items()
         }
@@ -359,7 +359,7 @@ class Recorder:
         )
 
 
-def _chosen(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
+def _recorded_entries(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
     """Return the recorded entries of a layer, ascending; None if all."""
     count = max(1, round(fraction * size))
     if count == size:

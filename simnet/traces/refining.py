@@ -119,7 +119,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
         large,
         signs,
         against,
-        np.array([_quantiles(part) for part in parts]),
+        np.array([_magnitude_quantiles(part) for part in parts]),
         counts,
         np.array([[part.mean() for part in np.split(chosen, ends, axis=1)] for chosen in largest]).T,
         tuple(np.packbits(chosen, axis=1) for chosen in largest),
@@ -164,7 +164,7 @@ def overlap_over_time(
                 recorded[density, first, second] = common / max((totals[first] + totals[second]) / 2, 1)
     z = ndtri((_BINS[1:] + _BINS[:-1]) / 2)
     widths = np.diff(_BINS)
-    kernels = [_together(z, widths, r) for r in _CORRELATIONS]
+    kernels = [_joint_shares(z, widths, r) for r in _CORRELATIONS]
     predicted = np.zeros((len(kernels), D, T, T))
     selected = np.zeros((D, T))
     values = np.exp(np.linspace(-30.0, 30.0, 1500))
@@ -186,7 +186,7 @@ def overlap_over_time(
     return OverlapOverTime(_CORRELATIONS, predicted, recorded)
 
 
-def _together(z: Floats, widths: Floats, correlation: float) -> Floats:
+def _joint_shares(z: Floats, widths: Floats, correlation: float) -> Floats:
     """Return the joint shares of two normals in bins, given the middles and shares of those."""
     if correlation > 0.999:
         return np.diag(widths)
@@ -198,7 +198,7 @@ def _together(z: Floats, widths: Floats, correlation: float) -> Floats:
     return np.asarray(shares)
 
 
-def _quantiles(magnitudes: Values) -> Floats:
+def _magnitude_quantiles(magnitudes: Values) -> Floats:
     """Return quantiles of the magnitude, of all workers together."""
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
 

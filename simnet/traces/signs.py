@@ -114,7 +114,7 @@ def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts
     return SignProducts(other, own, np.array(sizes, dtype=np.float64), P)
 
 
-def _components(covariance: Floats, chance: Floats, entries: float) -> Floats:
+def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floats:
     """Return factor loadings (T, COMPONENTS) beyond chance, whose variance is `chance` over `entries`."""
     T = len(covariance)
     few = min(COMPONENTS, T)
@@ -163,12 +163,12 @@ def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floa
     # Where signs follow at all workers or at none, those that do are alike by the share that it is of all.
     own = np.sqrt(np.maximum(np.diagonal(found.other, axis1=1, axis2=2), 1e-300))
     whole = np.ones_like(found.other) if turns else own[:, :, None] * own[:, None, :]
-    alike = whole * _normal(found.other / whole)
-    between = _together(alike, place)
-    shares = np.maximum(np.diagonal(_together(found.other, place), axis1=1, axis2=2), 0.0)
+    alike = whole * _normal_correlations(found.other / whole)
+    between = _place_products(alike, place)
+    shares = np.maximum(np.diagonal(_place_products(found.other, place), axis1=1, axis2=2), 0.0)
     # An entry's product is that of two means over workers.
     chance = math.pi / 2 * (shares + (1 - shares) / (found.workers * times))
-    made = np.array([_components(*one) for one in zip(between, chance, found.entries, strict=True)])[:, place]
+    made = np.array([_factor_loadings(*one) for one in zip(between, chance, found.entries, strict=True)])[:, place]
     if turns:
         return made, TURNING, True
     pairs = np.flatnonzero(np.diff(steps) == 1)
@@ -186,12 +186,12 @@ def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floa
     return made, min(max(memory, 0.0), LONGEST_MEMORY), turns
 
 
-def _normal(products: Floats) -> Floats:
+def _normal_correlations(products: Floats) -> Floats:
     """Return the correlations of normals whose signs have these mean products."""
     return np.asarray(np.sin(math.pi / 2 * np.clip(products, -1.0, 1.0)))
 
 
-def _together(products: Floats, place: NDArray[np.int64]) -> Floats:
+def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
     """Return mean products between places, of shape (L, places, places), given those of steps."""
     shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
     found = shares @ products @ shares.T
@@ -209,12 +209,12 @@ def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None
     """
     place = step_places(steps)
     whole = np.einsum("l,ltu->tu", found.entries, found.own) / found.entries.sum()
-    between = _together(np.concatenate([whole[None], found.own]), place)
+    between = _place_products(np.concatenate([whole[None], found.own]), place)
     sizes = np.sqrt(np.maximum(np.diagonal(between, axis1=1, axis2=2), 1e-12))
-    ratios = _normal(between / (sizes[:, :, None] * sizes[:, None, :]))
+    ratios = _normal_correlations(between / (sizes[:, :, None] * sizes[:, None, :]))
     chance = math.pi / 2 / (math.sqrt(found.workers) * np.bincount(place) * sizes**2)
     entries = [found.entries.sum(), *found.entries]
-    together, *each = (_components(*one) for one in zip(ratios, chance, entries, strict=True))
+    together, *each = (_factor_loadings(*one) for one in zip(ratios, chance, entries, strict=True))
     made = np.array([one if one.any() else together for one in each])
     if np.square(together).sum(axis=1).mean() >= _LEAST_OWN:
         return made[:, place]

@@ -96,7 +96,7 @@ class SyntheticSource:
         # Axes: which of TABLES, layer, knot.
         self._tables = np.array([[getattr(layer, name) for layer in kin] for name in TABLES])
         self._ordered = np.array([layer.magnitudes is not None for layer in kin])
-        self._lasting, self._own = _loadings(kin, "lasting"), _loadings(kin, "own_lasting")
+        self._lasting, self._own = _loading_table(kin, "lasting"), _loading_table(kin, "own_lasting")
         self._ends = np.cumsum(sizes)
         self._places = [slice(end - size, end) for end, size in zip(self._ends.tolist(), sizes, strict=True)]
         self._pieces = [
@@ -156,7 +156,9 @@ class SyntheticSource:
         rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
         own = np.sqrt(1 - shared)
         lasting = self._at(self._own, progress)
-        weights = np.array([own * _rest(lasting), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
+        weights = np.array(
+            [own * _rest_weight(lasting), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32
+        )
         scales = self._scaled(self._logs, weights[4:], compiled)
         orders = self._orders(progress)
         noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
@@ -202,7 +204,7 @@ class SyntheticSource:
             x *= scales
             x *= factors
 
-    def _orders(self, progress: float) -> list[_Order]:
+    def _orders(self, progress: float) -> list[_LayerOrder]:
         """Return the order of the layers with quantiles; space the normals of small ones evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
@@ -216,10 +218,10 @@ class SyntheticSource:
                 if place.stop - place.start <= _SMALL:
                     life = float(self._row("life")[place.start])
                     self._logs[place] = spread_evenly(self._logs[place], life)
-                found.append(_Order(place, ranked, alike, float(against)))
+                found.append(_LayerOrder(place, ranked, alike, float(against)))
         return found
 
-    def _put_in_order(self, gradients: Values, orders: Sequence[_Order], common: Values, factors: Values) -> None:
+    def _put_in_order(self, gradients: Values, orders: Sequence[_LayerOrder], common: Values, factors: Values) -> None:
         """Give the layers with quantiles their magnitudes."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
         for place, ranked, alike, against in orders:
@@ -293,7 +295,7 @@ class SyntheticSource:
         if not len(loadings):
             return then
         mixed = np.empty_like(then)
-        for place, rest in zip(self._places, _rest(loadings).tolist(), strict=True):
+        for place, rest in zip(self._places, _rest_weight(loadings).tolist(), strict=True):
             np.multiply(then[place], np.float32(rest), out=mixed[place])
         self._add_lasting(mixed, self._normals("lasting", loadings, compiled), loadings, np.ones(len(self._places)))
         return mixed
@@ -341,19 +343,19 @@ class SyntheticSource:
         return logs
 
 
-def _rest(loadings: Floats) -> Floats:
+def _rest_weight(loadings: Floats) -> Floats:
     """Return the weight of the rest, of shape (layers,), given loadings (K, layers)."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
-def _loadings(layers: Sequence[LayerParameters], name: str) -> Floats:
+def _loading_table(layers: Sequence[LayerParameters], name: str) -> Floats:
     """Return a table of loadings (K, layers, knots), padded with zeros."""
     rows = [np.array(getattr(layer, name) or ((),) * len(layer.rms)) for layer in layers]
     most = max(row.shape[1] for row in rows)
     return np.array([np.pad(row, ((0, 0), (0, most - row.shape[1]))) for row in rows]).transpose(2, 0, 1)
 
 
-class _Order(NamedTuple):
+class _LayerOrder(NamedTuple):
     """A layer with quantiles: its place, its order, and the likeness of signs in each band."""
 
     place: slice
@@ -422,14 +424,14 @@ def synthetic(
         raise ValueError(f"workers must be >= 1, got {workers}")
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be >= 1, got {iterations}")
-    shapes = _layers(layers)
+    shapes = _ordered_layers(layers)
     if not shapes or any(layer.size < 1 for layer in shapes):
         raise ValueError("every layer must have at least one entry, and there must be one")
     parameters = like if isinstance(like, SyntheticParameters) else load_parameters(like, shapes)
     return SyntheticSource(shapes, workers, parameters, iterations or parameters.steps, scale, seed)
 
 
-def _layers(layers: str | ModelProfile | int | Sequence[tuple[str, tuple[int, ...]]]) -> list[Layer]:
+def _ordered_layers(layers: str | ModelProfile | int | Sequence[tuple[str, tuple[int, ...]]]) -> list[Layer]:
     if isinstance(layers, str):
         layers = load_model(layers)
     if isinstance(layers, ModelProfile):

@@ -185,12 +185,12 @@ def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: boo
     It is the nearest in depth of those that are matrices as well, or are not, and that embed words or places as well.
     """
     kind = [one for one, fitted in enumerate(layers) if fitted.matrix == matrix]
-    role = [one for one in kind if _embeds(layers[one].name) == _embeds(name)]
+    role = [one for one in kind if _embedding_kind(layers[one].name) == _embedding_kind(name)]
     among = role or kind or range(len(layers))
     return layers[min(among, key=lambda one: abs((one + 0.5) / len(layers) - depth))]
 
 
-def _embeds(name: str) -> str:
+def _embedding_kind(name: str) -> str:
     """Return what a layer embeds by its name, as in PyTorch: words, places, or nothing."""
     if re.search("wpe|pos(ition)?_emb", name):
         return "places"

@@ -212,23 +212,23 @@ def reproduce(
         if path is not None and path.suffix != ending:
             raise InputError(f"must end in {ending}, got {path.name!r}", file=option)
     if not wanted:
-        _list(json_)
+        _list_reproductions(json_)
         return
     refuse_existing([path for path, _ in files.values() if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
     with terminal.progress("reproductions"):
         for one in track_progress(wanted):
-            found[one.name] = _run(one)
+            found[one.name] = _run_reproduction(one)
     if json_:
-        typer.echo(json.dumps([_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
+        typer.echo(json.dumps([_json_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
     elif not terminal.quiet():
-        _show(found)
-    _write(found, out, markdown, force)
+        _print_values(found)
+    _write_files(found, out, markdown, force)
     if check:
-        _check(found)
+        _check_values(found)
 
 
-def _check(found: Mapping[str, Sequence[Row] | None]) -> None:
+def _check_values(found: Mapping[str, Sequence[Row] | None]) -> None:
     """End with 1 if a value is outside its tolerance, and is not said to be, or is another than was frozen."""
     from simnet.validate.reproduction.table import changed
 
@@ -241,7 +241,7 @@ def _check(found: Mapping[str, Sequence[Row] | None]) -> None:
         raise typer.Exit(1)
 
 
-def _run(one: Reproduction) -> list[Row] | None:
+def _run_reproduction(one: Reproduction) -> list[Row] | None:
     reason = one.needs()
     if reason:
         typer.echo(f"{one.name} is left out: it {reason}", err=True)
@@ -251,7 +251,7 @@ def _run(one: Reproduction) -> list[Row] | None:
     return one.rows()
 
 
-def _list(json_: bool) -> None:
+def _list_reproductions(json_: bool) -> None:
     """Show what there is."""
     from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, page
 
@@ -273,7 +273,7 @@ def _list(json_: bool) -> None:
     typer.echo(f"{len(MISSING)} figures, tables and claims are not reproduced; docs/papers.md and --json say why")
 
 
-def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
+def _print_values(found: Mapping[str, Sequence[Row] | None]) -> None:
     """Print the values of each, and how it came out."""
     from simnet.validate.reproduction import REPRODUCTIONS, page
 
@@ -301,7 +301,7 @@ def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: 
     print_wide(table)
 
 
-def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
+def _json_figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction for JSON."""
     from simnet.validate.reproduction.table import counts, figures
 
@@ -316,7 +316,9 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     return {**head, "left_out": None, "kinds": counts(rows), "contradictions": against, "values": plain}
 
 
-def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
+def _write_files(
+    found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool
+) -> None:
     """Write the table and the page that were asked for."""
     from simnet.base.spreadsheets import guard_table
     from simnet.base.writing import write_new

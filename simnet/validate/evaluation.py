@@ -80,7 +80,7 @@ def evaluate(
         held += [table.assign(system=name) for splitter in track_progress(known) for table in splitter(curves, learned)]
     if "links" in splits and len(one := held_by_links(rows)):
         held.append(one)
-    return _evaluation(source, held, count, rows, problems)
+    return _make_evaluation(source, held, count, rows, problems)
 
 
 def compare(
@@ -110,11 +110,11 @@ def compare(
             estimate = {"ours": "seconds", "low": "low", "high": "high"}
             columns = {column: [getattr(each, name) for each in predicted] for column, name in estimate.items()}
             split = ["beyond" if each.extrapolates else "known" for each in predicted]
-            found.append(_rows(one, split=split, place="", system=system, **columns))
-    return _evaluation(source, found, count, rows, problems, loaded.coverage)
+            found.append(_curve_rows(one, split=split, place="", system=system, **columns))
+    return _make_evaluation(source, found, count, rows, problems, loaded.coverage)
 
 
-def _sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave every fourth size out, of all curves at once."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
@@ -123,7 +123,7 @@ def _sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     return found
 
 
-def _halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave every second size out of all curves that keep enough to choose models by."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
@@ -142,11 +142,11 @@ def _at_sizes(
     found = []
     for one, rest, rivals in zip(held, kept, rival_times(name, kept, held, learned=learned), strict=True):
         plain = {other: CURVE_FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
-        found.append(_predicted(name, "", model, one, rivals | plain))
+        found.append(_predict_rows(name, "", model, one, rivals | plain))
     return [one for one in found if one is not None]
 
 
-def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one number of ranks at a time."""
     found = []
     for ranks in track_progress(sorted({one.setting.ranks for one in curves})):
@@ -158,8 +158,8 @@ def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         for one, rivals in zip(held, rival_times("ranks", kept, held, learned=learned), strict=True):
             family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
             place = place_of(ranks, family)
-            others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
-            found.append(_predicted("ranks", place, model, one, rivals | others))
+            others = {name: _held_share(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
+            found.append(_predict_rows("ranks", place, model, one, rivals | others))
     return [one for one in found if one is not None]
 
 
@@ -171,7 +171,7 @@ def place_of(ranks: int, measured: Sequence[int]) -> str:
     return PLACES[1] if doublings <= _DOUBLING else PLACES[2]
 
 
-def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
+def _leave_collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
     found = []
     for collective in track_progress(sorted({one.setting.collective for one in curves})):
@@ -183,7 +183,7 @@ def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         if model.model.steps is None:
             continue
         rivals = rival_times("collectives", kept, held, learned=learned)
-        found += [_predicted("collectives", "", model, one, said) for one, said in zip(held, rivals, strict=True)]
+        found += [_predict_rows("collectives", "", model, one, said) for one, said in zip(held, rivals, strict=True)]
     return [one for one in found if one is not None]
 
 
@@ -195,10 +195,10 @@ def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
     return base if collective in FROM_BASE and measured else kept
 
 
-_SPLITTERS = {"sizes": _sizes, HALVES: _halves, "ranks": _ranks, "collectives": _collectives}
+_SPLITTERS = {"sizes": _leave_sizes, HALVES: _leave_halves, "ranks": _leave_ranks, "collectives": _leave_collectives}
 
 
-def _predicted(
+def _predict_rows(
     split: Basis | Literal["halves"],
     place: str,
     model: CalibratedCostModel,
@@ -209,16 +209,16 @@ def _predicted(
     if found is None:
         return None
     ours, low, high = found
-    return _rows(held, split=split, place=place, ours=ours, low=low, high=high, **others)
+    return _curve_rows(held, split=split, place=place, ours=ours, low=low, high=high, **others)
 
 
-def _rows(held: Curve, **columns: object) -> pd.DataFrame:
+def _curve_rows(held: Curve, **columns: object) -> pd.DataFrame:
     """Return a row for each measurement of a curve, with further columns."""
     measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
     return pd.DataFrame(measured | columns)
 
 
-def _evaluation(
+def _make_evaluation(
     source: str,
     held: Sequence[pd.DataFrame],
     curves: int,
@@ -232,14 +232,14 @@ def _evaluation(
         raise InputError(message, file=source)
     table = (pd.concat(held, ignore_index=True) if held else pd.DataFrame()).reindex(columns=_COLUMNS)
     parts = split_systems(rows)
-    return Evaluation(source, table, _spread(rows, parts), len(parts), curves, len(rows), problems, coverage)
+    return Evaluation(source, table, _repetition_spread(rows, parts), len(parts), curves, len(rows), problems, coverage)
 
 
-def _some(seconds: Floats | None, held: Curve) -> Floats:
+def _held_share(seconds: Floats | None, held: Curve) -> Floats:
     return np.full(len(held.sizes), math.nan) if seconds is None else seconds
 
 
-def _spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
+def _repetition_spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
     """Return the median of the absolute relative difference of repetitions from their median."""
     found = []
     keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "nbytes"]

@@ -70,7 +70,7 @@ class Evaluation:
         for split in TITLES:
             part = self.held[self.held["split"] == split]
             if len(part):
-                found[split] = _figures(part)
+                found[split] = _split_figures(part)
         return {
             "dataset": self.name,
             "rows": self.rows,
@@ -94,7 +94,7 @@ class Evaluation:
                 "links, the columns link_latency and link_bandwidth, and a setting whose hosts all have the same"
             )
         for split, found in figures.items():
-            lines += _table(TITLES[split], found, self.coverage)
+            lines += _error_table(TITLES[split], found, self.coverage)
         return lines
 
 
@@ -146,7 +146,7 @@ def draw_evaluation(evaluation: Evaluation) -> Plot:
     return plot("predicted", f"Predicted against measured: {evaluation.name}", explanation, figure)
 
 
-def _figures(part: pd.DataFrame) -> dict[str, Any]:
+def _split_figures(part: pd.DataFrame) -> dict[str, Any]:
     """Return errors by model and bin of one split, and the share of measurements that is inside the intervals."""
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
@@ -155,21 +155,21 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
         off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
         if np.isnan(off).all():
             continue
-        models[model] = {"all": _errors(off)}
-        models[model] |= {name: _errors(off[bins == number]) for number, name in enumerate(BIN_NAMES)}
-        models[model] |= {f"ranks {one}": _errors(off[(part["place"] == one).to_numpy()]) for one in places}
+        models[model] = {"all": _error_quantiles(off)}
+        models[model] |= {name: _error_quantiles(off[bins == number]) for number, name in enumerate(BIN_NAMES)}
+        models[model] |= {f"ranks {one}": _error_quantiles(off[(part["place"] == one).to_numpy()]) for one in places}
     inside = (part["low"] <= part["measured"]) & (part["measured"] <= part["high"])
     found: dict[str, Any] = {"models": models, "coverage": float(inside.mean())}
     won = winners(part)
     return found | ({"winners": won} if won else {})
 
 
-def _errors(off: NDArray[Any]) -> dict[str, float] | None:
+def _error_quantiles(off: NDArray[Any]) -> dict[str, float] | None:
     known = off[~np.isnan(off)]
     return error_quantiles(known) if len(known) else None
 
 
-def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
+def _error_table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
     """Return a table: a row per bin, and for each model median / 90 % quantile / worst."""
     models = found["models"]
     wide = 25
@@ -181,7 +181,7 @@ def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
         cells = []
         for one in models.values():
             cell = one[name]
-            shown = "-" if cell is None else " / ".join(_percent(cell[key]) for key in ("median", "p90", "worst"))
+            shown = "-" if cell is None else " / ".join(_percent_text(cell[key]) for key in ("median", "p90", "worst"))
             cells.append(f"{shown:>{wide}}")
         lines.append(f"  {name:<20}{own['count']:>6}" + "".join(cells))
     if won := found.get("winners"):
@@ -193,5 +193,5 @@ def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
     return [*lines, f"  median / p90 / worst absolute error in %; {inside}"]
 
 
-def _percent(value: float) -> str:
+def _percent_text(value: float) -> str:
     return f"{100 * value:.1f}" if value < 10 else f"{100 * value:.0f}" if value < 1000 else f"{100 * value:.0e}"

@@ -64,8 +64,8 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
         split = np.full(len(found), "links_again")
     else:
         changing = "since_change" in found
-        split = np.array([_part(one, changing) for one in cases(found)])
-    low, high = _intervals(found, split)
+        split = np.array([_setting_part(one, changing) for one in cases(found)])
+    low, high = _setting_intervals(found, split)
     gathered = found["collective"].isin(["all_gather", "all_gatherv"])
     names = zip(found["collective"], found["ranks"], found["algorithm"], strict=True)
     return pd.DataFrame(
@@ -73,7 +73,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
             "split": split,
             "place": "",
             "system": [
-                f"{tool} link_latency={_shown(links.latency)} link_bandwidth={_shown(links.bandwidth)}".strip()
+                f"{tool} link_latency={_setting_text(links.latency)} link_bandwidth={_setting_text(links.bandwidth)}".strip()
                 for tool, links in zip(found["tool"], found["links"], strict=True)
             ],
             "setting": [f"{collective}, {ranks:.0f} ranks, {algorithm}" for collective, ranks, algorithm in names],
@@ -87,7 +87,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _part(one: Case, changing: bool) -> str:
+def _setting_part(one: Case, changing: bool) -> str:
     """Return which of `TITLES` a setting belongs to: the first of the harder ones."""
     if changing:
         return "links_changing"
@@ -98,11 +98,11 @@ def _part(one: Case, changing: bool) -> str:
     return "links_unequal" if one.links.is_unequal else "links"
 
 
-def _shown(given: OfHosts) -> str:
+def _setting_text(given: OfHosts) -> str:
     return "/".join(f"{one:g}" for one in (given if isinstance(given, tuple) else (given,)))
 
 
-def _intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _setting_intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of intervals [s], from errors of the other settings of a part of the split.
 
     A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of one

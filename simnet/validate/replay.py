@@ -89,7 +89,7 @@ def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
     for one in schedule.rounds:
         sizes = np.maximum(np.rint(one.nbytes), 1).astype(np.int64)
         outward, inward = (
-            _parts(np.flatnonzero(own == rank), peers, sizes, number)
+            _message_parts(np.flatnonzero(own == rank), peers, sizes, number)
             for own, peers in ((one.src, one.dst), (one.dst, one.src))
         )
         compute = float(np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)[rank])
@@ -99,7 +99,9 @@ def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
     return steps
 
 
-def _parts(own: NDArray[np.int64], peers: NDArray[np.int64], sizes: NDArray[np.int64], number: int) -> tuple[Part, ...]:
+def _message_parts(
+    own: NDArray[np.int64], peers: NDArray[np.int64], sizes: NDArray[np.int64], number: int
+) -> tuple[Part, ...]:
     last = np.cumsum(sizes[own])
     first = last - sizes[own]
     columns = (peers[own].tolist(), first.tolist(), last.tolist(), (own + number).tolist())
@@ -125,7 +127,7 @@ def measure(
         raise ValueError(f"repetitions must be >= 1 and warmup >= 0, got {repetitions} and {warmup}")
     if schedule.n_ranks != communicator.size:
         raise InputError(f"the schedule has {schedule.n_ranks} ranks, the job {communicator.size}; they must agree")
-    if np.unique(communicator.gather(np.array([_digest(schedule)]))).size > 1:
+    if np.unique(communicator.gather(np.array([_schedule_digest(schedule)]))).size > 1:
         raise InputError("the ranks do not have the same schedule")
     own = steps_of_rank(schedule, communicator.rank)
     ends = ([part.last for one in own for part in one.sends], [part.last for one in own for part in one.receives])
@@ -135,7 +137,7 @@ def measure(
         raise InputError(f"a rank needs buffers of {shown}; at most {units.format_bytes(MEMORY)} are made")
     out, into = map(communicator.buffer, lengths)
     if check:
-        _check(own, communicator, out, into)
+        _check_messages(own, communicator, out, into)
     steps = [
         (
             step.compute if compute else 0.0,
@@ -162,31 +164,31 @@ def measure(
     return done
 
 
-def _digest(schedule: Schedule) -> float:
+def _schedule_digest(schedule: Schedule) -> float:
     """Return a number that differs between schedules."""
     columns = schedule.columns()
     parts = [columns[name].tobytes() for name in ("round", "src", "dst", "nbytes")]
     return float_digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
 
 
-def _check(own: Sequence[Step], communicator: Communicator, out: Any, into: Any) -> None:
+def _check_messages(own: Sequence[Step], communicator: Communicator, out: Any, into: Any) -> None:
     """Send every message with content of its own once, and see that it arrives."""
     wrong = 0
     for step in own:
         for part in step.sends:
-            communicator.put(out[part.first : part.last], _content(part))
+            communicator.put(out[part.first : part.last], _part_content(part))
         communicator.exchange(
             [(part.peer, out[part.first : part.last]) for part in step.sends],
             [(part.peer, into[part.first : part.last]) for part in step.receives],
         )
         communicator.finish()
         got = communicator.get(into)
-        wrong += sum(not np.array_equal(got[part.first : part.last], _content(part)) for part in step.receives)
+        wrong += sum(not np.array_equal(got[part.first : part.last], _part_content(part)) for part in step.receives)
     if (total := int(communicator.gather(np.array([float(wrong)])).sum())) > 0:
         raise RuntimeError(f"{total} messages did not arrive as they were sent")
 
 
-def _content(part: Part) -> NDArray[np.uint8]:
+def _part_content(part: Part) -> NDArray[np.uint8]:
     return np.full(part.last - part.first, part.number % _CONTENTS, dtype=np.uint8)
 
 

@@ -100,7 +100,7 @@ def gaussian_process(kept: Sequence[Curve]) -> Rival:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
 
-    inputs = _Inputs(kept)
+    inputs = _ModelInputs(kept)
     known, logs = inputs.of(kept), np.log(np.concatenate([one.seconds for one in kept]))
     some = np.unique(np.linspace(0, len(logs) - 1, min(len(logs), _MOST)).round().astype(int))
     smooth = ConstantKernel() * Matern(np.ones(known.shape[1]), nu=1.5)
@@ -116,13 +116,13 @@ def gradient_boosting(kept: Sequence[Curve]) -> Rival:
     """Return boosted regression trees of the logarithm of the time, from all measurements."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    inputs = _Inputs(kept)
+    inputs = _ModelInputs(kept)
     model = HistGradientBoostingRegressor(min_samples_leaf=_LEAVES, early_stopping=False, random_state=0)
     model.fit(inputs.of(kept), np.log(np.concatenate([one.seconds for one in kept])))
     return lambda one: np.asarray(np.exp(model.predict(inputs.of([one]))))
 
 
-class _Inputs:
+class _ModelInputs:
     """What learned models see of a measurement, with mean 0 and deviation 1 over those kept, but what is constant."""
 
     def __init__(self, kept: Sequence[Curve]) -> None:
@@ -157,7 +157,7 @@ def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
     """Return logarithms of times by the number of ranks, ascending; of several numbers of nodes their mean."""
     family = [one for one in kept if one.setting.family == held.setting.family]
     return {
-        ranks: np.mean([_logs(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)
+        ranks: np.mean([_log_curve(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)
         for ranks in sorted({one.setting.ranks for one in family})
     }
 
@@ -194,7 +194,7 @@ def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
     reduced = [one for one in reduced if one.setting.ranks in nearest]
     reduced = [one for one in reduced if one.setting.nodes == setting.nodes] or reduced
     reduced = [one for one in reduced if one.setting.family[1:] == setting.family[1:]] or reduced
-    logs = [_logs(one, held.sizes) + _log_ratio("all_reduce", one.setting.ranks, setting) for one in reduced]
+    logs = [_log_curve(one, held.sizes) + _log_ratio("all_reduce", one.setting.ranks, setting) for one in reduced]
     return np.asarray(np.exp(np.mean(logs, axis=0))) if logs else np.full(len(held.sizes), math.nan)
 
 
@@ -210,7 +210,7 @@ def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
     return math.log(wanted / known) if known and wanted else math.nan
 
 
-def _logs(curve: Curve, sizes: Floats) -> Floats:
+def _log_curve(curve: Curve, sizes: Floats) -> Floats:
     return np.log(fit_log_log(curve.sizes, curve.seconds).at(sizes))
 
 

@@ -32,7 +32,7 @@ DATA_FILE = "data.csv"
 """The file that a folder stands for, if it is there."""
 
 
-def _never(_: str | bytes) -> bool:
+def _never_matches(_: str | bytes) -> bool:
     return False
 
 
@@ -45,10 +45,10 @@ class LogFormat(NamedTuple):
     """
 
     read: Callable[..., Measurements]
-    first: Callable[[str], bool] = _never
-    line: Callable[[str], bool] = _never
-    head: Callable[[bytes], bool] = _never
-    name: Callable[[str], bool] = _never
+    first: Callable[[str], bool] = _never_matches
+    line: Callable[[str], bool] = _never_matches
+    head: Callable[[bytes], bool] = _never_matches
+    name: Callable[[str], bool] = _never_matches
 
 
 def _column_names(line: str) -> set[str]:

@@ -86,7 +86,7 @@ def trace_csv(
         raise ValueError(f"unknown at_end {at_end!r}; {suggest_names(at_end, ('hold', 'repeat'))}")
     if period is not None and at_end == "hold":
         raise ValueError("period needs at_end='repeat'")
-    table = _Table(path, columns)
+    table = _TraceTable(path, columns)
     times = np.array(table.times)
     if at_end == "repeat" and period is None:
         if times.size == 1:
@@ -141,7 +141,7 @@ def mahimahi(
     if width < 1 or not math.isclose(every, width / 1000, rel_tol=1e-9):
         raise ValueError(f"every must be a whole number of milliseconds >= 0.001 s, got {every!r} s")
     check_positive(packet_bytes, "packet_bytes")
-    opportunities = _opportunities(path)
+    opportunities = _delivery_times(path)
     duration = int(opportunities[-1])
     bins = -(-duration // width)
     if bins > MAX_ROWS:
@@ -197,7 +197,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
         raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
-class _Table:
+class _TraceTable:
     """Columns of a CSV trace in SI units: `times` since the first row, and `values` by quantity."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
@@ -206,7 +206,7 @@ class _Table:
         # Times such as those since 1970 are told exactly before they are counted from the first.
         self._first, self._last = Decimal(0), Decimal(0)
         self.values: dict[str, list[float]] = {}
-        reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
+        reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
         try:
             rows = ((reader.line_num, row) for row in reader if row and not row[0].lstrip().startswith("#"))
             line, header = next(rows, (1, []))
@@ -298,9 +298,9 @@ class _Table:
         return InputError(what, file=self.file, line=line, field=field)
 
 
-def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _delivery_times(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the milliseconds of a Mahimahi trace."""
-    lines = _read(path).removesuffix("\n").split("\n")
+    lines = _read_text(path).removesuffix("\n").split("\n")
     times: list[int] = []
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -320,7 +320,7 @@ def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64
     return np.array(times, dtype=np.int64)
 
 
-def _read(path: str | Path) -> str:
+def _read_text(path: str | Path) -> str:
     """Return the text of a trace file, which must not be empty."""
     text = read_text(Path(path), MAX_BYTES)
     if not text.strip():

@@ -80,7 +80,7 @@ def markov(
     jumps = _jump_chain(transition, n)
     rng = stream(seed, "markov", *name)
     if start is None:
-        first = int(rng.choice(n, p=_stationary(jumps, np.array(dwell))))
+        first = int(rng.choice(n, p=_stationary_shares(jumps, np.array(dwell))))
     else:
         first = check_int(start, "start", 0, n - 1)
 
@@ -289,7 +289,7 @@ def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
     return jumps
 
 
-def _stationary(jumps: Floats, means: Floats) -> Floats:
+def _stationary_shares(jumps: Floats, means: Floats) -> Floats:
     """Return the share of time that a jump chain with these mean dwell times spends in each state."""
     n = means.size
     balance = np.vstack([jumps.T - np.eye(n), np.ones(n)])

@@ -60,7 +60,7 @@ def profile_state(name: str, epoch: int) -> EpochState:
     >>> profile_state("C1", 30)
     EpochState(first_epoch=25, latency=0.05, bandwidth=125000000.0)
     """
-    schedule = _find(name)
+    schedule = _find_profile(name)
     check_int(epoch, f"epoch of {name}", 0, schedule.epochs - 1)
     return next(state for state in reversed(schedule.states) if state.first_epoch <= epoch)
 
@@ -94,7 +94,7 @@ def profile(name: str, epoch_seconds: float) -> Weather:
     1500.0
     """
     check_positive(epoch_seconds, "epoch_seconds")
-    states = _find(name).states
+    states = _find_profile(name).states
     times = [state.first_epoch * epoch_seconds for state in states]
     return Weather(
         bandwidth=steps(times, [state.bandwidth for state in states]),
@@ -102,13 +102,13 @@ def profile(name: str, epoch_seconds: float) -> Weather:
     )
 
 
-def _find(name: str) -> EpochProfile:
+def _find_profile(name: str) -> EpochProfile:
     if name not in PROFILES:
         raise ValueError(f"unknown network schedule {name!r}; {suggest_names(name, PROFILES)}")
     return PROFILES[name]
 
 
-def _schedule(rows: Sequence[tuple[int, float, float]], epochs: int, source: str) -> EpochProfile:
+def _build_schedule(rows: Sequence[tuple[int, float, float]], epochs: int, source: str) -> EpochProfile:
     """Build a schedule from rows of first epoch, alpha [ms], bandwidth [Gbit/s]."""
     states = tuple(EpochState(epoch, alpha * _MILLISECOND, rate * _GBIT_PER_S) for epoch, alpha, rate in rows)
     return EpochProfile(states, epochs, source)
@@ -118,14 +118,14 @@ _C2 = ((1, 25), (2, 20), (4, 15), (8, 10), (16, 5), (32, 1), (32, 1), (16, 5), (
 
 PROFILES: Mapping[str, EpochProfile] = MappingProxyType(
     {
-        "C1": _schedule(((0, 1, 25), (13, 1, 1), (25, 50, 1), (37, 50, 25)), 51, "Fig. 6a"),
-        "C2": _schedule([(4 * block, *state) for block, state in enumerate(_C2)], 51, "Fig. 6b"),
-        "C1-resnet50": _schedule(
+        "C1": _build_schedule(((0, 1, 25), (13, 1, 1), (25, 50, 1), (37, 50, 25)), 51, "Fig. 6a"),
+        "C2": _build_schedule([(4 * block, *state) for block, state in enumerate(_C2)], 51, "Fig. 6b"),
+        "C1-resnet50": _build_schedule(
             ((0, 1, 25), (25, 1, 1), (49, 50, 1), (73, 50, 25)),
             101,
             "section 3-E1 prints the first boundary; the others are those of C1 with the segments doubled",
         ),
-        "C2-resnet50": _schedule(
+        "C2-resnet50": _build_schedule(
             [(8 * block, *state) for block, state in enumerate(_C2)], 101, "the authors' released code"
         ),
     }

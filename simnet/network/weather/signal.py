@@ -187,7 +187,7 @@ def product(*signals: Signal) -> Signal:
     return Signal([0.0], [math.prod(one.at(0.0) for one in signals)], chunks() if signals else None)
 
 
-def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
+def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
     """Return the points that continue a signal known until `known` (negative: not at all), or raise ValueError."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
@@ -208,7 +208,7 @@ def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats,
     return points, levels + 0.0
 
 
-def _failing(error: Exception) -> Chunks:
+def _failing_iterator(error: Exception) -> Chunks:
     """Return an iterator that always raises `error`."""
 
     def fail() -> tuple[ArrayLike, ArrayLike]:
@@ -271,7 +271,7 @@ class Signal:
     __slots__ = ("_known", "_quiet", "_source", "_times", "_total", "_totals", "_trailing", "_values")
 
     def __init__(self, times: ArrayLike, values: ArrayLike, chunks: Chunks | None = None) -> None:
-        # The total up to a change is the unevaluated sum of _totals and the much smaller _trailing, for as many changes
+        # The total up to a change is the unevaluated sum of _running_totals and the much smaller _trailing, for as many changes
         # as integrals have needed; _total is that up to the last one.
         self._times, self._values, self._totals, self._trailing = array("d"), array("d"), array("d"), array("d")
         self._total, self._known = 0.0, -1.0
@@ -490,7 +490,7 @@ class Signal:
             lasting = (
                 error if isinstance(error, Exception) else SimnetError("the generation of a signal was interrupted")
             )
-            self._source = _failing(lasting)
+            self._source = _failing_iterator(lasting)
             raise
 
     def _finish(self) -> None:
@@ -498,7 +498,7 @@ class Signal:
         self._known = _FOREVER
 
     def _append(self, times: ArrayLike, values: ArrayLike, most_quiet: int) -> None:
-        points, levels = _checked(times, values, self._known)
+        points, levels = _check_points(times, values, self._known)
         previous = np.append(self._values[-1] if self._values else -1.0, levels[:-1])
         changes = np.flatnonzero(levels != previous)
         quiet_runs = np.diff(np.concatenate([[-1 - self._quiet], changes, [points.size]])) - 1
@@ -520,7 +520,7 @@ class Signal:
         if not times.size:
             return
         before = (self._times[-1], self._values[-1]) if self._times else (0.0, 0.0)
-        self._total = float(_totals(*before, self._total, times, values)[1][-1])
+        self._total = float(_running_totals(*before, self._total, times, values)[1][-1])
         if self._total == math.inf:
             raise ValueError(f"the integral of a signal exceeds the largest float before {times[-1]:g} s")
         self._times.frombytes(times.tobytes())
@@ -533,7 +533,7 @@ class Signal:
         time, value, total, trail = (
             (self._times[n - 1], self._values[n - 1], self._totals[-1], self._trailing[-1]) if n else (0.0,) * 4
         )
-        amounts, totals = _totals(time, value, total, times, values)
+        amounts, totals = _running_totals(time, value, total, times, values)
         # Knuth's two-sum: what rounding lost at each addition, exactly.
         added = totals[1:] - totals[:-1]
         lost = (totals[:-1] - (totals[1:] - added)) + (amounts - added)
@@ -541,7 +541,7 @@ class Signal:
         self._trailing.frombytes(np.add.accumulate(np.append(trail, lost))[1:].tobytes())
 
 
-def _totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
+def _running_totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
     """Return the integral of each change, and the running total, given the last change before them."""
     with np.errstate(over="ignore"):
         amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)

@@ -97,9 +97,9 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     ['dense ring', 'dense tree', 'fp16 ring', 'fp16 tree', 'AG-Topk']
     """
     reduces, gathers = (registry.offered(one, on_nodes=per_node > 1) for one in ("all_reduce", "all_gather"))
-    found = [_dense(one, half, per_node) for half in (False, True) for one in reduces]
-    found += [_allgather(one, plain=one is gathers[0]) for one in gathers]
-    found += [_artopk(one, selection) for selection in ("star", "var") for one in reduces if not one.needs]
+    found = [_dense_choice(one, half, per_node) for half in (False, True) for one in reduces]
+    found += [_allgather_choice(one, plain=one is gathers[0]) for one in gathers]
+    found += [_artopk_choice(one, selection) for selection in ("star", "var") for one in reduces if not one.needs]
     if per_node > 1:
         found += [on_two_levels(one, per_node) for one in choices()]
     if every:
@@ -108,11 +108,11 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
         for name in sparsifier_models.names():
             if name not in covered:
                 with suppress(ValueError):
-                    found.append(_published(Candidate(name, name)))
+                    found.append(_published_form(Candidate(name, name)))
     return tuple(found)
 
 
-def _weighed(candidate: Candidate, *, dense: bool = False) -> Callable[[OperatingPoint], Floats]:
+def _weighed_form(candidate: Candidate, *, dense: bool = False) -> Callable[[OperatingPoint], Floats]:
     """Return the closed form that a flexible policy weighs an exchange by, at a point."""
     cost = closed_form(candidate)
 
@@ -123,7 +123,7 @@ def _weighed(candidate: Candidate, *, dense: bool = False) -> Callable[[Operatin
     return communicate
 
 
-def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
+def _dense_choice(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
     share = 0.5 if half else 1.0
     scheme = "fp16" if half else "dense"
 
@@ -139,14 +139,14 @@ def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
     return Choice(
         candidate,
         "half" if half else "dense",
-        _weighed(candidate, dense=True),
+        _weighed_form(candidate, dense=True),
         kernel_calls,
         collective_calls,
         slack=_slack_of_tree(share, lambda point: point.dense_bytes) if reduce.algorithm == "tree" else None,
     )
 
 
-def _allgather(gather: registry.Collective, *, plain: bool) -> Choice:
+def _allgather_choice(gather: registry.Collective, *, plain: bool) -> Choice:
     def kernel_calls(point: OperatingPoint) -> list[DeviceOp]:
         k = point.kept
         return [
@@ -162,10 +162,10 @@ def _allgather(gather: registry.Collective, *, plain: bool) -> Choice:
 
     label = "AG-Topk" if plain else f"AG-Topk {gather.algorithm}"
     candidate = Candidate(label, "topk", {"allgather": gather.algorithm})
-    return Choice(candidate, "sparse", _weighed(candidate), kernel_calls, collective_calls)
+    return Choice(candidate, "sparse", _weighed_form(candidate), kernel_calls, collective_calls)
 
 
-def _artopk(reduce: registry.Collective, selection: str) -> Choice:
+def _artopk_choice(reduce: registry.Collective, selection: str) -> Choice:
     votes = selection == "var"
 
     def kernel_calls(point: OperatingPoint) -> list[DeviceOp]:
@@ -184,7 +184,7 @@ def _artopk(reduce: registry.Collective, selection: str) -> Choice:
     return Choice(
         candidate,
         "sparse",
-        _weighed(candidate),
+        _weighed_form(candidate),
         kernel_calls,
         collective_calls,
         slack=slack if reduce.algorithm == "tree" else None,
@@ -222,7 +222,7 @@ def on_two_levels(one: Choice, per_node: int) -> Choice:
     return Choice(
         candidate,
         one.kind,
-        _weighed(candidate, dense=one.kind != "sparse"),
+        _weighed_form(candidate, dense=one.kind != "sparse"),
         kernel_calls,
         slack=slack and (lambda point: slack(between_nodes(point))),
     )
@@ -265,7 +265,7 @@ def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
             candidate = replace(given, options={**given.options, "ranks_per_node": per_node})
         known = usual.get(same_exchange(candidate))
         try:
-            found.append(_published(candidate) if known is None else replace(known, candidate=candidate))
+            found.append(_published_form(candidate) if known is None else replace(known, candidate=candidate))
         except ValueError as error:
             said = f"{error}; whole jobs are simulated, without closed forms: name a scenario"
             raise InputError(said, file="--schemes", field=candidate.label) from None
@@ -278,16 +278,16 @@ def same_exchange(candidate: Candidate) -> tuple[str, str]:
     return scheme.name, repr(option_values(scheme.option_type, candidate.options))
 
 
-def _published(candidate: Candidate) -> Choice:
+def _published_form(candidate: Candidate) -> Choice:
     """Return a scheme and the closed form that a flexible policy weighs it by; ValueError says why there is none."""
-    communicate = _weighed(candidate)
+    communicate = _weighed_form(candidate)
     whole, parts = _of_layers(candidate, 1), _of_layers(candidate, _PARTS)
     return Choice(
         candidate,
         "sparse",
         communicate,
         follows_gradients=not whole.traits.fixed_volume,
-        by_layers=whole.traits.fixed_volume and not np.array_equal(_sent(whole), _sent(parts)),
+        by_layers=whole.traits.fixed_volume and not np.array_equal(_sent_by(whole), _sent_by(parts)),
         period=whole.traits.period,
     )
 
@@ -306,5 +306,5 @@ def _of_layers(candidate: Candidate, count: int) -> sparsifier_models.Sparsifier
     return sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=layers, **candidate.options)
 
 
-def _sent(model: sparsifier_models.Sparsifier) -> Floats:
+def _sent_by(model: sparsifier_models.Sparsifier) -> Floats:
     return model.exchange(np.ones((model.workers, model.parameters), dtype=np.float32)).schedule.bytes_sent()

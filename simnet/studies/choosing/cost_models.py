@@ -141,7 +141,7 @@ def by_closed_form(
             numbers = point.workers, point.parameters, point.density, point.latency, point.bandwidth
             key = (choice.label, *map(float, numbers))
             if key not in known:
-                found = _mean(choice, point, sampled, [(network_of(point), 0.0)], device)
+                found = _mean_time(choice, point, sampled, [(network_of(point), 0.0)], device)
                 low, high = around(found.seconds)
                 least, most = found.follows.sent
                 ends = low * least, high * most
@@ -162,7 +162,7 @@ def _from_links(point: OperatingPoint, estimate: Estimate) -> Estimate:
     return estimate._replace(beyond=beyond_links(*point.links), known=known_links())
 
 
-class _Mean(NamedTuple):
+class _MeanTime(NamedTuple):
     """The time of rehearsed exchanges."""
 
     seconds: Floats
@@ -172,7 +172,7 @@ class _Mean(NamedTuple):
     spread: tuple[float, float] | None
 
 
-def _mean(
+def _mean_time(
     choice: Choice,
     point: OperatingPoint,
     sampled: SampledExchanges,
@@ -181,7 +181,7 @@ def _mean(
     placement: Sequence[int] | None = None,
     *,
     spread: bool = True,
-) -> _Mean:
+) -> _MeanTime:
     """Return the time of rehearsed exchanges, simulated, and how far that of the last depends on when workers enter."""
     exchanges, workers = sampled.of(choice, point), int(point.workers)
     hosts = None if placement is None else list(placement[:workers])
@@ -226,7 +226,7 @@ def _mean(
             moved = 1 - min(float(lasts([empty]).mean()) / seconds, 1.0)
         least, most = (1 + (one / sent.middle - 1) * moved for one in (sent.least, sent.most))
         follows = Follows((least, most), (ran.least / ran.middle, ran.most / ran.middle))
-    return _Mean(
+    return _MeanTime(
         np.asarray(seconds),
         Selecting(*map(np.asarray, (select, low, high))),
         follows,
@@ -291,7 +291,7 @@ def by_simulation(
     sampled = SampledExchanges() if sampled is None else sampled
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        found = _mean(choice, point, sampled, moments, device, placement, spread=spread)
+        found = _mean_time(choice, point, sampled, moments, device, placement, spread=spread)
         stack = name_of(moments[0][0].stack)
         low, high = interval(stack, np.asarray(found.messages), found.seconds)
         estimate = Estimate(

@@ -203,7 +203,7 @@ class Decision(NamedTuple):
         return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
-def _left(choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float) -> float:
+def _exposed_time(choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float) -> float:
     """Return what a choice leaves after the backward pass [s]: beside it bucket by bucket, or after it as a whole."""
     whole = float(cost_model(choice, point).seconds)
     buckets = max(math.ceil(float(point.dense_bytes) / BUCKET), 1)
@@ -237,7 +237,7 @@ def decide(
     ('ART-ring', '0.0348')
     """
     found = [cost_model(choice, point) for choice in track_progress(choices, 0.2)]
-    rows = [row._replace(left=_left(row.choice, point, cost_model, backward)) for row in ranked(choices, found)]
+    rows = [row._replace(left=_exposed_time(row.choice, point, cost_model, backward)) for row in ranked(choices, found)]
     best = rows[0].choice
     several = [row.choice for row in rows]
     return Decision(
@@ -245,8 +245,8 @@ def decide(
         tuple(rows),
         tuple(flip for one in track_progress(varies, 0.7) for flip in flips(several, point, cost_model, one, coarse)),
         tuple(_selection_flips(rows)),
-        {one: _elasticity(best, point, cost_model, one) for one in varies},
-        _regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
+        {one: _time_elasticity(best, point, cost_model, one) for one in varies},
+        _misjudged_regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
     )
 
 
@@ -276,7 +276,7 @@ def flips(
     """Yield the nearest flip below and above; the first of the `choices` is the fastest at the point."""
     own = float(getattr(point, quantity))
     for up in (False, True):
-        values = _values(point, quantity, up, _COARSE if coarse else _FINE)
+        values = _quantity_values(point, quantity, up, _COARSE if coarse else _FINE)
         if not len(values):
             continue
         which, _ = fastest(choices, point.at(quantity, values), cost_model)
@@ -310,16 +310,19 @@ def _selection_flips(rows: Sequence[Row]) -> Iterator[Flip]:
     # A device cannot select in less than no time.
     below = [one for one in met if 0 < one[0] < 1]
     above = [one for one in met if one[0] >= 1]
-    for up, nearest in ((False, max(below, key=_factor, default=None)), (True, min(above, key=_factor, default=None))):
+    for up, nearest in (
+        (False, max(below, key=_factor_text, default=None)),
+        (True, min(above, key=_factor_text, default=None)),
+    ):
         if nearest is not None:
             yield Flip("selecting", nearest[0], nearest[1].choice.label, up)
 
 
-def _factor(met: tuple[float, Row]) -> float:
+def _factor_text(met: tuple[float, Row]) -> float:
     return met[0]
 
 
-def _values(point: OperatingPoint, quantity: str, up: bool, steps: int) -> Floats:
+def _quantity_values(point: OperatingPoint, quantity: str, up: bool, steps: int) -> Floats:
     """Return values of a quantity away from that of the point, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
@@ -334,7 +337,7 @@ def _values(point: OperatingPoint, quantity: str, up: bool, steps: int) -> Float
     return np.asarray(values[values > 0])
 
 
-def _elasticity(choice: Choice, point: OperatingPoint, cost_model: CostModel, quantity: str) -> float:
+def _time_elasticity(choice: Choice, point: OperatingPoint, cost_model: CostModel, quantity: str) -> float:
     """Return d ln t / d ln x of a choice, by what it takes at values 1 % below and above."""
     own = float(getattr(point, quantity))
     low, high = own / 1.01, own * 1.01
@@ -349,7 +352,7 @@ def _elasticity(choice: Choice, point: OperatingPoint, cost_model: CostModel, qu
     return math.log(after / before) / math.log(high / low) if before > 0 else 0.0
 
 
-def _regret(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, factor: float) -> Regret:
+def _misjudged_regret(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, factor: float) -> Regret:
     factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
     where = replace(
         point,

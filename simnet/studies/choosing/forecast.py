@@ -230,7 +230,7 @@ def error_between(row: Forecast, best: Forecast) -> float:
     alone = math.hypot(row.error, best.error)
     if row.simulated < PAIRED or best.simulated < PAIRED:
         return alone
-    (ends, speed), (others, other) = (_speeds(one) for one in (row, best))
+    (ends, speed), (others, other) = (_block_speeds(one) for one in (row, best))
     last = min(ends[-1], others[-1])
     if not last > 0:
         return 0.0
@@ -246,7 +246,7 @@ def error_between(row: Forecast, best: Forecast) -> float:
 
 def ahead(rows: Sequence[Forecast]) -> dict[str, float]:
     """Return in how many iterations, of those that the fastest row of each moment has, each row is it, by label."""
-    of = [_speeds(row) for row in rows]
+    of = [_block_speeds(row) for row in rows]
     ends = np.unique(np.concatenate([ends for ends, _ in of]))
     ends = ends[ends <= min(one[-1] for one, _ in of)]
     lengths = np.diff(ends, prepend=0.0)
@@ -255,7 +255,7 @@ def ahead(rows: Sequence[Forecast]) -> dict[str, float]:
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
-def _speeds(row: Forecast) -> tuple[Floats, Floats]:
+def _block_speeds(row: Forecast) -> tuple[Floats, Floats]:
     """Return when the blocks of a row end [s], and the iterations per second in each."""
     seconds = np.maximum(row.points.seconds, 1e-300)
     return np.cumsum(seconds * row.points.stands_for), 1 / seconds

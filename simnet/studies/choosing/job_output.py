@@ -107,8 +107,8 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         selects = (row.part(name) / row.iterations for name in ("select_low", "select_high"))
         cells = (
             row.label,
-            _whole(row),
-            *(_standing(found, likely, place) if place < ranked else ("not settled", "", "")),
+            _job_time(row),
+            *(_row_standing(found, likely, place) if place < ranked else ("not settled", "", "")),
             format_within(row.seconds / row.iterations, low, high),
             format_seconds(each["compute"]),
             format_within(each["select"], *selects),
@@ -122,7 +122,7 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
     return table
 
 
-def _standing(found: WholeJob, likely: Chances, place: int) -> tuple[str, str, str]:
+def _row_standing(found: WholeJob, likely: Chances, place: int) -> tuple[str, str, str]:
     """Return how far a row is behind the fastest, how likely it is the fastest, and what it costs if not."""
     row = found.rows[place]
     behind = "" if not place else "tied" if found.takes_as_long(row) else f"+{100 * found.over(row):.3g} %"
@@ -144,7 +144,7 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         named = " or ".join([best.label, *found.alike.get(best.label, ())])
         policy = ""
         if first is not None:
-            policy = f"The policy {first.policy.label} is fastest, {_saved(first)} before {best.label}. "
+            policy = f"The policy {first.policy.label} is fastest, {_saved_text(first)} before {best.label}. "
             named += " of the fixed exchanges"
         advised = advice(named, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0])
         said.append(f"{policy}{advised}")
@@ -170,11 +170,11 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
     if found.per_stretch is not None:
         shares = ", ".join(f"{label} {100 * share:.0f} %" for label, share in found.per_stretch.policy.shares().items())
         said.append(
-            f"The fastest exchange of each iteration would save {_saved(found.per_stretch)}; in this share of the "
+            f"The fastest exchange of each iteration would save {_saved_text(found.per_stretch)}; in this share of the "
             f"iterations it would be: {shares}."
         )
     said += [
-        f"The policy {one.policy.label} {'saves' if one.saved >= 0 else 'loses'} {_saved(one)} against {best.label}."
+        f"The policy {one.policy.label} {'saves' if one.saved >= 0 else 'loses'} {_saved_text(one)} against {best.label}."
         for one in found.flexible
     ]
     said += [f"{label} cannot do the job: {why}" for label, why in found.refused.items()]
@@ -226,7 +226,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
             "compute_time": None if asked.compute_time is None else asked.compute_time.figures(),
         },
         "ranking": [
-            _row(row, found)
+            _ranking_row(row, found)
             | (asked.throughput(row) or {})
             | interval_figures(low, high, "_s")
             | {"chance_to_be_fastest": chance, "regret_of_job": finite(regret), **held.of(row.label)}
@@ -243,8 +243,8 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "gain_over": next((row.label for row in found.rows if row.kind != "sparse"), None),
         **asked.evidence.figures(),
         "compression_pays": bool(gain > 1),
-        "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
-        "flexible": {one.policy.label: _gain(one) for one in found.flexible},
+        "best_of_each_iteration": None if found.per_stretch is None else _gain_text(found.per_stretch),
+        "flexible": {one.policy.label: _gain_text(one) for one in found.flexible},
         **({"starts_not_sampled": dict(found.starts.not_sampled)} if found.starts.not_sampled else {}),
         "refused": dict(found.refused),
         "warnings": list(asked.warnings),
@@ -255,7 +255,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
     }
 
 
-def _row(row: Forecast, found: WholeJob) -> dict[str, Any]:
+def _ranking_row(row: Forecast, found: WholeJob) -> dict[str, Any]:
     low, high = row.spread()
     return {
         "exchange": row.label,
@@ -277,7 +277,7 @@ def _row(row: Forecast, found: WholeJob) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gain(one: Gain) -> dict[str, Any]:
+def _gain_text(one: Gain) -> dict[str, Any]:
     return {
         "job_s": one.policy.seconds,
         "fixed_job_s": one.fixed.seconds,
@@ -287,11 +287,11 @@ def _gain(one: Gain) -> dict[str, Any]:
     }
 
 
-def _whole(row: Forecast) -> str:
+def _job_time(row: Forecast) -> str:
     if row.complete or not math.isfinite(row.error):
         return format_seconds(row.seconds)
     return f"{format_seconds(row.seconds)} +- {100 * row.error / max(row.seconds, 1e-300):.2g} %"
 
 
-def _saved(one: Gain) -> str:
+def _saved_text(one: Gain) -> str:
     return f"{100 * abs(one.saved):.2g} %"

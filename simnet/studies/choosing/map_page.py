@@ -46,7 +46,7 @@ def with_own(one: Axis, problem: Problem) -> Axis:
     >>> with_own(Axis("workers", np.array([2.0, 4.0, 16.0])), problem_from_flags(ChooseRequest(workers=8))).values
     array([ 2.,  4.,  8., 16.])
     """
-    own = _own(one, problem)
+    own = _own_place(one, problem)
     inside = one.values[0] <= own <= one.values[-1]
     return Axis(one.name, np.unique(np.append(one.values, own))) if inside else one
 
@@ -60,7 +60,7 @@ def weighed(problem: Problem, x: Axis, y: Axis) -> list[Estimate]:
 def page_data(problem: Problem, x: Axis, y: Axis, found: Sequence[Estimate]) -> dict[str, Any]:
     """Return what the page of a map shows."""
     shape = len(y.values), len(x.values)
-    each = [_spread(one, shape) for one in found]
+    each = [_cell_spread(one, shape) for one in found]
     places = {choice.label: place for place, choice in enumerate(problem.among)}
     texts: dict[str, int] = {}
     cells = []
@@ -69,15 +69,15 @@ def page_data(problem: Problem, x: Axis, y: Axis, found: Sequence[Estimate]) -> 
         take, *warning = output.taken(decision)
         margin = float(f"{decision.margin:.3g}") if math.isfinite(decision.margin) else -1
         margin = 0.0 if decision.tied_with else margin
-        said = [_place(take, texts), _place(warning[0], texts) if warning else -1, margin]
+        said = [_text_place(take, texts), _text_place(warning[0], texts) if warning else -1, margin]
         for row in decision.rows:
             label, *rest = output.cells(decision, row)
-            said += [places[label], *(_place(text, texts) for text in rest)]
+            said += [places[label], *(_text_place(text, texts) for text in rest)]
         cells.append(said)
     seen = problem.trajectory if {x.name, y.name} == {"latency", "bandwidth"} else None
     return {
-        "x": _axis(x),
-        "y": _axis(y),
+        "x": _axis_data(x),
+        "y": _axis_data(y),
         "choices": [*zip(places, colours(problem), strict=True), (TIED, TIED_COLOUR)],
         "headings": [one.replace("-\n", "").replace("\n", " ") for one in output.HEADINGS[1:-1]],
         "texts": list(texts),
@@ -88,16 +88,16 @@ def page_data(problem: Problem, x: Axis, y: Axis, found: Sequence[Estimate]) -> 
     }
 
 
-def _own(one: Axis, problem: Problem) -> float:
+def _own_place(one: Axis, problem: Problem) -> float:
     return float(getattr(problem.point, one.quantity.field))
 
 
 def _own_cell(problem: Problem, x: Axis, y: Axis) -> int | None:
-    column, row = (np.flatnonzero(one.values == _own(one, problem)) for one in (x, y))
+    column, row = (np.flatnonzero(one.values == _own_place(one, problem)) for one in (x, y))
     return int(row[0]) * len(x.values) + int(column[0]) if len(column) and len(row) else None
 
 
-def _spread(one: Estimate, shape: tuple[int, int]) -> Callable[[int], Estimate]:
+def _cell_spread(one: Estimate, shape: tuple[int, int]) -> Callable[[int], Estimate]:
     """Return what makes the estimate of a cell."""
 
     def flat(values: Any) -> Any:
@@ -114,11 +114,11 @@ def _spread(one: Estimate, shape: tuple[int, int]) -> Callable[[int], Estimate]:
     return of
 
 
-def _place(text: str, texts: dict[str, int]) -> int:
+def _text_place(text: str, texts: dict[str, int]) -> int:
     return texts.setdefault(text, len(texts))
 
 
-def _axis(one: Axis) -> dict[str, Any]:
+def _axis_data(one: Axis) -> dict[str, Any]:
     written = FORMATS[one.name]
     low, high = float(one.values[0]), float(one.values[-1])
     unit, base = _MARKS[one.name]

@@ -82,7 +82,7 @@ class Quantity(NamedTuple):
     whole: bool = False
 
 
-def _number(text: str) -> float:
+def _number_text(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -98,8 +98,10 @@ AXES: MappingProxyType[str, Quantity] = MappingProxyType(
         "density": Quantity(
             "density", "density", "density (fraction kept)", 1.0, units.fraction, 1e-4, 0.3, 1e-12, 1.0
         ),
-        "workers": Quantity("workers", "workers", "workers", 1.0, _number, 2, 256, 1, 1e6, whole=True),
-        "model": Quantity("parameters", "parameters", "parameters (4 bytes each)", 1.0, _number, 1e6, 1e9, 1, 1e13),
+        "workers": Quantity("workers", "workers", "workers", 1.0, _number_text, 2, 256, 1, 1e6, whole=True),
+        "model": Quantity(
+            "parameters", "parameters", "parameters (4 bytes each)", 1.0, _number_text, 1e6, 1e9, 1, 1e13
+        ),
     }
 )
 """What a map may go over."""
@@ -293,7 +295,7 @@ def drawn(made: Map) -> Plot:
             one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             one.set_minor_formatter(NullFormatter())
         handles: list[Artist] = [Patch(color=own[one], alpha=0.55, label=labels[one]) for one in present]
-        handles += _place(axes, problem, x, y)
+        handles += _draw_place(axes, problem, x, y)
         axes.set_xlim(x.shown[0], x.shown[-1])
         axes.set_ylim(y.shown[0], y.shown[-1])
         figure.legend(handles=handles, loc="outside right upper")
@@ -316,7 +318,7 @@ def over(point: OperatingPoint, x: Axis, y: Axis) -> OperatingPoint:
     return point.at(x.quantity.field, x.values[np.newaxis, :]).at(y.quantity.field, y.values[:, np.newaxis])
 
 
-def _place(axes: Axes, problem: Problem, x: Axis, y: Axis) -> list[Line2D]:
+def _draw_place(axes: Axes, problem: Problem, x: Axis, y: Axis) -> list[Line2D]:
     """Draw where the user is, and the links over time if they change; return what the legend says of it."""
     seen = problem.trajectory
     here = [float(getattr(problem.point, one.quantity.field)) / one.quantity.factor for one in (x, y)]

@@ -117,7 +117,7 @@ def sentences(problem: Problem, decision: Decision, held: Held = NOTHING) -> lis
             text += f"; beside {backward} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
     if problem.passes.backward > 0 and len(decision.rows) > 1:
-        said.append(_overlap(decision))
+        said.append(_overlap_line(decision))
     if settled := [row.choice.candidate for row in decision.rows if row.choice.follows_gradients]:
         labels = ", ".join(one.label for one in settled)
         said.append(
@@ -126,7 +126,7 @@ def sentences(problem: Problem, decision: Decision, held: Held = NOTHING) -> lis
         )
         said += few_kept(kept_each(decision.point), settled, corrected=True)
     said += flips_told(decision.flips)
-    said.append(_selection(problem, decision))
+    said.append(_selection_line(problem, decision))
     if decision.elasticities:
         parts = ", ".join(f"{name} {value:+.2f}" for name, value in decision.elasticities.items())
         said.append(f"One per cent more of each changes the time of {best.choice.label} by, in per cent: {parts}.")
@@ -152,9 +152,9 @@ def sentences(problem: Problem, decision: Decision, held: Held = NOTHING) -> lis
     return [*said, learning.IGNORED, *held.sentences()]
 
 
-def _overlap(decision: Decision) -> str:
+def _overlap_line(decision: Decision) -> str:
     """Say that exchanges are ranked as after the backward pass, and who would be first if they overlapped it."""
-    left = {row.choice.label: row.left if _overlaps(row.choice.candidate) else row.seconds for row in decision.rows}
+    left = {row.choice.label: row.left if _can_overlap(row.choice.candidate) else row.seconds for row in decision.rows}
     first, here = fastest(left), decision.best.choice.label
     said = "Overlap: none; ranked is an exchange that begins after the backward pass. In DDP's buckets during it"
     if here in first:
@@ -163,7 +163,7 @@ def _overlap(decision: Decision) -> str:
     return f"{said} {first[0]} would be fastest, {lead} before {here}."
 
 
-def _overlaps(exchange: Candidate) -> bool:
+def _can_overlap(exchange: Candidate) -> bool:
     return bool(sparsifier_models.scheme(exchange.scheme).traits.overlaps)
 
 
@@ -376,7 +376,7 @@ def _over_rehearsed(choice: Choice, point: OperatingPoint) -> float:
 
 def flips_told(flips: Sequence[Flip]) -> list[str]:
     """Return what would change the first place, a sentence for each."""
-    return [f"{_sentence(flip)}." for flip in flips]
+    return [f"{_flip_sentence(flip)}." for flip in flips]
 
 
 def flip_figures(flips: Sequence[Flip]) -> list[dict[str, Any]]:
@@ -392,14 +392,14 @@ def flip_figures(flips: Sequence[Flip]) -> list[dict[str, Any]]:
     ]
 
 
-def _sentence(flip: Flip) -> str:
+def _flip_sentence(flip: Flip) -> str:
     shown = FORMATS[flip.quantity](flip.value)
     if flip.quantity == "workers":
         return f"{flip.label} is faster with {shown} workers"
     return f"{flip.label} is faster from a {flip.quantity} of {shown} {'up' if flip.up else 'down'}"
 
 
-def _selection(problem: Problem, decision: Decision) -> str:
+def _selection_line(problem: Problem, decision: Decision) -> str:
     """Return at which cost of selecting another exchange is the fastest, and whether the device may have that cost."""
     selecting = [row for row in decision.rows if row.select > 0]
     if not selecting:

@@ -81,14 +81,14 @@ def make(
     among = tuple(one for one in problem.among if not one.candidate.scheme.startswith(PREFIX))
     problem = replace(problem, among=among)
     edges = Edges(
-        latency_s=edges_between(latency or _range(problem, "latency"), cells),
-        bandwidth_B_per_s=edges_between(bandwidth or _range(problem, "bandwidth"), cells),
+        latency_s=edges_between(latency or _default_range(problem, "latency"), cells),
+        bandwidth_B_per_s=edges_between(bandwidth or _default_range(problem, "bandwidth"), cells),
     )
     exact = Exact(problem, rates, weights, seed)
     row, column = (centres(np.array(one)) for one in (edges.latency_s, edges.bandwidth_B_per_s))
     grid = np.meshgrid(row, column, indexing="ij")
     choice, rate = (one.reshape(cells, cells) for one in exact(grid[0].ravel(), grid[1].ravel()))
-    pairs, matrix = _numbered(problem, rates, choice, rate)
+    pairs, matrix = _number_pairs(problem, rates, choice, rate)
     point = problem.point
     table = PolicyTable(
         made_for=MadeFor(
@@ -106,7 +106,7 @@ def make(
         choices=tuple(entry(problem.among[one], density) for one, density in pairs),
         matrix=tuple(tuple(one) for one in matrix.tolist()),
     )
-    return table.model_copy(update={"regret": _loss(table, pairs, exact, seed), "gains": exact.gains()})
+    return table.model_copy(update={"regret": _table_loss(table, pairs, exact, seed), "gains": exact.gains()})
 
 
 def entry(choice: Choice, density: float) -> Entry:
@@ -254,7 +254,7 @@ def centres(edges: Floats) -> Floats:
     return np.asarray(np.sqrt(edges[1:] * edges[:-1]))
 
 
-def _range(problem: Problem, name: Literal["latency", "bandwidth"]) -> tuple[float, float]:
+def _default_range(problem: Problem, name: Literal["latency", "bandwidth"]) -> tuple[float, float]:
     """Return the range of an axis if none is asked for."""
     beyond = 10.0 if problem.trajectory is None else 1.25
     seen = np.atleast_1d(getattr(problem.point if problem.trajectory is None else problem.trajectory, name))
@@ -263,7 +263,7 @@ def _range(problem: Problem, name: Literal["latency", "bandwidth"]) -> tuple[flo
     return float(known.min()) / beyond, float(known.max()) * beyond
 
 
-def _numbered(
+def _number_pairs(
     problem: Problem, densities: Sequence[float], choice: NDArray[np.intp], rate: NDArray[np.intp]
 ) -> tuple[list[tuple[int, float]], NDArray[np.intp]]:
     """Return the pairs of exchange and density that occur, and the number of each cell's."""
@@ -277,7 +277,7 @@ def _numbered(
     return pairs, matrix
 
 
-def _loss(table: PolicyTable, pairs: Sequence[tuple[int, float]], exact: Exact, seed: int) -> Loss:
+def _table_loss(table: PolicyTable, pairs: Sequence[tuple[int, float]], exact: Exact, seed: int) -> Loss:
     """Compare a table with the exact choice at random points of it."""
     draws = stream(seed, "choose", "policy").random((2, PROBED))
     latency, bandwidth = (

@@ -34,11 +34,11 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 _Text = Annotated[str, Field(max_length=300)]
 
 
-class _Part(pydantic.BaseModel):
+class _FilePart(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Entry(_Part):
+class Entry(_FilePart):
     """A choice of a table.
 
     Parameters
@@ -67,7 +67,7 @@ class Entry(_Part):
         return name
 
 
-class Gain(_Part):
+class Gain(_FilePart):
     """The mean compression gain of an exchange at a density, over iterations from the first to before the second."""
 
     exchange: _Text
@@ -76,7 +76,7 @@ class Gain(_Part):
     iterations: tuple[int, int]
 
 
-class Gains(_Part):
+class Gains(_FilePart):
     """On what gains were measured, and what they are."""
 
     source: _Text
@@ -85,7 +85,7 @@ class Gains(_Part):
     of: Annotated[tuple[Gain, ...], Field(max_length=10_000)]
 
 
-class Loss(_Part):
+class Loss(_FilePart):
     """By how much the table is slower than the exact choice, at random points inside its cells.
 
     Parameters
@@ -109,7 +109,7 @@ class Loss(_Part):
     same_density: _Share
 
 
-class MadeFor(_Part):
+class MadeFor(_FilePart):
     """What a table was made for."""
 
     title: _Text
@@ -123,7 +123,7 @@ class MadeFor(_Part):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class Edges(_Part):
+class Edges(_FilePart):
     """Where cells begin and end, ascending, one more than there are cells."""
 
     latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
@@ -146,7 +146,7 @@ class Found(NamedTuple):
     """In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside."""
 
 
-class PolicyTable(_Part):
+class PolicyTable(_FilePart):
     """A policy table: what stands in its file, and what is looked up in it."""
 
     version: Literal[1] = 1
@@ -207,7 +207,7 @@ class PolicyTable(_Part):
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells of each choice, by its name and density, the largest first."""
-        labels = [_named(one) for one in self.choices]
+        labels = [_name_text(one) for one in self.choices]
         shares = np.bincount(self._matrix.ravel(), minlength=len(labels)) / self._matrix.size
         return {labels[one]: float(shares[one]) for one in np.argsort(-shares, kind="stable").tolist()}
 
@@ -222,7 +222,7 @@ class PolicyTable(_Part):
                 listed = ",\n".join(f"    {json.dumps(one)}" for one in value)
                 text = f"[\n{listed}\n  ]"
             else:
-                text = _lines(value)
+                text = _json_lines(value)
             parts.append(f'  "{name}": {text}')
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
@@ -247,13 +247,13 @@ def load_policy(path: str | Path) -> PolicyTable:
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            message = f"there is no such field; {suggest_names(str(first['loc'][-1]), _siblings(first['loc']))}"
+            message = f"there is no such field; {suggest_names(str(first['loc'][-1]), _sibling_fields(first['loc']))}"
         raise InputError(message, file=name, field=where[:200] or None) from None
 
 
-def _siblings(where: tuple[int | str, ...]) -> list[str]:
+def _sibling_fields(where: tuple[int | str, ...]) -> list[str]:
     """Return the fields that there are beside one."""
-    parts: dict[str, type[_Part]] = {
+    parts: dict[str, type[_FilePart]] = {
         "made_for": MadeFor,
         "edges": Edges,
         "choices": Entry,
@@ -269,11 +269,11 @@ def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number")
 
 
-def _named(one: Entry) -> str:
+def _name_text(one: Entry) -> str:
     return f"{one.label} at {100 * one.density:.3g} %" if one.kind == "sparse" else one.label
 
 
-def _lines(value: Any) -> str:
+def _json_lines(value: Any) -> str:
     """Return JSON: a line per field of what has fields, lists on one line unless of what has fields."""
     if not isinstance(value, dict):
         return json.dumps(value)

@@ -70,7 +70,7 @@ def candidates_of(
 ) -> list[tuple[Candidate, Kind]]:
     """Return the exchanges that a job may have: those of its scenario, and the usual ones."""
     if named:
-        return [(one, _kind(one)) for one in named]
+        return [(one, _exchange_kind(one)) for one in named]
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
     usual = [one.candidate for one in choices(per_node)]
     if every:
@@ -84,10 +84,10 @@ def candidates_of(
         if key not in found:
             found[key] = one if one.label not in labels else replace(one, label=f"{one.label} (usual)")
             labels.add(found[key].label)
-    return [(one, _kind(one)) for one in found.values()]
+    return [(one, _exchange_kind(one)) for one in found.values()]
 
 
-def _kind(one: Candidate) -> Kind:
+def _exchange_kind(one: Candidate) -> Kind:
     return "dense" if one.scheme == "dense" else "half" if one.scheme == "fp16" else "sparse"
 
 
@@ -98,8 +98,8 @@ def decide_job(
     load_kept_loop()
     job = replace(run.job, failures={}, patience=None)
     among = [(fit_to_network(one, job), kind) for one, kind in among]
-    trial = _Trial(job, run.colocated, effort)
-    rows, refused, alike = _race(trial, among, effort * (1 - _KEPT if policies else 1))
+    trial = _JobTrial(job, run.colocated, effort)
+    rows, refused, alike = _race_exchanges(trial, among, effort * (1 - _KEPT if policies else 1))
     if not rows:
         raise SimnetError("; ".join(f"{label}: {why}" for label, why in refused.items()))
     rows.sort(key=lambda row: row.seconds)
@@ -113,7 +113,7 @@ def decide_job(
     return _with_policies(trial, found, run.policies)
 
 
-class _Trial:
+class _JobTrial:
     """Simulations of a job, and what has been spent on them."""
 
     def __init__(self, job: Job, colocated: Mapping[str, ColocatedJob], effort: float) -> None:
@@ -154,7 +154,7 @@ class _Trial:
         if recordings is None:
             return timed + samples * (exchange + workers * _DRAWN * entries)
         if recordings.follows_gradients(one):
-            more = max(_window(samples, self.job.iterations) - recordings.made(one), 0)
+            more = max(_sampled_window(samples, self.job.iterations) - recordings.made(one), 0)
             return timed + more * (exchange + workers * _DRAWN * entries)
         turns = self.job.source.workers if recordings.takes_turns(one) else 1
         more = max(min(samples, turns + self._densities) - recordings.made(one), 0)
@@ -194,7 +194,7 @@ class _Trial:
             pace=pace,
         )
         if recordings is not None:
-            recordings.window = _window(samples, job.iterations)
+            recordings.window = _sampled_window(samples, job.iterations)
         whole = samples >= job.iterations
         if self._colocated and not whole:
             # Others go on meanwhile: their first iterations stand for all.
@@ -248,13 +248,13 @@ class _Trial:
         return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers, unsettled)
 
 
-def _window(samples: int, iterations: int) -> int:
+def _sampled_window(samples: int, iterations: int) -> int:
     """Return how many iterations of a scheme that follows the gradients are exchanged, where so many are timed."""
     return min(max(samples, _FIRST), iterations)
 
 
-def _race(
-    trial: _Trial, among: Sequence[tuple[Candidate, Kind]], effort: float
+def _race_exchanges(
+    trial: _JobTrial, among: Sequence[tuple[Candidate, Kind]], effort: float
 ) -> tuple[list[Forecast], dict[str, str], dict[str, list[str]]]:
     """Return a row per exchange, those that cannot do the job, and those that are alike."""
     iterations = trial.job.iterations
@@ -287,7 +287,7 @@ def _race(
         run(list(kinds), iterations, 1.0)
         alike = _drop_alike(rows)
         return list(rows.values()), refused, alike
-    run(_promising(trial.job, [one for one, _ in kinds.values()]), _LOOK, 0.2)
+    run(_promising_labels(trial.job, [one for one, _ in kinds.values()]), _LOOK, 0.2)
     alike = _drop_alike(rows)
     shortest = min((row.seconds for row in rows.values()), default=0.0)
     run([label for label, row in rows.items() if row.seconds <= _FAR * shortest], _FIRST, 0.2)
@@ -319,7 +319,7 @@ def _race(
     return list(rows.values()), refused, alike
 
 
-def _promising(job: Job, among: Sequence[Candidate]) -> list[str]:
+def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
     """Return the labels of exchanges, first those that are fast by their closed forms on the first links."""
     hosts = range(job.source.workers) if job.placement is None else job.placement
     latency, bandwidth = probe_pairs(job.network(0), list(hosts), 0.0)
@@ -348,7 +348,7 @@ def _drop_alike(rows: dict[str, Forecast]) -> dict[str, list[str]]:
     return alike
 
 
-def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
+def _may_win(trial: _JobTrial, row: Forecast, best: Forecast) -> bool:
     """Return whether a row may be faster than the one that is the fastest by what is known."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
@@ -356,7 +356,7 @@ def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
     return row.seconds - best.seconds <= max(_SIGMAS * error_between(row, best), share * best.seconds)
 
 
-def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
+def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
     """Return the decision with what it gains to take another exchange as links change."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
     overlap = job_overlap(trial.job, [found.best.candidate])

@@ -90,10 +90,10 @@ def check(source: Source, folder: str, wanted: int, report: Report = lambda done
 def run(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
     """Run a cell and return its bytes."""
     with _TURN:
-        return _run(source.load(), expected, report)
+        return _run_cell(source.load(), expected, report)
 
 
-def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
+def _run_cell(loaded: Scenario, expected: str, report: Report) -> bytes:
     if identity(loaded, FORMAT) != expected:
         raise SimnetError(
             "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
@@ -117,10 +117,10 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
     known = judgement(loaded, built, rivals(built, results))
-    return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing, known))
+    return _encode_cell(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing, known))
 
 
-def _overlapped(job: Job, policy: Policy) -> bool:
+def _overlap_columns(job: Job, policy: Policy) -> bool:
     exchanges_gradients = job.strategy is None and job.steps is None
     return exchanges_gradients and job_overlap(job, policy.candidates) is not None
 
@@ -176,7 +176,7 @@ def rows(
             "policy": name,
             "device": built.job.device.name,
             "barrier": built.job.barrier,
-            "overlapped": _overlapped(built.job, built.policies[name]),
+            "overlapped": _overlap_columns(built.job, built.policies[name]),
             "computing": computing,
             "warning": " ".join([*warning_lines(sample_warnings(built.job, [built.policies[name]])), *not_sampled]),
             "status": "failed",
@@ -185,7 +185,7 @@ def rows(
             "message": failed.get(name, ""),
         }
         if summary is not None and name in results:
-            row |= _row(summary, name, results[name].iterations) | learnt.get(name, {})
+            row |= _cell_row(summary, name, results[name].iterations) | learnt.get(name, {})
             row["evidence"] = evidence.level
             if name in judgements:
                 low, high, chance, _ = judgements[name].values()
@@ -198,7 +198,7 @@ def rows(
     return found
 
 
-def _encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
+def _encode_cell(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
     """Return the file of a cell, by its identity, its scenario and its rows."""
     content = {
         "format": FORMAT,
@@ -207,7 +207,7 @@ def _encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
         "scenario": loaded.lock(),
         "versions": versions(),
     }
-    written = {"content": content, "sha256": _sha256(content)}
+    written = {"content": content, "sha256": _content_hash(content)}
     return json.dumps(written, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
@@ -218,7 +218,7 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
     try:
         written = json.loads(data)
         content = written["content"]
-        if written["sha256"] != _sha256(content) or (content["format"], content["identity"]) != (FORMAT, name):
+        if written["sha256"] != _content_hash(content) or (content["format"], content["identity"]) != (FORMAT, name):
             return None
         found = content["rows"]
         return found if found and all(row.keys() - {*START_COLUMNS} == {*COLUMNS} for row in found) else None
@@ -226,7 +226,7 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
+def _cell_row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
     one, winner = summary["policies"][name], summary["winner"]
     count, steady_from = one["iterations"], 0 if one["ended"] else summary["steady_from"]
     steady = with_exploration(frame).iloc[steady_from:]
@@ -240,24 +240,24 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
         "iterations": count,
         "steady_from": steady_from,
         "simulated_s": one["simulated_s"],
-        **{column: _number(steady[column].mean()) if count else None for column in means},
+        **{column: _plain_number(steady[column].mean()) if count else None for column in means},
         "total_bytes_sent_B": one["total_bytes_sent_B"],
         "choice": next(iter(one["choices"]), None),
         "switch_count": one["switch_count"],
-        "vs_best": _number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
+        "vs_best": _plain_number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
         **(cost_summary.cost_columns(one["spent"]) if "spent" in one else {}),
         **{
-            column: _number(steady["iteration_s"].mean() * end / one["simulated_s"])
+            column: _plain_number(steady["iteration_s"].mean() * end / one["simulated_s"])
             for ends in start_ranges({name: one}).values()
             for column, end in zip(START_COLUMNS, ends, strict=True)
         },
     }
 
 
-def _number(value: float) -> float | None:
+def _plain_number(value: float) -> float | None:
     return float(significant(value)) if np.isfinite(value) else None
 
 
-def _sha256(content: object) -> str:
+def _content_hash(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -117,23 +117,23 @@ def draw(
     by = [one.name for one in moving]
     over_seeds = None if measure is TARGET else compared(counted, columns, measure.seconds, bound)
     if over_seeds is not None:
-        tied = _tied(over_seeds, by, measure.seconds)
+        tied = _tied_values(over_seeds, by, measure.seconds)
     else:
         several = counted[wins].groupby([one.name for one in columns])["policy"].transform("size") > 1
         tied = set(counted[wins][several][[*by, "policy"]].itertuples(index=False, name=None))
     with style():
         if len(moving) == 1 or zipped:
-            figure = _lines(counted, moving[0].name, title, measure, tied)
+            figure = _draw_lines(counted, moving[0].name, title, measure, tied)
         elif wins.any():
-            figure = _map(counted, moving[0].name, moving[1].name, title, measure, tied)
+            figure = _draw_map(counted, moving[0].name, moving[1].name, title, measure, tied)
         else:
             return None
     return plot(measure.figure, title, "", figure)
 
 
-def _tied(over_seeds: pd.DataFrame, by: list[str], seconds: str) -> set[tuple[Any, ...]]:
+def _tied_values(over_seeds: pd.DataFrame, by: list[str], seconds: str) -> set[tuple[Any, ...]]:
     """Return parameter values with a policy that is tied there as the fastest."""
-    first = over_seeds[over_seeds[f"{seconds.removesuffix('_s')}_tied"]]
+    first = over_seeds[over_seeds[f"{seconds.removesuffix('_s')}_tied_values"]]
     several = first[first.groupby(by)["policy"].transform("size") > 1]
     return set(several[[*by, "policy"]].itertuples(index=False, name=None))
 
@@ -194,7 +194,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
         whole = group.loc[group["simulated_s"].notna(), ends].astype(float).mean(skipna=False)
         shown.add_row(
             Text(str(name)),
-            *(_learnt(group) if trained else ()),
+            *(_learning_group(group) if trained else ()),
             str(int(group["wins"].sum())),
             str(int(group["tied"].sum())),
             *(() if over_seeds is None else _over_seeds(over_seeds, str(name))),
@@ -271,7 +271,7 @@ def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:
     return str(several.count(False)), str(several.count(True))
 
 
-def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
+def _learning_group(group: pd.DataFrame) -> tuple[str, ...]:
     times, accuracies = group["time_to_target_s"].dropna(), group["accuracy"].dropna()
     return (
         str(int(group["first"].sum())),
@@ -282,14 +282,16 @@ def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure, tied: set[tuple[Any, ...]]) -> Figure:
+def _draw_lines(
+    counted: pd.DataFrame, parameter: str, title: str, measure: Measure, tied: set[tuple[Any, ...]]
+) -> Figure:
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
     name, factor = unit(float(counted[measure.seconds].max()), measure.units)
     groups = counted.groupby(["policy", parameter])[measure.seconds]
     grouped = groups.agg(["mean", "min", "max"]) / factor
     grouped[groups.count() < groups.size()] = np.nan
-    x_factor = _label(axes.xaxis, parameter, counted[parameter])
+    x_factor = _name_axis(axes.xaxis, parameter, counted[parameter])
     for number, policy in enumerate(dict.fromkeys(counted["policy"])):
         one = grouped.loc[policy].sort_index()
         x = one.index.to_numpy(dtype=np.float64) / x_factor
@@ -309,7 +311,7 @@ def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure, 
     return figure
 
 
-def _map(
+def _draw_map(
     counted: pd.DataFrame, down: str, across: str, title: str, measure: Measure, tied: set[tuple[Any, ...]]
 ) -> Figure:
     groups = counted.groupby([down, across, "policy"])
@@ -341,8 +343,8 @@ def _map(
     )  # fmt: skip
     for axis, name, values in ((axes.xaxis, across, places), (axes.yaxis, down, rows)):
         named = range(0, len(values), 1 + (len(values) - 1) // _NAMED)
-        axis.set_ticks(list(named), [_written(name, values[one]) for one in named])
-        axis.set_label_text(_plain(name))
+        axis.set_ticks(list(named), [_value_text(name, values[one]) for one in named])
+        axis.set_label_text(_plain_name(name))
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=45)
     axes.set_title(title)
@@ -353,24 +355,24 @@ def _map(
     return figure
 
 
-def _label(axis: Axis, name: str, values: pd.Series) -> float:
+def _name_axis(axis: Axis, name: str, values: pd.Series) -> float:
     """Name an axis after its parameter; return the value of its unit."""
     units = _UNITS.get(name.rpartition("_")[2])
     if units is None:
         axis.set_label_text(name)
         return 1.0
     found, factor = unit(float(values.max()), units)
-    axis.set_label_text(f"{_plain(name)} [{found}]")
+    axis.set_label_text(f"{_plain_name(name)} [{found}]")
     assert isinstance(axis, XAxis)
     return factor
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return a parameter without the ending for its unit."""
     before, _, ending = name.rpartition("_")
     return before if ending in _UNITS and before else name
 
 
-def _written(name: str, value: float) -> str:
+def _value_text(name: str, value: float) -> str:
     write = _FORMATS.get(name.rpartition("_")[2])
     return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)

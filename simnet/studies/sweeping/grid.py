@@ -83,13 +83,13 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
     option = f"--param {text}" if len(text) <= 100 else f"--param {text[:97]}..."
     name, equals, given = text.partition("=")
     name = name.strip()
-    pieces = [piece.strip() for piece in _pieces(given, option)]
+    pieces = [piece.strip() for piece in _split_pieces(given, option)]
     if not equals or not name or not all(pieces):
         raise InputError("must be FIELD=VALUES, e.g. --param network.bandwidth=1,5,10Gbit/s", file=option)
     values: list[str] = []
     for piece in _with_units(pieces, option):
         found = _RANGE.fullmatch(piece)
-        more = [piece] if found is None else _range(found, limit, option)
+        more = [piece] if found is None else _range_values(found, limit, option)
         if len(values) + len(more) > limit:
             raise InputError(f"has more than {limit:,} values", file=option)
         values += more
@@ -167,25 +167,25 @@ def field(name: str, scenario: Scenario) -> str:
         # They mean the same, and a scenario may hold one of them.
         ratio = scenario.document.found(("job", "compression_ratio")) is not None
         return "job.compression_ratio" if ratio else "job.density"
-    known = _fields(scenario.config.model_dump(mode="json", by_alias=True))
+    known = _fields_by_path(scenario.config.model_dump(mode="json", by_alias=True))
     if name in known:
         return name
     kind = scenario.config.network.topology.choice[0]
     topology, job = f"network.topology.{kind}", "job"
     for scope in (topology, job):
         one = f"{scope}.{parts[-1]}"
-        if one in known and _fits(parts, one):
+        if one in known and _path_fits(parts, one):
             if isinstance(known[one], list | dict):
                 raise InputError(f"is more than one value here; --param {one}=... replaces all of them", file=option)
             return one
-    leaves = [one for one, value in known.items() if not isinstance(value, dict) and _fits(parts, one)]
+    leaves = [one for one, value in known.items() if not isinstance(value, dict) and _path_fits(parts, one)]
     own = [one for one in leaves if not one.startswith("other_jobs.")] or leaves
     fitting = [one for one in own if known[one] is not None] or own
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         raise InputError(f"may mean {', '.join(fitting[:8])}; write one of them", file=option)
-    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _names() or _free(parts)):
+    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _field_names() or _is_free(parts)):
         # A field in full that the scenario does not have: what it may have is said where it is set.
         return name
     plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
@@ -240,7 +240,7 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
     return None, plain if all(isinstance(one, int) for one in plain) else [float(one) for one in plain]
 
 
-def _fits(parts: Sequence[str], path: str) -> bool:
+def _path_fits(parts: Sequence[str], path: str) -> bool:
     """Whether some parts of the path of a field, with the last, name it."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
@@ -249,20 +249,20 @@ def _fits(parts: Sequence[str], path: str) -> bool:
     return all(part in rest for part in parts[:-1])
 
 
-def _free(parts: Sequence[str]) -> bool:
+def _is_free(parts: Sequence[str]) -> bool:
     """Whether a field is below one with free names, as options of schemes."""
     named = {"registered", "slow", "sharding"}
     return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
 
 
 @lru_cache(maxsize=1)
-def _names() -> frozenset[str]:
+def _field_names() -> frozenset[str]:
     """Return the names of all fields that a scenario can have."""
     parts = schema.Config.model_json_schema(by_alias=True)
     return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
 
 
-def _fields(node: Any, path: str = "") -> dict[str, Any]:
+def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
     """Return all fields by their path, with those that hold others."""
     found = {}
     items = node.items() if isinstance(node, dict) else enumerate(node)
@@ -271,11 +271,11 @@ def _fields(node: Any, path: str = "") -> dict[str, Any]:
         found[way] = value
         # Lists of numbers, such as matrices, are one value.
         if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value)):
-            found |= _fields(value, way)
+            found |= _fields_by_path(value, way)
     return found
 
 
-def _pieces(text: str, option: str) -> list[str]:
+def _split_pieces(text: str, option: str) -> list[str]:
     """Split at commas outside brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
@@ -324,7 +324,7 @@ def _with_units(pieces: Sequence[str], option: str) -> list[str]:
     return found[::-1]
 
 
-def _range(found: re.Match[str], limit: int, option: str) -> list[str]:
+def _range_values(found: re.Match[str], limit: int, option: str) -> list[str]:
     """Return the values of a range."""
     low, high, count, log = found[1], found[3], int(found[5]), found[6] == "log"
     last = found[4] or found[7]

@@ -207,7 +207,9 @@ class Work:
 
     def __init__(self, planned: Plan, checks: Checks, place: Path, *, again: bool = False) -> None:
         self.planned, self.checks, self.place = planned, checks, place
-        self.results = {one: table.without_result("refused", _line(said)) for one, said in checks.refused.items()}
+        self.results = {
+            one: table.without_result("refused", _worker_line(said)) for one, said in checks.refused.items()
+        }
         self.failures: list[str] = []
         # Values may be written differently and mean the same cell.
         self._numbers: dict[str, list[int]] = {}
@@ -280,9 +282,11 @@ class Work:
             # No file is written, as this may go better another time.
             status = "refused" if outcome.kind == "refused" else "failed"
             said = "what came back is not whole" if outcome.kind == "done" else str(outcome.content).strip()
-            rows = table.without_result(status, said.splitlines()[-1] if outcome.kind == "failed" else _line(said))
+            rows = table.without_result(
+                status, said.splitlines()[-1] if outcome.kind == "failed" else _worker_line(said)
+            )
         self.results |= dict.fromkeys(self._numbers[identity], rows)
 
 
-def _line(said: str) -> str:
+def _worker_line(said: str) -> str:
     return "; ".join(line.strip() for line in said.splitlines())

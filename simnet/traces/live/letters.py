@@ -48,12 +48,12 @@ def draw_glyphs() -> tuple[NDArray[np.float32], NDArray[np.intp]]:
             low, high = path.get_extents().get_points()
             outline = Outline(path.vertices + 0.5 - (low + high) / 2, path.codes)
             # Holes are inside two outlines.
-            inside = np.sum([one.contains_points(points) for one in _closed(outline)], axis=0) % 2
+            inside = np.sum([one.contains_points(points) for one in _closed_path(outline)], axis=0) % 2
             images.append(inside.reshape(FINE, FINE))
     return np.array(images, dtype=np.float32), np.tile(np.arange(len(CHARACTERS)), len(FACES))
 
 
-def _closed(path: Any) -> Iterator[Any]:
+def _closed_path(path: Any) -> Iterator[Any]:
     starts = [*np.flatnonzero(path.codes == path.MOVETO), len(path.codes)]
     for start, end in pairwise(starts):
         yield type(path)(path.vertices[start:end], path.codes[start:end])

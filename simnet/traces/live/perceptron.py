@@ -34,7 +34,7 @@ class Perceptron(Model):
 
     def __init__(self, features: int, hidden: Sequence[int], classes: int) -> None:
         self._widths = (features, *hidden, classes)
-        self.layers = tuple(_layers(self._widths))
+        self.layers = tuple(_layer_shapes(self._widths))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
         """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
@@ -84,7 +84,7 @@ class Perceptron(Model):
             end = middle + bias.size
 
 
-def _layers(widths: Sequence[int]) -> Iterator[Layer]:
+def _layer_shapes(widths: Sequence[int]) -> Iterator[Layer]:
     for number, (width, units) in enumerate(itertools.pairwise(widths), start=1):
         yield Layer(f"fc{number}.weight", (units, width))
         yield Layer(f"fc{number}.bias", (units,))

@@ -292,10 +292,10 @@ def train(
         If a package is missing, or there are fewer examples than workers.
     """
     rate = learning_rate if isinstance(learning_rate, LearningRate) else LearningRate(float(learning_rate))
-    _check(workers, batch, evaluate, rate, momentum, weight_decay, scale)
+    _check_options(workers, batch, evaluate, rate, momentum, weight_decay, scale)
     if dirichlet is not None:
         check_positive(dirichlet, "dirichlet")
-    found = _data(data, dict(options or {}), seed)
+    found = _load_data(data, dict(options or {}), seed)
     kinds = found.targets if found.kinds is None else found.kinds
     own = deal_shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
     made = create_model(model, found, Sizes(hidden, channels, width, blocks), device)
@@ -363,14 +363,14 @@ def training_size(
     return entries, 4.0 * (held * numbers + 4 * rows * sum(widths))
 
 
-def _data(name: str, options: dict[str, Any], seed: int) -> Data:
+def _load_data(name: str, options: dict[str, Any], seed: int) -> Data:
     if name not in DATA:
         raise ValueError(f"there is no data {name!r} to train on; {suggest_names(name, DATA)}")
     made: Data = getattr(sources, name)(**({"seed": seed} if name == "classification" else {}) | options)
     return made
 
 
-def _check(
+def _check_options(
     workers: int, batch: int, evaluate: int, rate: LearningRate, momentum: float, weight_decay: float, scale: float
 ) -> None:
     for name, count in (("workers", workers), ("batch", batch), ("evaluate", evaluate)):

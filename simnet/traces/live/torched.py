@@ -83,7 +83,7 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
         heads = math.gcd(sizes.width, _HEADS)
         made = Transformer(data.symbols, data.shape[0], sizes.width, sizes.blocks, heads)
         return TorchModel(made.to(device), None, device, lambda layer: deviation(layer.name, sizes.blocks))
-    made = _residual(sizes.channels, data) if model == "residual" else _conv(data)
+    made = _residual_net(sizes.channels, data) if model == "residual" else _convolutional_net(data)
     return TorchModel(made.to(device), data.shape, device)
 
 
@@ -219,7 +219,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _conv(data: Data) -> Any:
+def _convolutional_net(data: Data) -> Any:
     from torch import nn
 
     parts: list[tuple[str, Any]] = []
@@ -240,7 +240,7 @@ def _conv(data: Data) -> Any:
     return nn.Sequential(OrderedDict(parts))
 
 
-def _residual(channels: Sequence[int], data: Data) -> Any:
+def _residual_net(channels: Sequence[int], data: Data) -> Any:
     from torch import nn
 
     from simnet.traces.live.networks import convolutional

@@ -163,7 +163,7 @@ def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIP
         for part in PARTS:
             column = f"{part}_s"
             if column in own and own[column].notna().any():
-                parts.append(_part(str(policy), part, both, column))
+                parts.append(_compare_part(str(policy), part, both, column))
         fixed = predicted["exchange"].nunique() == 1 and own["exchange"].nunique() == 1
         total, ours = float(both["total_s"].sum()), float(both["total_s_ours"].sum())
         same = float((both["exchange"] == both["exchange_ours"]).mean())
@@ -172,7 +172,7 @@ def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIP
     return Comparison(prediction, pd.DataFrame(parts), pd.DataFrame(policies, columns=columns))
 
 
-def _part(policy: str, part: str, both: pd.DataFrame, column: str) -> dict[str, Any]:
+def _compare_part(policy: str, part: str, both: pd.DataFrame, column: str) -> dict[str, Any]:
     measured = both[column]
     ours, low, high = (both[name] for name in (f"{column}_ours", f"{part}_low_s", f"{part}_high_s"))
     middle, predicted = float(measured.median()), float(ours.median())

@@ -111,16 +111,16 @@ def section() -> str:
         "| What is predicted | Aim | Reached |",
         "|---|---|---|",
         f"| Whole iteration, per setting and exchange (median; on changing links mean) "
-        f"| median 4 %, p90 12 % | {_pair(found['total'])} |",
-        f"| Messages alone | median 3 % | {_pair(found['messages'])} |",
+        f"| median 4 %, p90 12 % | {_time_pair(found['total'])} |",
+        f"| Messages alone | median 3 % | {_time_pair(found['messages'])} |",
         *(
             f"| Whole iteration as written before measuring, {found[name]['jobs']} jobs {what} | median 4 %, p90 12 % "
-            f"| {_pair(found[name])} |"
+            f"| {_time_pair(found[name])} |"
             for name, what in _WRITTEN.items()
             if name in found
         ),
-        f"| The fastest exchange, where the best differ by more than 5 % | 95 % | {_share(found, 'right', 'judged')} |",
-        f"| Pairs of exchanges in the right order, margins above 5 % | | {_share(found, 'in_order', 'pairs')} |",
+        f"| The fastest exchange, where the best differ by more than 5 % | 95 % | {_share_right(found, 'right', 'judged')} |",
+        f"| Pairs of exchanges in the right order, margins above 5 % | | {_share_right(found, 'in_order', 'pairs')} |",
         f"| Iterations inside their 90 % interval | 85 to 95 % | {100 * found['inside']:.0f} % |",
         f"| in settings that tell nothing of the interval | 85 to 95 % | {100 * found['inside_other']:.0f} % |",
     ]
@@ -130,9 +130,9 @@ def section() -> str:
             f"| {100 * flexible['same']:.0f} % of {flexible['iterations']} |",
             f"| the same, total time | 8 % | {100 * flexible['total']:+.1f} % |",
         ]
-    lines += ["", *_first(), "", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
+    lines += ["", *_first_job(), "", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
     settings = read_shipped("settings").set_index("setting").to_dict("index")
-    lines += [_row(str(name), settings[name], own) for name, own in rows.groupby("setting", sort=False)]
+    lines += [_report_row(str(name), settings[name], own) for name, own in rows.groupby("setting", sort=False)]
     worst = rows.reindex(rows["total_error"].abs().sort_values(ascending=False).index).head(10)
     lines += [
         "",
@@ -149,7 +149,7 @@ def section() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _first() -> list[str]:
+def _first_job() -> list[str]:
     """Return a table of the job that was measured before simnet had hooks."""
     rows = read_shipped("first")
     with as_file(_SHIPPED.joinpath("first.yaml")) as path:
@@ -167,7 +167,7 @@ def _first() -> list[str]:
     return lines
 
 
-def _row(name: str, one: dict[Hashable, Any], own: pd.DataFrame) -> str:
+def _report_row(name: str, one: dict[Hashable, Any], own: pd.DataFrame) -> str:
     changing = ", then others" if one["changes"] else ""
     off = own["total_error"].abs()
     fastest, predicted = (own["policy"].iloc[int(own[column].argmin())] for column in ("total_s", "total_s_ours"))
@@ -178,11 +178,11 @@ def _row(name: str, one: dict[Hashable, Any], own: pd.DataFrame) -> str:
     )
 
 
-def _pair(one: dict[str, float]) -> str:
+def _time_pair(one: dict[str, float]) -> str:
     return f"{100 * one['median']:.1f} % / {100 * one['p90']:.1f} %"
 
 
-def _share(found: dict[str, Any], right: str, judged: str) -> str:
+def _share_right(found: dict[str, Any], right: str, judged: str) -> str:
     return f"{found[right]} of {found[judged]}" + (
         f", {100 * found[right] / found[judged]:.0f} %" if found[judged] else ""
     )

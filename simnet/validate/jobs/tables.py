@@ -32,13 +32,13 @@ def read_logs(folder: Path) -> pd.DataFrame:
     found = []
     for one in folders:
         paths = sorted(one.glob("rank_*.csv"), key=lambda path: int(path.stem.removeprefix("rank_")))
-        rows = pd.concat([_read(path) for path in paths], ignore_index=True)
+        rows = pd.concat([_read_log(path) for path in paths], ignore_index=True)
         rows["policy"] = rows["exchange"] if one == folder else one.name
         found.append(rows)
     return pd.concat(found, ignore_index=True)
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read_log(path: Path) -> pd.DataFrame:
     try:
         rows = pd.read_csv(path, dtype={"exchange": str})
     except (OSError, ValueError) as error:

@@ -56,47 +56,49 @@ SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
 
 
 @cache
-def _network(workers: int, alpha_ms: float, gbps: float) -> Network:
+def _star_network(workers: int, alpha_ms: float, gbps: float) -> Network:
     return Network(topologies.star(workers, latency=alpha_ms * 1e-3, bandwidth=gbps * 1.25e8))
 
 
 def simulated_ms(collective: str, workers: int, alpha_ms: float, gbps: float, nbytes: float) -> float:
     """Return how long the messages of a collective take on an idle star [ms]."""
     schedule = SCHEDULES[collective](workers, nbytes)
-    return float(1e3 * _network(workers, float(alpha_ms), float(gbps)).time(schedule).finish)
+    return float(1e3 * _star_network(workers, float(alpha_ms), float(gbps)).time(schedule).finish)
 
 
-def _records(frame: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
+def _table_records(frame: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
     yield from frame.to_dict("records")
 
 
-def _communication(row: dict[Hashable, Any], parameters: int) -> float:
+def _communication_time(row: dict[Hashable, Any], parameters: int) -> float:
     nbytes = 4 * parameters * row["density"]
     return simulated_ms(row["collective"], row["workers"], row["alpha_ms"], row["bandwidth_Gbps"], nbytes)
 
 
-def _where(row: dict[Hashable, Any]) -> str:
+def _row_place(row: dict[Hashable, Any]) -> str:
     return f"{row['collective']}, {row['bandwidth_Gbps']:g} Gbit/s, density {row['density']:g}"
 
 
 def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> list[Row]:
     """Return published times of communication beside those of messages on an idle star."""
-    records = list(_records(frame))
-    return [Row(what(row), row["published_ms"], _communication(row, row["parameters"]), "ms", None) for row in records]
+    records = list(_table_records(frame))
+    return [
+        Row(what(row), row["published_ms"], _communication_time(row, row["parameters"]), "ms", None) for row in records
+    ]
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
     """Return the step time of dense SGD over STAR-Topk, ResNet50 at 1 %: Table IV, or with the costs of a device."""
     frame = tables.read("table_iv.csv")
     chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
-    dense, star = _records(chosen[chosen["density"].isin([1, 0.01])])
+    dense, star = _table_records(chosen[chosen["density"].isin([1, 0.01])])
     if device is None:
         return float(dense["published_ms"] / star["published_ms"])
     n = tables.PARAMETERS["ResNet50"]
     k = star["density"] * n
     kernels = [DeviceOp("topk", n), DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)]
     selecting = 1e3 * float(device.seconds(kernels, 1)[0])
-    whole, part = (COMPUTE["ResNet50"] + _communication(row, n) for row in (dense, star))
+    whole, part = (COMPUTE["ResNet50"] + _communication_time(row, n) for row in (dense, star))
     return whole / (part + selecting)
 
 
@@ -109,11 +111,11 @@ def table_ii() -> list[Row]:
     is printed nowhere: ours adds the mean that the other five cells of the same size and density imply.
     """
     frame = tables.table_ii()
-    found = [_communication(row, row["parameters"]) for row in _records(frame)]
+    found = [_communication_time(row, row["parameters"]) for row in _table_records(frame)]
     implied = frame["published_ms"] - np.array(found)
     rows = []
-    for at, row in enumerate(_records(frame)):
-        what = f"{row['parameters']:.0e} parameters, {row['alpha_ms']:g} ms, {_where(row)}"
+    for at, row in enumerate(_table_records(frame)):
+        what = f"{row['parameters']:.0e} parameters, {row['alpha_ms']:g} ms, {_row_place(row)}"
         if row["collective"] == "dense ring":
             rows.append(Row(what, row["published_ms"], found[at], "ms", None))
             continue
@@ -127,15 +129,15 @@ def _step_times(name: str) -> list[Row]:
     """Return the step times of Table III, IV or V, by the name of its file."""
     compression = tables.read("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
     rows = []
-    for row in _records(tables.read(name)):
+    for row in _table_records(tables.read(name)):
         model, method = row["model"], row["method"]
-        ours = COMPUTE[model] + _communication(row, tables.PARAMETERS[model])
+        ours = COMPUTE[model] + _communication_time(row, tables.PARAMETERS[model])
         if method in ("LWTopk", "MSTopk"):
             ours += float(compression[method, model, row["density"]])
         elif method in ("STAR-Topk", "VAR-Topk"):
             ours += SELECTION[model]
         if method == "VAR-Topk":
-            network = _network(row["workers"], float(row["alpha_ms"]), float(row["bandwidth_Gbps"]))
+            network = _star_network(row["workers"], float(row["alpha_ms"]), float(row["bandwidth_Gbps"]))
             ours += 1e3 * network.time(allgather_auto(row["workers"], 4.0)).finish
         what = f"{model}, {method}" + ("" if row["density"] == 1 else f", density {row['density']:g}")
         rows.append(Row(what, row["published_ms"], ours, "ms", _CONSTANT, absolute=True, echo=True))
@@ -189,7 +191,7 @@ def table_vi() -> list[Row]:
     `artopk-table-vi-best` judges which is the fastest. NCCL of that time had neither a logarithmic all-gather nor a
     broadcast, and pipelines: that these schedules match says how the tables come about, and not how NCCL behaves.
     """
-    return _times(tables.table_vi(), lambda row: f"{row['model']}, {_where(row)}")
+    return _times(tables.table_vi(), lambda row: f"{row['model']}, {_row_place(row)}")
 
 
 @reproduces("artopk-table-vi-best", PAPER, "Table VI, bold", test=36)
@@ -199,7 +201,7 @@ def table_vi_best() -> list[Row]:
     The fastest of three simulated exchanges against the smallest printed time.
     """
     frame = tables.table_vi()
-    frame["simulated"] = [_communication(row, row["parameters"]) for row in _records(frame)]
+    frame["simulated"] = [_communication_time(row, row["parameters"]) for row in _table_records(frame)]
     rows = []
     for (model, gbps, density), cell in frame.groupby(["model", "bandwidth_Gbps", "density"], sort=False):
         printed, simulated = (
@@ -247,7 +249,7 @@ def fig_7() -> list[Row]:
     """
     gains = tables.read("fig_3.csv").query("method == 'LWTopk'")
     rows = []
-    for row in _records(tables.read("fig_7.csv")):
+    for row in _table_records(tables.read("fig_7.csv")):
         known = gains[gains["model"] == row["model"]].sort_values("density")
         gain = np.interp(np.log(moo.DENSITIES), np.log(known["density"]), known["mean_gain"])
         states = {profile_state(row["config"], epoch) for epoch in range(PROFILES[row["config"]].epochs)}
@@ -268,7 +270,7 @@ def fig_8() -> list[Row]:
     The arg-min of the formulas at each of 9,945 steps of the schedule. The paper's curves imply a warm-up of two
     epochs. Tolerance: one step, of which an epoch has 195.
     """
-    return _shares(tables.fig_8(), "replayed_epochs", echo=True)
+    return _epoch_shares(tables.fig_8(), "replayed_epochs", echo=True)
 
 
 @reproduces("artopk-fig-8-jobs", PAPER, "Fig. 8", slow=True, test=6)
@@ -285,10 +287,10 @@ def fig_8_jobs() -> list[Row]:
         counts = runner.results_of(run)["flexible"].iterations["choice"].value_counts()
         chosen |= {(config, str(label)): int(count) / tables.STEPS for label, count in counts.items()}
     frame["found"] = [chosen.get(key, 0.0) for key in zip(frame["config"], frame["collective"], strict=True)]
-    return _shares(frame, "found")
+    return _epoch_shares(frame, "found")
 
 
-def _shares(frame: pd.DataFrame, column: str, echo: bool = False) -> list[Row]:
+def _epoch_shares(frame: pd.DataFrame, column: str, echo: bool = False) -> list[Row]:
     """Return the epochs per collective of Fig. 8, ours from a column."""
     step = round(1 / tables.STEPS, 4)
     names = frame["config"] + ", " + frame["collective"]

@@ -74,7 +74,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 
 
 @cache
-def _logged(scheme: str) -> tuple[float, float]:
+def _logged_density(scheme: str) -> tuple[float, float]:
     """Return density over the target, and padding as logged: means of the most and of worker 0's own entries."""
     source = synthetic(11_173_962, 4, scale=200, seed=0)
     options: Mapping[str, Any] = {"threshold": 0.5} if scheme == "hardthreshold" else STARTS.get(scheme, {})
@@ -111,7 +111,7 @@ def density() -> list[Row]:
         ours = float(np.mean(found[200:])) / target
         rows.append(Row(f"{scheme}, {workers} workers, settled", 1.0, ours, "of the target", 0.1))
     rows += [
-        Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged(row["scheme"])[0], "density", None)
+        Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged_density(row["scheme"])[0], "density", None)
         for row in track_progress(read("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
     ]
     return rows
@@ -160,7 +160,7 @@ def padding() -> list[Row]:
     are each worker's own, and in the logs hardly at all.
     """
     return [
-        Row(f"{row['task']}, {row['scheme']}", row["padding"], _logged(row["scheme"])[1], "of own", None)
+        Row(f"{row['task']}, {row['scheme']}", row["padding"], _logged_density(row["scheme"])[1], "of own", None)
         for row in read("exdyna_logs.csv").dropna(subset="padding").to_dict("records")
     ]
 
@@ -201,11 +201,11 @@ def thresholds() -> list[Row]:
     return rows
 
 
-def _checkout() -> str:
+def _checkout_folder() -> str:
     return "" if golden("exdyna") else "needs the golden runs of tests/golden, which a checkout has"
 
 
-@reproduces("exdyna-golden", PAPER, "released code", needs=_checkout, test=20)
+@reproduces("exdyna-golden", PAPER, "released code", needs=_checkout_folder, test=20)
 def released() -> list[Row]:
     """Return density, build-up, padding, bits of the first iteration.
 

@@ -131,12 +131,12 @@ def omnireduce() -> list[Row]:
 def blocks_gain(bandwidth: float, latency: float, share: float) -> float:
     """Return the speed-up over a ring of 8 workers that reduce a tensor with few nonempty blocks."""
     network = Network(star(8, latency=latency, bandwidth=bandwidth))
-    dense, blocks = (network.time(one).duration for one in _reductions(share))
+    dense, blocks = (network.time(one).duration for one in _ring_messages(share))
     return dense / blocks
 
 
 @cache
-def _reductions(share: float) -> tuple[Schedule, Schedule]:
+def _ring_messages(share: float) -> tuple[Schedule, Schedule]:
     """Return the messages of a dense ring and of OmniReduce."""
     entries = _TENSOR // _SAMPLE
     draws = np.random.default_rng(0)

@@ -122,7 +122,7 @@ def _of_squad() -> Interval:
     return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 
 
-def _whole(gain: float, warm_up: float) -> float:
+def _training_gain(gain: float, warm_up: float) -> float:
     """Return the gain of a training with a dense warm-up."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
@@ -147,14 +147,16 @@ def one_bit_adam() -> list[Row]:
     rows: list[Row] = []
     for case, (steps, computing, warm_up) in cases.items():
         if not rows:
-            rows.append(bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _whole(steps[0].fewer, 0.15)))
+            rows.append(
+                bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _training_gain(steps[0].fewer, 0.15))
+            )
         found = Interval.around(
             steps[0].gain(computing.middle),
             (one.gain(seconds) for one in steps[1:] for seconds in (computing.low, computing.high)),
         )
         rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found, judged="InfiniBand" in case))
         if warm_up is not None:
-            of_whole = [_whole(gain, warm_up) for gain in found]
+            of_whole = [_training_gain(gain, warm_up) for gain in found]
             rows.append(gain_row(ONE_BIT, f"{case}, whole training, best", Interval(*of_whole), judged=False))
     return rows
 
@@ -182,14 +184,14 @@ _FEWER = 100
 @cache
 def zero_one_steps() -> Steps:
     """Return what the steps of 0/1 Adam are in a training of BERT-Large, counted on the scheme itself."""
-    common = _kinds(_FROZEN + 1, var_freeze_step=_FROZEN)
-    local = _kinds(2 + (_TRAINING - common.all) // _FEWER, var_freeze_step=1, local_step_scaler=_LOCAL // _FEWER)
+    common = _step_kinds(_FROZEN + 1, var_freeze_step=_FROZEN)
+    local = _step_kinds(2 + (_TRAINING - common.all) // _FEWER, var_freeze_step=1, local_step_scaler=_LOCAL // _FEWER)
     # The two before v stays are those of `common`.
     signs = common.signs + _FEWER * (local.signs - (2 - local.dense))
     return Steps(common.dense, signs, _TRAINING - common.dense - signs)
 
 
-def _kinds(steps: int, **options: int) -> Steps:
+def _step_kinds(steps: int, **options: int) -> Steps:
     scheme, gradients = create("zerooneadam", 2, 16, **options), np.ones((2, 16), dtype=np.float32)
     phases = [{one.phase for one in scheme.exchange(gradients).schedule.rounds} for _ in range(steps)]
     dense, silent = sum("dense" in one for one in phases), sum(not one for one in phases)

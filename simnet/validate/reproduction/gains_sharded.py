@@ -29,7 +29,7 @@ ZERO_PP, SDP, LOCO = "ZeRO++", "SDP4Bit", "LoCo"
 _INSIDE_LATENCY = 2e-6
 
 
-def _nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float) -> Place:
+def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float) -> Place:
     """Return nodes of GPUs that share a card."""
     fields = {
         "nodes": nodes,
@@ -43,7 +43,7 @@ def _nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float
     return place_of(Target(topology="multi_gpu_nodes", set_=told), nodes * each)
 
 
-def _star(hosts: int, gigabits: float, latency: float) -> Place:
+def _node_star(hosts: int, gigabits: float, latency: float) -> Place:
     """Return nodes whose GPUs hold parts of one replica, as a host each."""
     found = Target(topology="star", hosts=hosts, latency=f"{latency:g} s", bandwidth=f"{gigabits:g} Gbit/s")
     return place_of(found, hosts)
@@ -71,7 +71,7 @@ def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, 
     """Return a step of GPT of 18 billion parameters by ZeRO-3, or by ZeRO++ [s]."""
     given = (*_PLUS, f"zero_hpz_partition_size={_EACH}") if plus else _ZERO_3
     carried = card_bytes(plus, _NODES, _EACH) / card_bytes(plus, *_ALL)
-    place = partial(_nodes, _NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)
+    place = partial(_gpu_nodes, _NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)
     found = timed(
         _GPT_18B,
         "zero3",
@@ -152,10 +152,10 @@ def zero_pp() -> list[Row]:
 def _sdp_seconds(size: str, quantised: bool, gigabits: float, latency: float) -> float:
     """Return the time of a step without computing on 128 A100 [s]."""
     each, place = {
-        "gpt-24x2048": (4, partial(_nodes, 32, 4, NODE_BANDWIDTH["A100"].middle, gigabits, latency)),
-        "gpt-32x4096": (1, partial(_star, 32, gigabits, latency)),
+        "gpt-24x2048": (4, partial(_gpu_nodes, 32, 4, NODE_BANDWIDTH["A100"].middle, gigabits, latency)),
+        "gpt-32x4096": (1, partial(_node_star, 32, gigabits, latency)),
         # Two stages: each card carries half of the model.
-        "gpt-40x6144": (1, partial(_star, 16, 2 * gigabits, latency)),
+        "gpt-40x6144": (1, partial(_node_star, 16, 2 * gigabits, latency)),
     }[size]
     groups = ("first_group=128", f"ranks_per_node={each}", "quantized_weights=true", "quantized_gradients=true")
     dense = ("reshard_after_forward=false", "param_dtype=bfloat16", "reduce_dtype=float32", "overlap=false")
@@ -235,7 +235,7 @@ def loco() -> list[Row]:
 
 
 def _loco_gain(own: Sequence[str], dtype: str, gigabits: float, computing: float, slowdown: float) -> float:
-    place = partial(_nodes, 4, 8, NODE_BANDWIDTH["A100"].middle, gigabits, FAST_LATENCY.middle)
+    place = partial(_gpu_nodes, 4, 8, NODE_BANDWIDTH["A100"].middle, gigabits, FAST_LATENCY.middle)
 
     def seconds(*codes: str) -> float:
         given = ("param_dtype=bfloat16", *own, *codes)

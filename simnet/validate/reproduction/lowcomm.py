@@ -58,7 +58,7 @@ def cells() -> Iterator[Cell]:
     for row in read("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
-        training = _training(str(row["method"]), str(row["model"]), str(row["H"]), float(row["step_time_s"]))
+        training = _table_training(str(row["method"]), str(row["model"]), str(row["H"]), float(row["step_time_s"]))
         for target in TARGETS:
             column = f"gbit_s_cu{100 * target:.0f}"
             what = f"{row['model']}, {row['method']}, {100 * target:.0f} %"
@@ -108,7 +108,7 @@ def table_1() -> list[Row]:
         infinite, published = float(printed), float(row["hours_at_1_gbit_s"])
         what = f"{method}, {tokens} billion tokens"
         ours = infinite / utilisation(training, 1e9 / 8)
-        allowed = round(_digits(infinite) + _digits(published), 4)
+        allowed = round(_open_digits(infinite) + _open_digits(published), 4)
         hours.append(Row(f"{what}, hours", published, ours, "h", allowed, echo=True))
         if not math.isnan(float(row["terabytes"])):
             steps = 3600 * infinite / training.compute
@@ -118,13 +118,13 @@ def table_1() -> list[Row]:
             sent.append(Row(f"{what}, exchanged", float(row["terabytes"]), terabytes, "TB", None))
     for tokens in (25, 100, 250):
         (theirs, ours), (fewer, ours_fewer) = (exchanged[name, tokens] for name in ("Data-Parallel", "Streaming FP4"))
-        allowed = round(_digits(theirs) + _digits(fewer), 4)
+        allowed = round(_open_digits(theirs) + _open_digits(fewer), 4)
         what = f"{tokens} billion tokens, DDP over streaming"
         ratios.append(Row(what, theirs / fewer, ours / ours_fewer, "x", allowed, echo=True))
     return hours + sent + ratios
 
 
-def _digits(printed: float) -> float:
+def _open_digits(printed: float) -> float:
     """Return which part of a value its printed digits leave open."""
     decimals = len(f"{printed:g}".partition(".")[2])
     return 0.5 * 10.0**-decimals / printed
@@ -147,7 +147,7 @@ def table_5() -> list[Row]:
         if "S4" in str(row["source_table"]) or int(period) < _FRAGMENTS[model]:
             continue
         outer = "1-outer-step" in str(row["method"])
-        training = _training("overlapped FP4", model, period, float(row["step_time_s"]))
+        training = _table_training("overlapped FP4", model, period, float(row["step_time_s"]))
         if outer:
             training = replace(training, delay=training.period)
         for target in TARGETS:
@@ -158,7 +158,7 @@ def table_5() -> list[Row]:
     return rows
 
 
-def _training(method: str, model: str, period: str, step: float) -> Training:
+def _table_training(method: str, model: str, period: str, step: float) -> Training:
     """Return a training of the tables, of two sites with values of 16 bits or FP4."""
     bits = 4 if "FP4" in method else 16
     own = partial(Training, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)

@@ -161,7 +161,7 @@ def wire() -> list[Row]:
         elif "each worker" in what:
             ours = float(schedule.bytes_sent().mean())
         elif "indices" in what and scheme == "oktopk":
-            ours = _commonest(schedule, "split")
+            ours = _median_size(schedule, "split")
         else:
             phase = "tree" if "tree" in what else "broadcast" if "broadcast" in what else None
             ours = sum(float(one.nbytes.sum()) for one in schedule.rounds if phase in (None, one.phase))
@@ -171,7 +171,7 @@ def wire() -> list[Row]:
     return rows
 
 
-def _commonest(schedule: Schedule, phase: str) -> float:
+def _median_size(schedule: Schedule, phase: str) -> float:
     """Return the median size among the messages of a phase that are not empty."""
     sizes = np.concatenate([one.nbytes for one in schedule.rounds if one.phase == phase])
     return float(np.median(sizes[sizes > 0]))

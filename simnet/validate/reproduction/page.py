@@ -77,11 +77,11 @@ def summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
     for kind, number in counts(rows).items():
         judged = [row.passes for row in rows if row.kind == kind and row.passes is not None]
         within = f", {sum(judged)} within tolerance" if judged else ", not judged"
-        parts.append(f"{_plural(kind, number)}{within}")
+        parts.append(f"{_plural_text(kind, number)}{within}")
     return [f"Contradictions: {'; '.join(told) if told else 'none'}.", f"{'; '.join(parts)}."]
 
 
-def _plural(kind: Kind, number: int) -> str:
+def _plural_text(kind: Kind, number: int) -> str:
     words = {"test": ("test", "tests"), "echo": ("echo", "echoes"), "orientation": ("for orientation",) * 2}
     return f"{number} {words[kind][number != 1]}"
 
@@ -93,7 +93,7 @@ def kinds(one: Reproduction) -> str:
 
 def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
     """Return the section of a reproduction; without rows it says why there are none."""
-    lines = [f"### {one.name}", "", _wrapped(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
+    lines = [f"### {one.name}", "", _wrap_text(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
     if rows is None:
         return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
     head = ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
@@ -105,10 +105,10 @@ def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
         judged = [row.passes for row in rows if row.passes is not None]
         within = f", {sum(judged)} of {len(judged)} within their tolerance" if judged else ", none judged"
         lines += [f"{len(rows)} values{within}{'; the furthest:' if shown else '.'}", ""]
-    return "\n".join([*lines, *([*head, *map(_line, shown), ""] if shown else [])])
+    return "\n".join([*lines, *([*head, *map(_table_line, shown), ""] if shown else [])])
 
 
-def _wrapped(text: str, indent: str = "") -> str:
+def _wrap_text(text: str, indent: str = "") -> str:
     return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -123,7 +123,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return row.what, value(row.published), ours, row.unit, error(row), tolerance(row), passes
 
 
-def _line(row: Row) -> str:
+def _table_line(row: Row) -> str:
     return f"| {' | '.join(cells(row))} |"
 
 
@@ -149,9 +149,9 @@ def stated(section: str) -> str:
 
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
     """Return the page of reproductions."""
-    lines = [_wrapped(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
+    lines = [_wrap_text(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _TEXT["head"] + "\n".join(lines) + "\n" + _TEXT["summary"]
-    text += "".join(f"{_wrapped(line)}\n\n" for line in summary(found))
+    text += "".join(f"{_wrap_text(line)}\n\n" for line in summary(found))
     text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
     text += stated("runs") + stated("gains")

@@ -63,14 +63,14 @@ def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Serie
     return {name: one.iterations.iloc[0] for name, one in runner.results_of(load(scenario, told).build()).items()}
 
 
-def _published(paper: str) -> dict[tuple[str, str], float]:
+def _published_values(paper: str) -> dict[tuple[str, str], float]:
     """Return the published values of a paper by setting and quantity."""
     rows = read("runs.csv").query("paper == @paper")
     keys = zip(rows["setting"], rows["quantity"], strict=True)
     return dict(zip(keys, rows["value"].astype(float), strict=True))
 
 
-def _links(scenario: str, rates: tuple[float, float], *changes: str) -> dict[str, Links]:
+def _scenario_links(scenario: str, rates: tuple[float, float], *changes: str) -> dict[str, Links]:
     slow, fast = ((rate, first_round(scenario, rate, *changes)) for rate in rates)
     return {
         name: Links.through(*((rate, float(found[name]["communicate_s"])) for rate, found in (slow, fast)))
@@ -90,13 +90,13 @@ def intellect() -> list[Row]:
     """
     rates = (0.5, 4.0)
     few, many = (
-        _links("intellect_1", rates, f"workers={workers}", f"network.topology.star.latency={latency}")["int8"]
+        _scenario_links("intellect_1", rates, f"workers={workers}", f"network.topology.star.latency={latency}")["int8"]
         for workers, latency in ((4, "0 s"), (14, "150 ms"))
     )
     span = Interval(few.seconds(rates[1]), many.seconds(rates[0]))
     shares = shares_of_computing(38 * 60.0, span)
     rows, means = [], []
-    for (setting, quantity), value in _published(INTELLECT).items():
+    for (setting, quantity), value in _published_values(INTELLECT).items():
         if quantity == "median all-reduce":
             rows.append(Row(f"{setting}, {quantity}", value, span, "s", None))
             needed = Interval(few.rate(value), many.rate(value))
@@ -118,12 +118,12 @@ def covenant() -> list[Row]:
     the released code does not send.
     """
     rates = (0.5, 10.0)
-    large = _links("covenant_72b", rates)
-    small = _links("covenant_72b", rates, "job.parameters=8000000000", "job.scale=488281")
+    large = _scenario_links("covenant_72b", rates)
+    small = _scenario_links("covenant_72b", rates, "job.parameters=8000000000", "job.scale=488281")
     # Of two peers each sends its file once.
     files = first_round("covenant_72b", rates[1], "workers=2").values()
     factors = sorted(2 * _FLOAT * 72e9 / float(one["bytes_sent_B"]) for one in files)
-    published = _published(COVENANT)
+    published = _published_values(COVENANT)
     rows = []
     for (setting, quantity), value in published.items():
         of_run, computing = (large, 1200.0) if setting.startswith("72") else (small, 4.5 * 60)
@@ -150,7 +150,7 @@ def opendiloco() -> list[Row]:
     The scenario `opendiloco_1b`, at 935 and at 127 Mbit/s. The share is published, the inner step is not: so nothing
     can fail. An inner step that was known would decide; hivemind's messages are not those of a ring, either.
     """
-    share = _published(OPENDILOCO)["1.1 billion parameters", "share of the all-reduce"] / 100
+    share = _published_values(OPENDILOCO)["1.1 billion parameters", "share of the all-reduce"] / 100
     low, high = (float(first_round("opendiloco_1b", rate)["half"]["communicate_s"]) for rate in (0.935, 0.127))
     steps = [took * (1 - share) / share / 500 for took in (low, high)]
     return [
@@ -174,18 +174,20 @@ def sockets() -> list[Row]:
     """
     rates = ("50 Mbit/s", "100 Mbit/s", "500 Mbit/s", "1 Gbit/s", "5 Gbit/s")
     what = "30.8 million among 4 workers, 1 ms"
-    rows = [Row(f"{what}, {rate}", "not measured", _dense(4, 30_800_000, "1 ms", rate), "s", None) for rate in rates]
+    rows = [
+        Row(f"{what}, {rate}", "not measured", _dense_time(4, 30_800_000, "1 ms", rate), "s", None) for rate in rates
+    ]
     for name, what in (("aws_eks_t4_socket_vs_efa", "AWS, 2 nodes"), ("gcp_k80_2node_pkb", "GCP, 2 nodes")):
-        took = _took(name)
+        took = _socket_times(name)
         rate = f"{8e-9 * 2**30 / took[2**30]:.4g} Gbit/s"
-        ours = _dense(2, 2**27 // _FLOAT, "50 us", rate)
+        ours = _dense_time(2, 2**27 // _FLOAT, "50 us", rate)
         rows.append(Row(f"{what}, 128 MiB at the {rate} of 1 GiB", took[2**27], ours, "s", None))
-    (((setting, _), value),) = _published(SOCKETS).items()
-    rows.append(Row(setting, value, _dense(4, 100 * 2**20 // _FLOAT, "50 us", "10 Gbit/s"), "s", None))
+    (((setting, _), value),) = _published_values(SOCKETS).items()
+    rows.append(Row(setting, value, _dense_time(4, 100 * 2**20 // _FLOAT, "50 us", "10 Gbit/s"), "s", None))
     return rows
 
 
-def _dense(workers: int, parameters: int, latency: str, rate: str) -> Interval:
+def _dense_time(workers: int, parameters: int, latency: str, rate: str) -> Interval:
     """Return the time of a dense exchange and its interval [s]."""
     asked = ChooseRequest(
         workers=workers,
@@ -201,7 +203,7 @@ def _dense(workers: int, parameters: int, latency: str, rate: str) -> Interval:
     return Interval(low, high, seconds)
 
 
-def _took(name: str) -> dict[int, float]:
+def _socket_times(name: str) -> dict[int, float]:
     """Return times of an all-reduce out of place over sockets by size [s]."""
     rows = measured(name).rows
     rows = rows[~rows["in_place"].astype(bool)]

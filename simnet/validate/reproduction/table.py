@@ -277,11 +277,11 @@ def changed(name: str, rows: Sequence[Row]) -> list[str]:
         return ["other values than were frozen"]
     columns = ["ours", "ours_low", "ours_high"]
     pairs = zip(frozen[columns].to_numpy(), now[columns].to_numpy(), strict=True)
-    same = [all(map(_same, *pair)) for pair in pairs]
+    same = [all(map(_is_same, *pair)) for pair in pairs]
     return [what for what, one in zip(now["what"], same, strict=True) if not one]
 
 
-def _same(frozen: str, now: str | float) -> bool:
+def _is_same(frozen: str, now: str | float) -> bool:
     if isinstance(now, str):
         return frozen == now
     return math.isclose(float(frozen), now, rel_tol=_FROZEN, abs_tol=1e-12) if frozen else math.isnan(now)

@@ -50,7 +50,7 @@ def columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()
     devices = [load_device(name) for name in names or device_names()]
     own = {one.faster for one in headlines}
     wanted = dict.fromkeys((one.scenario, label) for one in headlines for label in (one.slower, one.faster))
-    took = {(scenario, label): _seconds(scenario, label, devices, label in own) for scenario, label in wanted}
+    took = {(scenario, label): _mean_seconds(scenario, label, devices, label in own) for scenario, label in wanted}
     step = {device.name: artopk.dense_over_star(device) for device in devices}
     found = [Column("AR-Topk: dense over STAR-Topk", f"{artopk.dense_over_star():.2f}", step)]
     for one in headlines:
@@ -69,7 +69,7 @@ def rows(found: Sequence[Column]) -> list[tuple[str, ...]]:
     ]
 
 
-def _seconds(scenario: str, label: str, devices: Sequence[DeviceProfile], settles: bool) -> np.ndarray:
+def _mean_seconds(scenario: str, label: str, devices: Sequence[DeviceProfile], settles: bool) -> np.ndarray:
     """Return the mean seconds of the last iterations with an exchange, for each device."""
     loaded = load(scenario)
     job = loaded.build().job

@@ -37,7 +37,7 @@ def schedule_of(
         known = found is not None and found.varying is not None and len(nbytes) == ranks
         return found.schedule_of_sizes(nbytes) if found and known else None
     if algorithm == "direct":
-        return _direct(collective, ranks, nbytes)
+        return _direct_exchange(collective, ranks, nbytes)
     if collective == "ag_topk":
         kind = {"ring": "ring", "tree": "bruck", "bruck": "bruck"}.get(algorithm)
         if kind == "ring":
@@ -73,7 +73,7 @@ def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> W
     return Workload(schedule, facts)
 
 
-def _direct(collective: str, ranks: int, nbytes: float) -> Schedule | None:
+def _direct_exchange(collective: str, ranks: int, nbytes: float) -> Schedule | None:
     """Return an exchange in one round, in which everyone sends at once to all that it has something for."""
     others = np.arange(1, ranks)
     root = np.zeros_like(others)

@@ -73,7 +73,7 @@ def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * _ROUNDS)
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
     with star(hosts, *IDLE) as net:
-        rows = _run(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
+        rows = _run_workloads(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
     wire, longer = (
         float(predict(ring, [Change(0.0, *IDLE)], bare(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
     )
@@ -106,7 +106,7 @@ def experiment(
     for number, setting in enumerate(settings):
         _refuse_links(number, setting, min(ranks))
     cost = message_overhead(min(ranks), backend) if overhead is None else overhead
-    before = [_predictions(index, setting, cost, backend) for index, setting in enumerate(settings)]
+    before = [_setting_predictions(index, setting, cost, backend) for index, setting in enumerate(settings)]
     table = pd.concat(before, ignore_index=True)
     runs = repetitions + warmup
     if (seconds := runs * float(table["seconds"].sum())) > MAX_SECONDS:
@@ -119,7 +119,7 @@ def experiment(
     found = []
     with star(ranks.pop(), *IDLE) as net:
         for setting, guesses in zip(settings, before, strict=True):
-            rows = _setting(net, setting, guesses, cost, backend, repetitions, warmup)
+            rows = _measure_setting(net, setting, guesses, cost, backend, repetitions, warmup)
             traffic = net.traffic()
             found.append(rows.assign(drops=traffic.drops, switch_lateness=traffic.mean_lateness, overhead=cost))
     return pd.concat(found, ignore_index=True)
@@ -141,7 +141,7 @@ def _refuse_links(number: int, setting: Setting, hosts: int) -> None:
                 raise InputError(str(error), file="shaped network", field=where) from None
 
 
-def _predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:
+def _setting_predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:
     rows = []
     for number, work in enumerate(setting.work):
         seconds = float(predict(work.schedule, setting.links[:1], bare(backend).with_software(overhead))[0])
@@ -151,13 +151,13 @@ def _predictions(index: int, setting: Setting, overhead: float, backend: Backend
     return pd.DataFrame(rows)
 
 
-def _setting(
+def _measure_setting(
     net: Star, setting: Setting, guesses: pd.DataFrame, overhead: float, backend: Backend, repetitions: int, warmup: int
 ) -> pd.DataFrame:
     net.change(setting.links[0])
     limit = _PATIENCE + 4 * (repetitions + warmup) * float(guesses["seconds"].sum()) + setting.links[-1].at
     origin = time.perf_counter() + _PATIENCE / 10
-    rows = _run(net, backend, setting.work, repetitions, warmup, limit, setting.links[1:], origin)
+    rows = _run_workloads(net, backend, setting.work, repetitions, warmup, limit, setting.links[1:], origin)
     rows["setting"] = guesses["setting"].iloc[0]
     rows["workload"] = np.repeat(np.arange(len(setting.work)), repetitions)
     since = np.maximum(rows["began"].to_numpy() - origin, 0.0)
@@ -177,7 +177,7 @@ def _setting(
     return rows
 
 
-def _run(
+def _run_workloads(
     net: Star,
     backend: Backend,
     work: Sequence[Workload],
@@ -210,12 +210,12 @@ def _run(
         try:
             worker = [sys.executable, "-m", "simnet.validate.shapednet.worker", str(folder / "job.json")]
             if backend == "mpich":
-                command = [*_mpiexec(net, folder), *worker]
+                command = [*_mpi_command(net, folder), *worker]
                 ranks.append(net.start(0, command, os.environ | {"OMP_NUM_THREADS": "1"} | _MPICH))
             else:
                 alone = os.environ | {"OMP_NUM_THREADS": "1"}
                 ranks += [net.start(rank, [*worker, str(rank)], alone) for rank in range(len(net.addresses))]
-            _attend(net, ranks, limit, changes, origin)
+            _attend_ranks(net, ranks, limit, changes, origin)
         finally:
             for process in ranks:
                 process.kill()
@@ -223,7 +223,7 @@ def _run(
         return read_tidy(folder / "out.csv").rows
 
 
-def _mpiexec(net: Star, folder: Path) -> list[str]:
+def _mpi_command(net: Star, folder: Path) -> list[str]:
     """Return the command that starts a program once on each host, with namespaces in place of ssh."""
     launcher = folder / "launch"
     stem = net.namespaces[0].rpartition("-")[0]
@@ -243,7 +243,7 @@ def _mpiexec(net: Star, folder: Path) -> list[str]:
     return [program, *started]
 
 
-def _attend(
+def _attend_ranks(
     net: Star, ranks: Sequence[subprocess.Popen[bytes]], limit: float, changes: Sequence[Change], origin: float
 ) -> None:
     """Change the links when it is time, until all ranks are done."""

@@ -156,7 +156,7 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
         where those of hosts differ. Empty where nothing can be.
     """
     found = (
-        _keyed(rows)
+        _keyed_rows(rows)
         .groupby(_KEYS, sort=False)
         .agg(
             seconds=("seconds", "median"),
@@ -165,13 +165,13 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
         )
         .reset_index()
     )
-    return found[_known(found)].reset_index(drop=True)
+    return found[_known_rows(found)].reset_index(drop=True)
 
 
 def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each measurement of a table that can be predicted, in the columns of `predictable` that `cases` takes."""
-    table = _keyed(rows)
-    return table[_known(table)]
+    table = _keyed_rows(rows)
+    return table[_known_rows(table)]
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -205,7 +205,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
     for one in cases(table):
         key = one._replace(seconds=0.0)
         if key not in known:
-            known[key] = _three(key, _stack(one, stacks))
+            known[key] = _three_predictions(key, _candidate_stack(one, stacks))
         found.append(known[key])
     ours, bare, plain = np.array(found).reshape(-1, 3).T
     table = table.assign(ours=ours, closed_form=plain, software=ours - bare)
@@ -217,7 +217,7 @@ def calibrated(
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
     """Return the transport stack of a library, with software as measured on an idle link."""
     known = library(tool)
-    idle = _corner(settings, far=False)
+    idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
     small = idle[idle["size"] == idle["size"].min()]
     large = idle[(idle["size"] == idle["size"][idle["size"] <= LARGE].max()) & (idle["size"] > small["size"].max())]
@@ -230,7 +230,7 @@ def calibrated(
         )
     used = sorted({*small.index, *large.index})
     if len(candidates) > 1:
-        far = _corner(settings, far=True)
+        far = _corner_settings(settings, far=True)
         far = far[far["size"] == far["size"].min()]
         used += [index for index in far.index if index not in used]
         off = [
@@ -243,7 +243,7 @@ def calibrated(
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
     """Return a stack with the software that explains what was measured on an idle link."""
-    measured = {(one.collective, one.algorithm): _software(one, bare, "message", 1e-4) for one in cases(small)}
+    measured = {(one.collective, one.algorithm): _fit_software(one, bare, "message", 1e-4) for one in cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
         key: bare.with_software(message=min(max(own, overhead / UNLIKE), overhead * UNLIKE))
@@ -252,18 +252,18 @@ def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Map
     for one in cases(large):
         key = (one.collective, one.algorithm)
         quick = found.get(key, bare.with_software(message=overhead))
-        found[key] = quick.with_software(byte=min(_software(one, quick, "byte", 1e-9), SLOWEST))
+        found[key] = quick.with_software(byte=min(_fit_software(one, quick, "byte", 1e-9), SLOWEST))
     copying = float(np.median([2 * each.before_byte for each in found.values()]))
     found["", ""] = bare.with_software(overhead, copying)
     return found
 
 
-def _stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
+def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
     known = stacks[one.tool, one.profile]
     return known.get((one.collective, one.algorithm), known["", ""])
 
 
-def _corner(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
+def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
     """Return the settings of the shortest or longest latency, there of the fastest link, there of the fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
@@ -271,7 +271,7 @@ def _corner(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
     return part
 
 
-def _software(one: Case, stack: Stack, name: str, probe: float) -> float:
+def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
     """Return the seconds of software, per message or per byte, that explain what was measured."""
 
     def at(value: float) -> float:
@@ -285,7 +285,7 @@ def _software(one: Case, stack: Stack, name: str, probe: float) -> float:
     return value
 
 
-def _three(one: Case, stack: Stack) -> tuple[float, float, float]:
+def _three_predictions(one: Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
     ours, silent = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
     latencies, bandwidths = zip(*one.links.of_hosts(one.ranks), strict=True)
@@ -299,7 +299,7 @@ def cases(table: pd.DataFrame) -> list[Case]:
     return [Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
 
 
-def _known(table: pd.DataFrame) -> list[bool]:
+def _known_rows(table: pd.DataFrame) -> list[bool]:
     """Return for each row whether what it sends is known."""
     found: dict[tuple[str, str, int, Sizes], bool] = {}
     keys = [
@@ -330,11 +330,11 @@ def _across_changes(
             coming = [changes[last[place]]._replace(at=start), *changes[last[place] + 1 :]]
             one = cases(part.iloc[[place]])[0]
             moved = [each._replace(at=each.at - start) for each in coming]
-            ours[part.index[place]] = one.takes(_stack(one, stacks), moved)
+            ours[part.index[place]] = one.takes(_candidate_stack(one, stacks), moved)
     return table.assign(ours=ours)
 
 
-def _keyed(rows: pd.DataFrame) -> pd.DataFrame:
+def _keyed_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with known links, and their setting columns."""
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     rows = rows[(ranks >= 2) & (ranks <= MAX_RANKS)]

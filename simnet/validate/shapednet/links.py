@@ -52,7 +52,7 @@ class Change(NamedTuple):
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
         """Return latency [s] and bandwidth [byte/s] of each host."""
         return list(
-            zip(*(_each(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True)), strict=True)
+            zip(*(_per_host(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True)), strict=True)
         )
 
     def columns(self, hosts: int) -> dict[str, float]:
@@ -109,19 +109,19 @@ def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
         for column in map(str, rows)
         if re.fullmatch(rf"{name}_\d{{1,4}}", column)
     }
-    common = _numbers(rows, name)[0] if name in rows else np.full(len(rows), np.nan)
+    common = _column_numbers(rows, name)[0] if name in rows else np.full(len(rows), np.nan)
     values = np.repeat(common[:, None], max([*own, *(ranks - 1)], default=0) + 1, axis=1)
     for host, column in own.items():
-        numbers, present = _numbers(rows, column)
+        numbers, present = _column_numbers(rows, column)
         none = present & (ranks <= host)
         if none.any():
             row = rows[none].iloc[0]
-            raise _refused(row, column, f"is of no rank, got {row[column]} with {row['ranks']} ranks")
+            raise _refuse_row(row, column, f"is of no rank, got {row[column]} with {row['ranks']} ranks")
         values[present, host] = numbers[present]
-    return [_alike(row[:count]) for row, count in zip(values.tolist(), ranks.tolist(), strict=True)]
+    return [_common_value(row[:count]) for row, count in zip(values.tolist(), ranks.tolist(), strict=True)]
 
 
-def _numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]]:
+def _column_numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the numbers of a column, NaN where there is none, and where one is given."""
     given = rows[column].replace("", None)
     numbers = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float)
@@ -131,27 +131,27 @@ def _numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]
     for value, place in zip(values.tolist(), where.tolist(), strict=True):
         row = rows[present].iloc[place]
         if said := bounds_error(value, quantity, row[column] if math.isnan(value) else None):
-            raise _refused(row, column, said)
+            raise _refuse_row(row, column, said)
     return numbers, present
 
 
-def _refused(row: pd.Series[Any], column: str, said: str) -> InputError:
-    return InputError(said, file=row.get("source") or None, line=_line(row), field=column)
+def _refuse_row(row: pd.Series[Any], column: str, said: str) -> InputError:
+    return InputError(said, file=row.get("source") or None, line=_row_line(row), field=column)
 
 
-def _alike(values: list[float]) -> OfHosts:
+def _common_value(values: list[float]) -> OfHosts:
     """Return one number for values that are alike, NaN where one is missing."""
     if any(math.isnan(each) for each in values):
         return math.nan
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
-def _line(row: pd.Series[Any]) -> int | None:
+def _row_line(row: pd.Series[Any]) -> int | None:
     line = row.get("line")
     return None if line is None or pd.isna(line) else int(line)
 
 
-def _each(given: OfHosts, hosts: int, name: str) -> tuple[float, ...]:
+def _per_host(given: OfHosts, hosts: int, name: str) -> tuple[float, ...]:
     if not isinstance(given, tuple):
         return (given,) * hosts
     if len(given) != hosts:

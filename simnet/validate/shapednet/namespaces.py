@@ -65,11 +65,11 @@ def unavailable() -> str | None:
     for tool in ("ip", "cc"):
         if shutil.which(tool) is None:
             return f"there is no {tool!r}"
-    return _permitted()
+    return _is_permitted()
 
 
 @cache
-def _permitted() -> str | None:
+def _is_permitted() -> str | None:
     name = f"{_PREFIX}-{os.getpid()}-0"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
     subprocess.run(["ip", "netns", "delete", name], capture_output=True)
@@ -138,30 +138,30 @@ def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
         raise InputError(f"must be at most {MAX_HOSTS}, got {hosts}", file="hosts")
     if (reason := unavailable()) is not None:
         raise InputError(reason, file="shaped network")
-    _sweep()
+    _sweep_namespaces()
     with ExitStack() as stack:
         stack.enter_context(exit_on_signal())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
-        program = _compiled(folder)
+        program = _compile_helper(folder)
         names = [f"{_PREFIX}-{os.getpid()}-{host + 1}" for host in range(hosts)]
         for name in names:
-            stack.callback(_delete, name)
-            _run("ip", "netns", "add", name)
+            stack.callback(_delete_namespace, name)
+            _run_shell("ip", "netns", "add", name)
         switch = subprocess.Popen(
             [str(program), *names], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
-        stack.callback(_end, switch)
+        stack.callback(_end_switch, switch)
         made = Star(names, switch)
         assert switch.stdout is not None
         if switch.stdout.readline().strip() != "ready":
             raise InputError("the switch could not make its devices; what it said is above", file="shaped network")
         for name, address in zip(names, made.addresses, strict=True):
             inside = ("ip", "-n", name)
-            _run(*inside, "address", "add", f"{address}/24", "dev", "lnk0")
-            _run(*inside, "link", "set", "lnk0", "mtu", "1500", "txqueuelen", "100000", "up")
-            _run(*inside, "link", "set", "lo", "up")
+            _run_shell(*inside, "address", "add", f"{address}/24", "dev", "lnk0")
+            _run_shell(*inside, "link", "set", "lnk0", "mtu", "1500", "txqueuelen", "100000", "up")
+            _run_shell(*inside, "link", "set", "lo", "up")
             script = "; ".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in _SETTINGS.items())
-            _run("ip", "netns", "exec", name, "sh", "-c", f"set -e; {script}")
+            _run_shell("ip", "netns", "exec", name, "sh", "-c", f"set -e; {script}")
         made.set(latency, bandwidth)
         yield made
 
@@ -179,21 +179,21 @@ def inside(namespace: str) -> Iterator[None]:
             library.setns(own.fileno(), _NEW_NETWORK)
 
 
-def _compiled(folder: Path) -> Path:
+def _compile_helper(folder: Path) -> Path:
     program = folder / "switch"
     with as_file(files("simnet.validate.shapednet") / "switch.c") as source:
-        _run("cc", "-O2", "-o", str(program), str(source))
+        _run_shell("cc", "-O2", "-o", str(program), str(source))
     return program
 
 
-def _run(*command: str) -> None:
+def _run_shell(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode:
         message = f"{' '.join(command[:4])} failed: {done.stderr.strip()[:300]}"
         raise InputError(message, file="shaped network")
 
 
-def _end(switch: subprocess.Popen[str]) -> None:
+def _end_switch(switch: subprocess.Popen[str]) -> None:
     for stream in (switch.stdin, switch.stdout):
         assert stream is not None
         stream.close()
@@ -204,13 +204,13 @@ def _end(switch: subprocess.Popen[str]) -> None:
         switch.wait()
 
 
-def _delete(name: str) -> None:
+def _delete_namespace(name: str) -> None:
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=60)
 
 
-def _sweep() -> None:
+def _sweep_namespaces() -> None:
     """Delete namespaces that a process which was killed has left."""
     for path in _NAMESPACES.glob(f"{_PREFIX}-*-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():
-            _delete(path.name)
+            _delete_namespace(path.name)

@@ -40,7 +40,7 @@ class SocketCommunicator(Communicator):
 
     def __init__(self, rank: int, addresses: Sequence[str], control: Path) -> None:
         self.rank, self.size = rank, len(addresses)
-        self._control = _joined(rank, self.size, control)
+        self._control = _join_sockets(rank, self.size, control)
         with socket.create_server((addresses[rank], _PORT), backlog=self.size) as server:
             self.barrier()
             self._peers: dict[int, socket.socket] = {}
@@ -51,7 +51,7 @@ class SocketCommunicator(Communicator):
             server.settimeout(_PATIENCE)
             for _ in range(rank + 1, self.size):
                 connection, _address = server.accept()
-                self._peers[_exactly(connection, 1)[0]] = connection
+                self._peers[_read_exactly(connection, 1)[0]] = connection
         for connection in self._peers.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)
@@ -70,7 +70,7 @@ class SocketCommunicator(Communicator):
         for peer, out, _into in list(by_file.values()):
             _advance(out, self._peers[peer].send)
         for file, (_peer, out, into) in list(by_file.items()):
-            if not _listen(poll, file, out, into):
+            if not _listen_for(poll, file, out, into):
                 del by_file[file]
         while by_file:
             ready = poll.poll(_PATIENCE * 1000)
@@ -82,7 +82,7 @@ class SocketCommunicator(Communicator):
                     _advance(out, self._peers[peer].send)
                 if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and into:
                     _advance(into, self._peers[peer].recv_into)
-                if not _listen(poll, file, out, into):
+                if not _listen_for(poll, file, out, into):
                     del by_file[file]
 
     def gather(self, values: Floats) -> Floats:
@@ -90,8 +90,8 @@ class SocketCommunicator(Communicator):
         own = np.ascontiguousarray(values, dtype=np.float64)
         if self.rank:
             self._control[0].sendall(own.tobytes())
-            return np.frombuffer(_exactly(self._control[0], self.size * own.nbytes)).reshape(self.size, -1).copy()
-        parts = [own.tobytes()] + [_exactly(one, own.nbytes) for one in self._control]
+            return np.frombuffer(_read_exactly(self._control[0], self.size * own.nbytes)).reshape(self.size, -1).copy()
+        parts = [own.tobytes()] + [_read_exactly(one, own.nbytes) for one in self._control]
         for one in self._control:
             one.sendall(b"".join(parts))
         return np.frombuffer(b"".join(parts)).reshape(self.size, -1).copy()
@@ -102,7 +102,7 @@ class SocketCommunicator(Communicator):
             one.close()
 
 
-def _joined(rank: int, size: int, control: Path) -> list[socket.socket]:
+def _join_sockets(rank: int, size: int, control: Path) -> list[socket.socket]:
     """Return the Unix sockets to all other ranks, by rank, at rank 0; at others the one to rank 0."""
     stop = time.monotonic() + _PATIENCE
     if rank == 0:
@@ -114,7 +114,7 @@ def _joined(rank: int, size: int, control: Path) -> list[socket.socket]:
             for _ in range(size - 1):
                 connection, _address = server.accept()
                 connection.settimeout(_PATIENCE)
-                found[_exactly(connection, 1)[0]] = connection
+                found[_read_exactly(connection, 1)[0]] = connection
         return [found[other] for other in range(1, size)]
     while True:
         own = socket.socket(socket.AF_UNIX)
@@ -131,7 +131,7 @@ def _joined(rank: int, size: int, control: Path) -> list[socket.socket]:
         return [own]
 
 
-def _listen(poll: select.poll, file: int, out: deque[memoryview], into: deque[memoryview]) -> bool:
+def _listen_for(poll: select.poll, file: int, out: deque[memoryview], into: deque[memoryview]) -> bool:
     """Ask for what a connection still waits for; False if for nothing."""
     events = (select.POLLOUT if out else 0) | (select.POLLIN if into else 0)
     if events:
@@ -142,7 +142,7 @@ def _listen(poll: select.poll, file: int, out: deque[memoryview], into: deque[me
     return False
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _read_exactly(connection: socket.socket, count: int) -> bytes:
     parts = b""
     while len(parts) < count:
         part = connection.recv(count - len(parts))

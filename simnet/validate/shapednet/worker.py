@@ -26,7 +26,7 @@ def main(job_file: str, rank: int = 0) -> None:
     """Run the workloads of a job, one after the other."""
     job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
     begin(job["owner"], job["limit"])
-    communicator = _connect(job, rank)
+    communicator = _connect_rank(job, rank)
     tables = []
     for one in job["work"]:
         work = Workload(read_messages(one["schedule"], n_ranks=communicator.size), one["facts"])
@@ -49,7 +49,7 @@ def main(job_file: str, rank: int = 0) -> None:
     communicator.close()
 
 
-def _connect(job: dict[str, Any], rank: int) -> Communicator:
+def _connect_rank(job: dict[str, Any], rank: int) -> Communicator:
     addresses = job["addresses"]
     if job["backend"] == "tcp":
         return SocketCommunicator(rank, addresses, Path(job["control"]))
