@@ -11,8 +11,8 @@ deviation of 40 %; in the others those of all links jump three times, by factors
 AG-Topk, AR-Topk by ring and by tree, and dense. `flexible` probes before every iteration, and its probes cost nothing;
 those of `adviser` are charged. Fixed is the best fixed exchange, which nobody knows before.
 
-Constants of `simnet.advise.estimator` were learnt on the jobs of seed 1, and rules tried on those of seeds 1 and 2:
-random jobs of seed 0, the default, played no part. ``--constant _RATE=0.05`` measures with another one.
+Constants of `simnet.training.advise.estimator` were learnt on the jobs of seed 1, and rules tried on those of seeds 1
+and 2: random jobs of seed 0, the default, played no part. ``--constant _RATE=0.05`` measures with another one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ import numpy as np
 import pandas as pd
 
 from simnet import topologies
-from simnet.advise import Advised, estimator
 from simnet.base.rng import stream
-from simnet.costs.devices import load_device
-from simnet.job import Compute, Job, run_policy
+from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp, closed_form
 from simnet.scenario import load
 from simnet.traces import synthetic
+from simnet.training.advise import Advised, estimator
+from simnet.training.job import Compute, Job, run_policy
 
 SHIPPED = ("quickstart", "fluctuating_wan", "flexcomm_c1", "flexcomm_c2", "link_faults", "moo_wan")
 CHANGES = ("drift", "jumps")

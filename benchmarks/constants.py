@@ -2,11 +2,11 @@
 
     python benchmarks/constants.py --measured FOLDER [--only WORD] [--without NAME...] [--out benchmarks/constants.csv]
 
-Constants of `simnet.calibration` were chosen with the public sets of measurements in view. Here each is halved and
-doubled, one at a time, and what is left out of every set predicted anew. The table has the errors by set; the page
-of `benchmarks/validation.py` says from it what the errors would be if, for each site, the value had been taken that is
-best on all others. The ways in which ranks are predicted and steps counted are the usual ones, not chosen set by set:
-that would take hours.
+Constants of `simnet.cost_models.calibration` were chosen with the public sets of measurements in view. Here each is
+halved and doubled, one at a time, and what is left out of every set predicted anew. The table has the errors by set;
+the page of `benchmarks/validation.py` says from it what the errors would be if, for each site, the value had been taken
+that is best on all others. The ways in which ranks are predicted and steps counted are the usual ones, not chosen set
+by set: that would take hours.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 from validating.running import Set, sets
 
-from simnet.calibration import crossval, predictor, rank_scaling
-from simnet.calibration.crossval import (
+from simnet.cost_models.calibration import crossval, predictor, rank_scaling
+from simnet.cost_models.calibration.crossval import (
     FOLD_COUNT,
     could_be_nccl,
     leave_sizes_out,
@@ -33,10 +33,10 @@ from simnet.calibration.crossval import (
     size_folds,
     without_ranks,
 )
-from simnet.calibration.curve_models import MIXED_MODELS
-from simnet.calibration.curves import Curve, curves_of, split_systems
-from simnet.calibration.predictor import Predictor, fit_predictor
-from simnet.calibration.summary import read_rows
+from simnet.cost_models.calibration.curve_models import MIXED_MODELS
+from simnet.cost_models.calibration.curves import Curve, curves_of, split_systems
+from simnet.cost_models.calibration.predictor import Predictor, fit_predictor
+from simnet.cost_models.calibration.summary import read_rows
 from simnet.validate.evaluation import kept_without
 
 CONSTANTS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {

@@ -1,7 +1,7 @@
 """What `simnet choose --all` expects of every exchange by flags, held against jobs that are simulated in full.
 
     python benchmarks/expectations.py --csv expectations.csv
-    python benchmarks/expectations.py --volumes simnet/calibration/measured/volumes.csv
+    python benchmarks/expectations.py --volumes simnet/cost_models/calibration/measured/volumes.csv
 
 Jobs are on equal idle links, their stack is `ideal`, and the error of links is left out (``--error 0``), so that only
 expectations are held against them. Their gradients have other seeds and numbers of entries than those of rehearsals. Of
@@ -29,10 +29,8 @@ import pandas as pd
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
-from simnet.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile, device_names, load_device
-from simnet.costs.models import load_model
-from simnet.job import Compute, Job, run_in_step
-from simnet.job.steady import last_half
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile, device_names, load_device
+from simnet.cost_models.costs.models import load_model
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import Fixed, Ramp
 from simnet.schedule import Schedule
@@ -45,6 +43,8 @@ from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchange
 from simnet.traces import GradientSource, synthetic
 from simnet.traces.live.source import LiveSource, train
 from simnet.traces.source import Values
+from simnet.training.job import Compute, Job, run_in_step
+from simnet.training.job.steady import last_half
 
 MODELS = ("resnet50", "bert-base", "resnet18", "vgg16")
 """Whose layers volumes are learnt with."""

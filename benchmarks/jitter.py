@@ -7,7 +7,7 @@ the rest calibrates a network and its jitter. The first table has, for what was 
 repetitions over the median of their setting, measured and simulated: as many repetitions of each setting, around their
 own median. Systems of which calibration fits no jitter, as calls scatter in proportion to their time, are not
 simulated. The second table holds forms of scatter against distances of repetitions from that median that were left out,
-by `simnet.calibration.jitter.uniformity_distance`. Both tables stand in docs/calibration.md.
+by `simnet.cost_models.calibration.jitter.uniformity_distance`. Both tables stand in docs/calibration.md.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import pandas as pd
 
 from simnet import topologies
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, split_systems
-from simnet.calibration.crossval import FOLD_COUNT
-from simnet.calibration.jitter import (
+from simnet.cost_models.calibration import CalibratedSoftware, Curve, Setting, calibrate, split_systems
+from simnet.cost_models.calibration.crossval import FOLD_COUNT
+from simnet.cost_models.calibration.jitter import (
     FittedJitter,
     RepeatedCall,
     as_call_factors,
@@ -35,9 +35,9 @@ from simnet.calibration.jitter import (
     repeated_calls,
     uniformity_distance,
 )
-from simnet.calibration.measured import load_dataset
-from simnet.calibration.software import eager_measured, stack_measured, stack_of
-from simnet.calibration.topology_links import Placement, fit_topology_links
+from simnet.cost_models.calibration.measured import load_dataset
+from simnet.cost_models.calibration.software import eager_measured, stack_measured, stack_of
+from simnet.cost_models.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network, Stack
 from simnet.network.jitter import lognormal
 

@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 from validating.platforms import cases_of, predicted
 
-from simnet.calibration import curves_of
-from simnet.calibration.curves import split_systems
-from simnet.calibration.library_autotuning import autotuned_algorithm
-from simnet.calibration.summary import read_rows
+from simnet.cost_models.calibration import curves_of
+from simnet.cost_models.calibration.curves import split_systems
+from simnet.cost_models.calibration.library_autotuning import autotuned_algorithm
+from simnet.cost_models.calibration.summary import read_rows
 
 OWN, SUFFIX = "default_ompi", "_ompi"
 CLOSE = 0.1

@@ -1,4 +1,4 @@
-"""Predict and measure training jobs of PyTorch's DDP with `simnet.hooks`, on a shaped network.
+"""Predict and measure training jobs of PyTorch's DDP with `simnet.cluster.hooks`, on a shaped network.
 
     python benchmarks/measured_jobs.py FOLDER                      # all steps, one after the other
     python benchmarks/measured_jobs.py FOLDER work                 # computing and kernels of this machine
@@ -24,7 +24,7 @@ import pandas as pd
 from measuring_jobs import errors, gradients, running, scenarios
 from measuring_jobs.settings import MODELS, SETTINGS, Setting, table_of_settings
 
-from simnet.calibration.device import profile_yaml
+from simnet.cost_models.calibration.device import profile_yaml
 from simnet.scenario import load
 from simnet.studies.iteration import predict_job
 from simnet.validate.jobs.tables import PARTS, over_ranks, read_logs

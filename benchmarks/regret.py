@@ -32,10 +32,10 @@ import pandas as pd
 
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
-from simnet.job import run_in_step
 from simnet.policies import Fixed
 from simnet.scenario import load, shipped
 from simnet.studies.choosing.whole_job import EFFORT, EFFORT_OF_ALL, candidates_of, decide_job
+from simnet.training.job import run_in_step
 
 KINDS = ("star", "ring", "tree", "fat_tree", "wan")
 _SCHEMES = ("oktopk", "spardl", "gtopk", "topkdsa", "gaussiank", "exdyna", "dgc", "qsgd", "powersgd", "signsgd")

@@ -4,8 +4,8 @@
     python benchmarks/shaped.py changing --backend gloo --out rows.csv --predicted before.csv
 
 Takes root, as `simnet.validate.shapednet` does, and a machine that does nothing else meanwhile. Predictions are written
-before anything is measured. The rows are those that `simnet.calibration.measured` ships as ``shaped_unequal`` and
-``shaped_changing``; ``setting`` names the links.
+before anything is measured. The rows are those that `simnet.cost_models.calibration.measured` ships as
+``shaped_unequal`` and ``shaped_changing``; ``setting`` names the links.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import get_args
 
 import pandas as pd
 
-from simnet.calibration.readers import write_tidy
+from simnet.cost_models.calibration.readers import write_tidy
 from simnet.validate.shapednet import Change, Setting, experiment
 from simnet.validate.shapednet.exchanges import Sizes, of_exchange
 from simnet.validate.shapednet.experiment import Backend, errors

@@ -3,7 +3,7 @@
     python benchmarks/shaped_collectives.py --ranks 4 --latency 1 --out rows.csv
 
 Takes root and PyTorch, and a machine that does nothing else meanwhile. One latency and rate for all links; every
-repetition is kept. The rows are those that `simnet.calibration.measured` ships as ``shaped_gloo_again``.
+repetition is kept. The rows are those that `simnet.cost_models.calibration.measured` ships as ``shaped_gloo_again``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from simnet.calibration.readers import write_tidy
+from simnet.cost_models.calibration.readers import write_tidy
 from simnet.validate.shapednet.namespaces import star
 from simnet.validate.shapednet.rank import begin
 

@@ -19,7 +19,7 @@ import pandas as pd
 from simnet import topologies
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
-from simnet.calibration import (
+from simnet.cost_models.calibration import (
     CalibratedCostModel,
     CalibratedSoftware,
     Curve,
@@ -28,11 +28,11 @@ from simnet.calibration import (
     curves_of,
     split_systems,
 )
-from simnet.calibration.crossval import FOLD_COUNT, size_folds, without_ranks
-from simnet.calibration.jitter import MOST_RANKS, algorithm_of, messages_of
-from simnet.calibration.software import eager_measured, stack_measured
-from simnet.calibration.summary import read_rows
-from simnet.calibration.topology_links import Placement, fit_topology_links
+from simnet.cost_models.calibration.crossval import FOLD_COUNT, size_folds, without_ranks
+from simnet.cost_models.calibration.jitter import MOST_RANKS, algorithm_of, messages_of
+from simnet.cost_models.calibration.software import eager_measured, stack_measured
+from simnet.cost_models.calibration.summary import read_rows
+from simnet.cost_models.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network
 from simnet.validate.evaluation import kept_without
 

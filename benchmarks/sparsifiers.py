@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.costs import models
+from simnet.cost_models.costs import models
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.selection import above, count_above, kth_magnitude, squared_norm, top_k
 

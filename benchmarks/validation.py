@@ -2,7 +2,7 @@
 
     python benchmarks/validation.py [--measured FOLDER] [--json FILE] [--markdown FILE] [--figures FOLDER]
     python benchmarks/validation.py --from FILE --markdown docs/validation.md --figures docs/images
-    python benchmarks/validation.py --from FILE --residuals simnet/calibration/measured/residuals.csv
+    python benchmarks/validation.py --from FILE --residuals simnet/cost_models/calibration/measured/residuals.csv
 
 Evaluates all shipped measurements and, with ``--measured``, every folder in FOLDER that has a ``data.csv``: what is
 left out of a set is predicted from the rest of it, platforms from their specification, shaped networks from their

@@ -11,15 +11,15 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from simnet.base.errors import SimnetError
-    from simnet.library.choosing import choose
-    from simnet.library.comparing import compare
-    from simnet.library.predicting import predict, predict_job
-    from simnet.library.running import run
-    from simnet.library.sweeping import sweep
-    from simnet.library.timing import time
     from simnet.network import Network
     from simnet.scenario import load
     from simnet.schedule import Round, Schedule
+    from simnet.verbs.library.choosing import choose
+    from simnet.verbs.library.comparing import compare
+    from simnet.verbs.library.predicting import predict, predict_job
+    from simnet.verbs.library.running import run
+    from simnet.verbs.library.sweeping import sweep
+    from simnet.verbs.library.timing import time
 
 __version__ = "0.2.0"
 __all__ = [
@@ -42,14 +42,14 @@ _HOMES = {
     "Round": "schedule",
     "Schedule": "schedule",
     "SimnetError": "base.errors",
-    "choose": "library.choosing",
-    "compare": "library.comparing",
+    "choose": "verbs.library.choosing",
+    "compare": "verbs.library.comparing",
     "load": "scenario",
-    "predict": "library.predicting",
-    "predict_job": "library.predicting",
-    "run": "library.running",
-    "sweep": "library.sweeping",
-    "time": "library.timing",
+    "predict": "verbs.library.predicting",
+    "predict_job": "verbs.library.predicting",
+    "run": "verbs.library.running",
+    "sweep": "verbs.library.sweeping",
+    "time": "verbs.library.timing",
 }
 
 

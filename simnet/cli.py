@@ -1,4 +1,4 @@
-"""The command line: the verbs of `simnet.commands`, and those that other packages register.
+"""The command line: the verbs of `simnet.verbs.commands`, and those that other packages register.
 
 Everything heavy is imported by the command that needs it, so that ``simnet --help`` answers at once.
 """
@@ -14,24 +14,24 @@ import simnet
 from simnet.base import plugins
 from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
-from simnet.commands.calibrate import calibrate, calibrate_compute, calibrate_device
-from simnet.commands.choose import choose
-from simnet.commands.compare import compare
-from simnet.commands.export import export
-from simnet.commands.list import list_
-from simnet.commands.measure import measure
-from simnet.commands.new import new_policy, new_scenario, new_scheme, new_strategy, new_topology
-from simnet.commands.predict import predict, predict_job
-from simnet.commands.report import report
-from simnet.commands.run import run
-from simnet.commands.schema import schema
-from simnet.commands.step import step
-from simnet.commands.sweep import sweep
-from simnet.commands.terminal import Commands
-from simnet.commands.time import time_
-from simnet.commands.trace import convert, fit, info, synth
-from simnet.commands.utilisation import utilisation
-from simnet.commands.warm import warm
+from simnet.verbs.commands.calibrate import calibrate, calibrate_compute, calibrate_device
+from simnet.verbs.commands.choose import choose
+from simnet.verbs.commands.compare import compare
+from simnet.verbs.commands.export import export
+from simnet.verbs.commands.list import list_
+from simnet.verbs.commands.measure import measure
+from simnet.verbs.commands.new import new_policy, new_scenario, new_scheme, new_strategy, new_topology
+from simnet.verbs.commands.predict import predict, predict_job
+from simnet.verbs.commands.report import report
+from simnet.verbs.commands.run import run
+from simnet.verbs.commands.schema import schema
+from simnet.verbs.commands.step import step
+from simnet.verbs.commands.sweep import sweep
+from simnet.verbs.commands.terminal import Commands
+from simnet.verbs.commands.time import time_
+from simnet.verbs.commands.trace import convert, fit, info, synth
+from simnet.verbs.commands.utilisation import utilisation
+from simnet.verbs.commands.warm import warm
 
 
 class Verbs(Commands):

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from simnet.calibration import Setting
-from simnet.calibration.cards import RAIL_CARDS
-from simnet.calibration.curve_models import CurveModel, Mixture, MixtureComponent
-from simnet.calibration.predictor import FittedCurve, Predictor
-from simnet.calibration.step_model import StepModel
+from simnet.cost_models.calibration import Setting
+from simnet.cost_models.calibration.cards import RAIL_CARDS
+from simnet.cost_models.calibration.curve_models import CurveModel, Mixture, MixtureComponent
+from simnet.cost_models.calibration.predictor import FittedCurve, Predictor
+from simnet.cost_models.calibration.step_model import StepModel
 
 SIZES = 2.0 ** np.arange(10, 31, 4)
 VALUES = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simnet import sparsifier_models
 from simnet.base.errors import SimnetError
-from simnet.hooks import Hook, Trainer
+from simnet.cluster.hooks import Hook, Trainer
 from simnet.studies.choosing.policy import make
 from simnet.studies.choosing.policy_file import Entry
 from simnet.studies.choosing.problem import problem_from_flags

@@ -5,10 +5,10 @@ import pytest
 
 from simnet import topologies
 from simnet.base.rng import stream
-from simnet.costs.devices import load_device
-from simnet.job import Compute, Job
+from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import Candidate, Ramp
+from simnet.training.job import Compute, Job
 
 LATENCY, BANDWIDTH = 1e-3, 1e6
 AG = Candidate("AG", "topk")

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 
 import killing
-from simnet.measure.communicators import Communicator
+from simnet.cluster.measure.communicators import Communicator
 
 
 class Threads(Communicator):

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, Source, check_split, job_on
 from simnet import topologies
-from simnet.advise import Advised, Adviser, Estimator, ExchangeCost, WeightedTimes, probe_bytes
-from simnet.advise.adviser import FACTOR_SPREAD
 from simnet.base.errors import InputError
-from simnet.job import run_policy
-from simnet.job.streams import exposed_after_backward, total_communication
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Fixed, OneStepOracle, Ramp, TimingOutcome
 from simnet.scenario import load
+from simnet.training.advise import Advised, Adviser, Estimator, ExchangeCost, WeightedTimes, probe_bytes
+from simnet.training.advise.adviser import FACTOR_SPREAD
+from simnet.training.job import run_policy
+from simnet.training.job.streams import exposed_after_backward, total_communication
 
 ALPHA, BETA = 2e-3, 8e-9
 LONG = WeightedTimes(np.array([8.0, 8e6, 0.0]), np.array([0.0, 0.0, 1.0]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.calibration.device import (
+from simnet.cost_models.calibration.device import (
     fit_launch_cost,
     fit_method,
     held_out_factors,
@@ -18,10 +18,10 @@ from simnet.calibration.device import (
     profile_of,
     profile_yaml,
 )
-from simnet.calibration.device_kernels import LibraryKernels, event_timer, kernels_of, torch_kernels
-from simnet.costs.device_file import read_profile
-from simnet.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
-from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
+from simnet.cost_models.calibration.device_kernels import LibraryKernels, event_timer, kernels_of, torch_kernels
+from simnet.cost_models.costs.device_file import read_profile
+from simnet.cost_models.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
+from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
 from simnet.sparsifier_models.codes import read_back
 
 # A processor has no kernel for segments of its own, and codes are made there alone.

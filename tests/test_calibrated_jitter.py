@@ -10,8 +10,16 @@ import pytest
 from commands import did, refused
 from simnet import collectives, topologies
 from simnet.base.rng import stream
-from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, jitter, load_cost_model, measured
-from simnet.calibration.jitter import (
+from simnet.cost_models.calibration import (
+    CalibratedSoftware,
+    Curve,
+    Setting,
+    calibrate,
+    jitter,
+    load_cost_model,
+    measured,
+)
+from simnet.cost_models.calibration.jitter import (
     LEAST_REPETITIONS,
     FittedJitter,
     RepeatedCall,
@@ -319,7 +327,7 @@ def test_a_file_whose_software_and_jitter_are_taken_is_read_once(folder, monkeyp
         read.append(path)
         return load_cost_model(path)
 
-    monkeypatch.setattr("simnet.calibration.load_cost_model", reading)
+    monkeypatch.setattr("simnet.cost_models.calibration.load_cost_model", reading)
     load(folder / "job.yaml", ["network.jitter=calibrated"]).build()
     assert read == [folder / "calls.yaml"]
 

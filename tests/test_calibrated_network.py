@@ -13,11 +13,11 @@ import pytest
 from commands import did, refused
 from simnet import collectives, topologies
 from simnet.base.errors import InputError
-from simnet.calibration import Curve, Setting, load_cost_model
-from simnet.calibration.readers import write_tidy
-from simnet.calibration.readers.tables import measurement_table
-from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
-from simnet.calibration.topology_links import Placement, fill_nodes_of, fit_topology_links, place_ranks
+from simnet.cost_models.calibration import Curve, Setting, load_cost_model
+from simnet.cost_models.calibration.readers import write_tidy
+from simnet.cost_models.calibration.readers.tables import measurement_table
+from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, fit_step_model
+from simnet.cost_models.calibration.topology_links import Placement, fill_nodes_of, fit_topology_links, place_ranks
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
 from simnet.network import Network
 

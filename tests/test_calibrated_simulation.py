@@ -12,11 +12,19 @@ from simulated import errors, simulated
 from commands import did, refused
 from scenario_texts import DENSE_AND_AG
 from simnet import collectives, topologies
-from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, cost_model_yaml, load_cost_model, measured
-from simnet.calibration.software import eager_measured, stack_measured
-from simnet.calibration.summary import calibrate_logs
-from simnet.calibration.topology_links import Placement
 from simnet.collectives import registry
+from simnet.cost_models.calibration import (
+    CalibratedSoftware,
+    Curve,
+    Setting,
+    calibrate,
+    cost_model_yaml,
+    load_cost_model,
+    measured,
+)
+from simnet.cost_models.calibration.software import eager_measured, stack_measured
+from simnet.cost_models.calibration.summary import calibrate_logs
+from simnet.cost_models.calibration.topology_links import Placement
 from simnet.network import STACKS, Network, weather
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule

@@ -16,7 +16,7 @@ from commands import did, refused
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration import (
+from simnet.cost_models.calibration import (
     Curve,
     Setting,
     calibrate,
@@ -25,7 +25,7 @@ from simnet.calibration import (
     cost_model_yaml,
     load_cost_model,
 )
-from simnet.calibration.crossval import (
+from simnet.cost_models.calibration.crossval import (
     MIXTURE_NAME,
     could_be_nccl,
     leave_sizes_out,
@@ -33,7 +33,7 @@ from simnet.calibration.crossval import (
     mixture_weights,
     size_folds,
 )
-from simnet.calibration.curve_models import (
+from simnet.cost_models.calibration.curve_models import (
     CURVE_FITS,
     MIXED_MODELS,
     CurveModel,
@@ -45,14 +45,14 @@ from simnet.calibration.curve_models import (
     fit_piecewise,
     fit_three_segments,
 )
-from simnet.calibration.curves import chosen_rows, curves_of, differing_columns
-from simnet.calibration.measured import load_dataset
-from simnet.calibration.predictor import fit_predictor
-from simnet.calibration.rank_scaling import scale_over_ranks
-from simnet.calibration.readers import write_tidy
-from simnet.calibration.readers.tables import measurement_table
-from simnet.calibration.step_counts import count_like_nccl, count_schedule, count_steps
-from simnet.calibration.step_model import (
+from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns
+from simnet.cost_models.calibration.measured import load_dataset
+from simnet.cost_models.calibration.predictor import fit_predictor
+from simnet.cost_models.calibration.rank_scaling import scale_over_ranks
+from simnet.cost_models.calibration.readers import write_tidy
+from simnet.cost_models.calibration.readers.tables import measurement_table
+from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps
+from simnet.cost_models.calibration.step_model import (
     PARAMETERS,
     PROTOCOLS,
     StepModel,
@@ -64,7 +64,16 @@ from simnet.calibration.step_model import (
     has_switch_reduction,
     undetermined_parameters,
 )
-from simnet.evidence.intervals import BINS, TYPICAL, UNKNOWN, HeldOut, bin_of, half_widths, intervals, widest
+from simnet.cost_models.evidence.intervals import (
+    BINS,
+    TYPICAL,
+    UNKNOWN,
+    HeldOut,
+    bin_of,
+    half_widths,
+    intervals,
+    widest,
+)
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))

@@ -14,10 +14,10 @@ from validating import chances as judging
 from validating import residuals
 
 import needs
-from simnet.calibration import measured
-from simnet.evidence import conditions
-from simnet.evidence.chances import SURE, Part, chances
-from simnet.evidence.intervals import (
+from simnet.cost_models.calibration import measured
+from simnet.cost_models.evidence import conditions
+from simnet.cost_models.evidence.chances import SURE, Part, chances
+from simnet.cost_models.evidence.intervals import (
     CROSS_VALIDATED,
     DRAWS,
     GIVEN,

@@ -14,16 +14,16 @@ import needs
 from commands import contents, did, invoke, refused
 from jobs import AG, RING, Source, job_on
 from simnet import sparsifier_models, topologies
-from simnet.advise import Advised
 from simnet.base.errors import InputError
 from simnet.base.writing import lock_folder, remove_leftovers
-from simnet.job import Checkpoint, ColocatedJob, Compute, LocalSteps, Overlap, checkpoint, row_file, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.strategies import SGD
 from simnet.traces.live import train
+from simnet.training.advise import Advised
+from simnet.training.job import Checkpoint, ColocatedJob, Compute, LocalSteps, Overlap, checkpoint, row_file, run_policy
 
 TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
 FEEDBACK = (AG, RING, TREE)

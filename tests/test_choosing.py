@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import commands
 from looping import each
 from simnet import sparsifier_models, topologies
-from simnet.costs import models
-from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
+from simnet.cost_models.costs import models
+from simnet.cost_models.costs.devices import DeviceProfile, KernelMethod, load_device
 from simnet.network import Network
 from simnet.scenario import load
 from simnet.studies.choosing.choices import choices

@@ -11,7 +11,7 @@ import pytest
 
 import commands
 from simnet.base.units import seconds
-from simnet.evidence import conditions
+from simnet.cost_models.evidence import conditions
 from simnet.report.drawing import Plot
 from simnet.report.html import map_report
 from simnet.studies.choosing import cost_models, map_page, output

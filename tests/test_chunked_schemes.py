@@ -12,10 +12,8 @@ from gradients import KINDS, f32, gradients_of
 from jobs import star
 from looping import each
 from simnet import sparsifier_models
-from simnet.costs.devices import load_device
-from simnet.costs.models import load_model as model_named
-from simnet.job import Compute, Job
-from simnet.job.job import create_sparsifier, gradient_buckets
+from simnet.cost_models.costs.devices import load_device
+from simnet.cost_models.costs.models import load_model as model_named
 from simnet.policies import Candidate, Ramp
 from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
 from simnet.sparsifier_models.codes import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
@@ -24,6 +22,8 @@ from simnet.sparsifier_models.lookup_quantisers import linear, statistical, unce
 from simnet.sparsifier_models.topk import Topk
 from simnet.traces import synthetic
 from simnet.traces.source import tensor_options
+from simnet.training.job import Compute, Job
+from simnet.training.job.job import create_sparsifier, gradient_buckets
 from variants import CCLOCO, TEMPLAR
 
 CODES = {"ccloco": CCLOCO, "templar": TEMPLAR}

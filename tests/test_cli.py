@@ -23,14 +23,14 @@ import simnet
 from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
-from simnet.commands.list import Kind
-from simnet.costs.computing import pass_time
-from simnet.costs.devices import load_device
-from simnet.costs.models import load_model
-from simnet.job import PolicyResult
+from simnet.cost_models.costs.computing import pass_time
+from simnet.cost_models.costs.devices import load_device
+from simnet.cost_models.costs.models import load_model
 from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
 from simnet.studies import listing
+from simnet.training.job import PolicyResult
+from simnet.verbs.commands.list import Kind
 
 SMALL = """\
 name: small

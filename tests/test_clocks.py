@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looping import each
-from simnet import collectives, costs, topologies
+from simnet import collectives, topologies
 from simnet.collectives import registry
+from simnet.cost_models import costs
 from simnet.network import Network
 
 EXACT = 1e-9

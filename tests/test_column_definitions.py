@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import did
-from simnet.hooks import COLUMNS as LOGGED
+from simnet.cluster.hooks import COLUMNS as LOGGED
 from simnet.report.columns import COLUMNS
 
 JOB = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.job.columns import ColumnRows
+from simnet.training.job.columns import ColumnRows
 
 ROWS = st.lists(
     st.fixed_dictionaries(

@@ -15,11 +15,11 @@ from commands import contents, did
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, job_on, star
 from simnet import cli, collectives
 from simnet.base.errors import InputError, StalledError
-from simnet.job import MAIN, ColocatedJob, Compute, Overlap, run_policy
 from simnet.network.weather import Weather, ornstein_uhlenbeck
 from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
+from simnet.training.job import MAIN, ColocatedJob, Compute, Overlap, run_policy
 
 # `Network.run`
 

@@ -13,7 +13,6 @@ from learnt import check_learnt
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
-from simnet.job import run_policy
 from simnet.policies import Candidate
 from simnet.report import learning, paired
 from simnet.report.comparison import COLUMNS
@@ -22,6 +21,7 @@ from simnet.scenario import load
 from simnet.scenario.resolve import own_options
 from simnet.studies import comparison
 from simnet.studies.variants import variants
+from simnet.training.job import run_policy
 from variants import OPTIONS
 
 FEW = ("--set", "job.iterations=6")

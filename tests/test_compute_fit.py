@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from simnet.base.arrays import PERCENTS
 from simnet.base.errors import InputError
-from simnet.calibration.compute_fit import ComputeFit, fit_compute, read_compute_logs
+from simnet.cost_models.calibration.compute_fit import ComputeFit, fit_compute, read_compute_logs
 
 
 def test_twenty_iterations_are_the_fewest():

@@ -8,9 +8,9 @@ import pytest
 
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.calibration.compute_fit import PERCENTS, fit_compute, read_compute_logs
-from simnet.job import Compute
+from simnet.cost_models.calibration.compute_fit import PERCENTS, fit_compute, read_compute_logs
 from simnet.scenario import load
+from simnet.training.job import Compute
 
 
 def drawn(compute, iterations=4000, workers=4):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simnet.collectives import allreduce_ring
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.conformance import check

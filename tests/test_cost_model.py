@@ -7,12 +7,12 @@ import pytest
 
 from hand_made import MPI, NCCL, SIZES, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedCostModel, Curve, Setting
-from simnet.calibration.cost_model import Prediction, calibrate, specified_cost_model
-from simnet.calibration.crossval import ModelChoice, mean_log_error
-from simnet.calibration.platform import load_platform
-from simnet.calibration.predictor import BoundedTimes
-from simnet.evidence.intervals import HeldOut, conformal, intervals
+from simnet.cost_models.calibration import CalibratedCostModel, Curve, Setting
+from simnet.cost_models.calibration.cost_model import Prediction, calibrate, specified_cost_model
+from simnet.cost_models.calibration.crossval import ModelChoice, mean_log_error
+from simnet.cost_models.calibration.platform import load_platform
+from simnet.cost_models.calibration.predictor import BoundedTimes
+from simnet.cost_models.evidence.intervals import HeldOut, conformal, intervals
 
 
 class TestIntervals:
@@ -339,7 +339,7 @@ class TestCalibrate:
             calibrate([])
 
     def test_a_choice_that_is_made_is_kept_with_what_it_held_out(self, monkeypatch):
-        monkeypatch.setattr("simnet.calibration.cost_model.choose_models", None)
+        monkeypatch.setattr("simnet.cost_models.calibration.cost_model.choose_models", None)
         held = [HeldOut(reduce(p), SIZES[:many], np.ones(many), np.full(many, 1.1)) for p, many in ((4, 6), (8, 5))]
         groups = {"sizes": held, "ranks": held[:1], "beyond": [], "collectives": []}
         made = ModelChoice("line", "scaled", "blended", "steps", False, {}, {"line": held, "none": []}, groups)

@@ -9,14 +9,20 @@ import pytest
 
 from hand_made import MPI, NCCL, fitted, flat, predictor, reduce
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedCostModel, cost_model_file, load_cost_model
-from simnet.calibration.cards import CARD_PER_RANK, CardCount
-from simnet.calibration.cost_model_file import CostModelFile, _file_of, cost_model_of, cost_model_yaml, has_curves
-from simnet.calibration.curve_models import CurveModel
-from simnet.calibration.jitter import FittedJitter
-from simnet.calibration.platform import load_platform
-from simnet.calibration.step_model import PARAMETERS, StepModel
-from simnet.evidence.intervals import BINS
+from simnet.cost_models.calibration import CalibratedCostModel, cost_model_file, load_cost_model
+from simnet.cost_models.calibration.cards import CARD_PER_RANK, CardCount
+from simnet.cost_models.calibration.cost_model_file import (
+    CostModelFile,
+    _file_of,
+    cost_model_of,
+    cost_model_yaml,
+    has_curves,
+)
+from simnet.cost_models.calibration.curve_models import CurveModel
+from simnet.cost_models.calibration.jitter import FittedJitter
+from simnet.cost_models.calibration.platform import load_platform
+from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
+from simnet.cost_models.evidence.intervals import BINS
 
 BASES = ("sizes", "ranks", "beyond", "collectives")
 

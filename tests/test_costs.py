@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looping import each
-from simnet import costs
 from simnet.collectives import reduce_binomial, registry
+from simnet.cost_models import costs
 
 # Collectives whose ranks all are in the same round, and send one message in it at most.
 IN_STEP = [

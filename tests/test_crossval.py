@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.progress import report_progress
-from simnet.calibration.crossval import (
+from simnet.cost_models.calibration.crossval import (
     choose_models,
     leave_collectives_out,
     leave_ranks_out,
     leave_sizes_out,
     without_ranks,
 )
-from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.step_model import StepModel
-from simnet.evidence.intervals import BINS, FEWEST, UNKNOWN, HeldOut, conformal, half_widths
+from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.step_model import StepModel
+from simnet.cost_models.evidence.intervals import BINS, FEWEST, UNKNOWN, HeldOut, conformal, half_widths
 
 SIZES = 16.0 ** np.arange(3, 7)
 TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simnet.calibration.curve_models import (
+from simnet.cost_models.calibration.curve_models import (
     CURVE_FITS,
     MIXED_MODELS,
     CurveModel,

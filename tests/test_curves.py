@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.calibration import Curve, Setting
-from simnet.calibration.curves import chosen_rows, curves_of, differing_columns, split_systems
-from simnet.calibration.readers.tables import measurement_table
+from simnet.cost_models.calibration import Curve, Setting
+from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns, split_systems
+from simnet.cost_models.calibration.readers.tables import measurement_table
 
 
 def rows(*given, **shared):

@@ -18,7 +18,7 @@ import copy, os, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
-from simnet.hooks import Hook, shifted
+from simnet.cluster.hooks import Hook, shifted
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()

@@ -6,8 +6,8 @@ import pytest
 
 from commands import did, refused
 from jobs import AG, DENSE, Source, job_on, star
-from simnet.job import Compute, Overlap, create_sparsifier, gradient_buckets
-from simnet.job.memory import exchange_memory
+from simnet.training.job import Compute, Overlap, create_sparsifier, gradient_buckets
+from simnet.training.job.memory import exchange_memory
 
 FIELDS = (
     *("--set", "job.overlap={bucket: 2 MB, backward: 60 %, dense_algorithm: recursive_doubling}"),

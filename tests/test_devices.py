@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.costs.devices import (
+from simnet.cost_models.costs.devices import (
     DEFAULT_DEVICE,
     KERNEL_METHODS,
     CollectiveSlowdown,

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HELD = (
-    *("simnet/library", "simnet/collectives", "simnet/topologies"),
+    *("simnet/verbs/library", "simnet/collectives", "simnet/topologies"),
     *(f"simnet/network/{one}.py" for one in ("network", "sharing", "stack", "transport")),
     *(f"simnet/sparsifier_models/{one}.py" for one in ("__init__", "base", "options")),
 )
@@ -18,7 +18,7 @@ FROM = 3
 """With as many parameters besides symbols, a function or a class says what each is, in a section or in its prose."""
 
 SYMBOLS = {"M", "N", "P", "alpha", "beta", "c", "d", "k", "n", "t"}
-"""Symbols that mean the same everywhere; see `simnet.costs`."""
+"""Symbols that mean the same everywhere; see `simnet.cost_models.costs`."""
 
 SHAPES = {"path", "paths"}
 """Methods that every regular topology has; `simnet.topologies.shapes` documents them."""

@@ -16,7 +16,7 @@ import pytest
 import simnet
 from commands import did
 from simnet.base import units
-from simnet.calibration import Curve, Setting, calibrate, cost_model_yaml
+from simnet.cost_models.calibration import Curve, Setting, calibrate, cost_model_yaml
 from simnet.scenario import load
 
 

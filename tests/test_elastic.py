@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from commands import did, refused
 from jobs import BANDWIDTH, DENSE, LATENCY, SPLIT, Source, check_spans, job_on, star
 from simnet.base.errors import InputError, SimnetError
-from simnet.costs import ring_allreduce
-from simnet.job import Checkpoint, Compute, run_policy
-from simnet.job.elastic import Absence, Churn, WorkerPresence, deadline_at
-from simnet.job.job import LocalSteps
-from simnet.job.local_steps import start_strategy
+from simnet.cost_models.costs import ring_allreduce
 from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
 from simnet.sparsifier_models import create as sparsifier
 from simnet.strategies import SGD, Averaging, Replicas, create
+from simnet.training.job import Checkpoint, Compute, run_policy
+from simnet.training.job.elastic import Absence, Churn, WorkerPresence, deadline_at
+from simnet.training.job.job import LocalSteps
+from simnet.training.job.local_steps import start_strategy
 
 WORKERS, ENTRIES = 5, 40
 TOPK = Candidate("topk", "topk")

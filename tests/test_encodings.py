@@ -13,16 +13,16 @@ import commands
 import simnet
 from gradients import KINDS, gradients_of
 from scenario_texts import SMALL
-from simnet.calibration.device import profile_yaml
-from simnet.costs.devices import KernelMethod, load_device
-from simnet.costs.encodings import (
+from simnet.cluster.hooks.exchanges import SCHEMES
+from simnet.cost_models.calibration.device import profile_yaml
+from simnet.cost_models.costs.devices import KernelMethod, load_device
+from simnet.cost_models.costs.encodings import (
     INDEX_CODES,
     VALUE_CODES,
     encoded_index_bounds,
     encoded_index_bytes,
     encoded_value_bytes,
 )
-from simnet.hooks.exchanges import SCHEMES
 from simnet.policies import Candidate
 from simnet.policies.candidate import closed_form
 from simnet.scenario import load

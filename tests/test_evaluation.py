@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from commands import did, refused
-from simnet.calibration import calibrate, measured
-from simnet.calibration.curves import curves_of, split_systems
-from simnet.calibration.readers import write_tidy
+from simnet.cost_models.calibration import calibrate, measured
+from simnet.cost_models.calibration.curves import curves_of, split_systems
+from simnet.cost_models.calibration.readers import write_tidy
 from simnet.validate.evaluation import SPLITS, evaluate
 from simnet.validate.evaluation_figures import recorded_figures, worse_figures
 

@@ -8,8 +8,8 @@ import pytest
 import simnet
 from commands import did
 from simnet.base.units import format_within
-from simnet.calibration import cost_model_of
-from simnet.evidence.intervals import error_models, reach
+from simnet.cost_models.calibration import cost_model_of
+from simnet.cost_models.evidence.intervals import error_models, reach
 
 SCENARIO = """
 workers: 4

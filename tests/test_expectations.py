@@ -9,10 +9,8 @@ from scipy.special import stdtrit
 from scipy.stats import norm
 
 from simnet import sparsifier_models
-from simnet.costs.devices import load_device
-from simnet.costs.models import load_model
-from simnet.job import Compute, Job, run_in_step
-from simnet.job.steady import last_half
+from simnet.cost_models.costs.devices import load_device
+from simnet.cost_models.costs.models import load_model
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.scenario import load
 from simnet.studies.choosing import job_output
@@ -24,6 +22,8 @@ from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchange
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.choosing.win_probability import over_job
 from simnet.traces import synthetic
+from simnet.training.job import Compute, Job, run_in_step
+from simnet.training.job.steady import last_half
 
 WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120
 POINT = OperatingPoint(WORKERS, load_model(MODEL).parameters, 0.02, 1e-4, 1.25e8)
@@ -208,7 +208,7 @@ def test_answers_say_what_few_entries_do():
 
 
 def test_intervals_of_exchanges_that_follow_the_gradients_go_as_far_as_those_of_a_further_cell():
-    rows = pd.read_csv(files("simnet.calibration.measured") / "volumes.csv")
+    rows = pd.read_csv(files("simnet.cost_models.calibration.measured") / "volumes.csv")
     own = rows[(rows["scheme"] == "exdyna") & (rows["part"] == "messages") & (rows["kept_each"] == KEPT_EACH)].iloc[0]
     found, wider = ratio("exdyna", "messages"), stdtrit(3, 0.95) * np.sqrt(5 / 4) / norm.ppf(0.95)
     assert own["cells"] == 4

@@ -4,9 +4,9 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import folders, kinds, read_logs, read_measurements
-from simnet.calibration.readers.facts import constant_facts, parse_facts, typed_fact
-from simnet.calibration.readers.kinds import LOG_FORMATS, log_format
+from simnet.cost_models.calibration.readers import folders, kinds, read_logs, read_measurements
+from simnet.cost_models.calibration.readers.facts import constant_facts, parse_facts, typed_fact
+from simnet.cost_models.calibration.readers.kinds import LOG_FORMATS, log_format
 
 LOG = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n16 2.75\n"
 TIDY = "collective,nbytes,seconds\nreduce,8,1.0\n"

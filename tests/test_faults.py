@@ -14,13 +14,13 @@ from commands import did
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_spans, check_split, job_on, star
 from simnet import collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
-from simnet.job import Compute, Overlap, run_policy
-from simnet.job.exchange import SparsifierSet
 from simnet.network import OnOffFlow, Stack
 from simnet.network.weather import Weather, constant, markov
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
+from simnet.training.job import Compute, Overlap, run_policy
+from simnet.training.job.exchange import SparsifierSet
 
 
 def stall(network, *arguments, **options):

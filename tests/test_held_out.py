@@ -10,7 +10,7 @@ import pytest
 from validating import held_out
 
 from commands import did
-from simnet.evidence.intervals import factor_for_another, interval
+from simnet.cost_models.evidence.intervals import factor_for_another, interval
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 

@@ -1,4 +1,4 @@
-"""`simnet.hooks` in real processes over gloo, on loopback: updates, residuals, messages, the log, errors for people."""
+"""`simnet.cluster.hooks` in real processes over gloo, on loopback: updates, residuals, messages, log, errors."""
 
 import json
 import time
@@ -12,11 +12,11 @@ from measuring_jobs.gradients import record
 from measuring_jobs.settings import Setting, links
 
 from commands import on_ranks
-from simnet.calibration.device import profile_yaml
-from simnet.costs.devices import load_device
-from simnet.hooks import COLUMNS
-from simnet.hooks.log import Clock, Iteration, IterationLog, Span
-from simnet.hooks.messages import Message
+from simnet.cluster.hooks import COLUMNS
+from simnet.cluster.hooks.log import Clock, Iteration, IterationLog, Span
+from simnet.cluster.hooks.messages import Message
+from simnet.cost_models.calibration.device import profile_yaml
+from simnet.cost_models.costs.devices import load_device
 from simnet.scenario import load
 
 WORKER = Path(__file__).with_name("hook_worker.py")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from looping import each
-from simnet.costs.devices import device_names, load_device
+from simnet.cost_models.costs.devices import device_names, load_device
 from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.conformance import check
 from states import assert_continues, same_state

@@ -15,17 +15,17 @@ from measuring_jobs import errors, scenarios
 
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.calibration import measured
-from simnet.calibration.device import profile_yaml
-from simnet.costs.devices import load_device
-from simnet.evidence import iteration_errors
-from simnet.hooks.log import COLUMNS
-from simnet.job import Overlap, create_sparsifier, gradient_buckets, run_policy
+from simnet.cluster.hooks.log import COLUMNS
+from simnet.cost_models.calibration import measured
+from simnet.cost_models.calibration.device import profile_yaml
+from simnet.cost_models.costs.devices import load_device
+from simnet.cost_models.evidence import iteration_errors
 from simnet.network import STACKS
 from simnet.report.run_setup import stack_summary
 from simnet.scenario import load
 from simnet.sparsifier_models import create
 from simnet.studies.iteration import PARTS, predict_job
+from simnet.training.job import Overlap, create_sparsifier, gradient_buckets, run_policy
 from simnet.validate.jobs import report
 from simnet.validate.jobs.comparing import compared
 from simnet.validate.jobs.tables import over_ranks, read_logs

@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import jobs, nccl_json, read_measurements
+from simnet.cost_models.calibration.readers import jobs, nccl_json, read_measurements
 
 
 def known(row, *names):

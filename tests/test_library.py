@@ -16,11 +16,11 @@ import simnet
 from simnet import topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.cli import Verbs, app
-from simnet.commands.options import grouped
 from simnet.network import Network
 from simnet.report.tables import ReprHtml
 from simnet.schedule import Round, Schedule
 from simnet.traces import recorded
+from simnet.verbs.commands.options import grouped
 
 SHORT = {"job.iterations": 4}
 LINKS = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from validating.platforms import HOST, platform
 
-from simnet.calibration import Setting
-from simnet.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
-from simnet.calibration.specification import specified_times
-from simnet.calibration.step_counts import count_schedule, count_steps, counted_algorithms
+from simnet.cost_models.calibration import Setting
+from simnet.cost_models.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
+from simnet.cost_models.calibration.specification import specified_times
+from simnet.cost_models.calibration.step_counts import count_schedule, count_steps, counted_algorithms
 
 # Times [us] of the library's own choice, and by named algorithms, on Leonardo and MareNostrum 5, one rank on a node,
 # Open MPI 4.1.6 and 4.1.5 (PICO, github.com/HLC-Lab/pico at 413bc5d, MIT), by collective, ranks, and total size.

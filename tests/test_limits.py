@@ -22,8 +22,8 @@ from commands import did, refused
 from simnet import collectives, topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, bounds_error
-from simnet.calibration.readers import read_measurements as read_measured
-from simnet.costs.devices import DeviceOp, load_device
+from simnet.cost_models.calibration.readers import read_measurements as read_measured
+from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.interchange import kinds
 from simnet.interchange.chakra import read_chakra, write_chakra
 from simnet.interchange.goal import read_goal

@@ -14,8 +14,8 @@ from validating.page import repeated
 
 from commands import did
 from simnet.base.errors import InputError
-from simnet.calibration import measured
-from simnet.calibration.readers import log_format, read_measurements
+from simnet.cost_models.calibration import measured
+from simnet.cost_models.calibration.readers import log_format, read_measurements
 from simnet.network.stack import STACKS
 from simnet.validate.evaluation import evaluate
 from simnet.validate.evaluation_figures import recorded_figures, worse_figures

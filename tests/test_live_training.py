@@ -16,13 +16,13 @@ from learnt import check_learnt
 from scenario_texts import DENSE_AND_AG
 from simnet import topologies
 from simnet.base.errors import SimnetError
-from simnet.job import Overlap, run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.report import figures, learning
 from simnet.scenario import load
 from simnet.traces.live import LearningRate, Perceptron, classification, data, digits, train
+from simnet.training.job import Overlap, run_policy
 
 SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
 DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from commands import did, refused
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_split, job_on, star
 from simnet import strategies, topologies
-from simnet.advise.policy import Advised
 from simnet.base.errors import InputError
-from simnet.costs import ring_allreduce
-from simnet.costs.devices import load_device
-from simnet.job import Checkpoint, Compute, LocalSteps, Overlap, run_policy
-from simnet.job.local_steps import StrategySet, start_strategy
+from simnet.cost_models.costs import ring_allreduce
+from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, closed_form
 from simnet.policies.moo import DensitySearch, Moo
@@ -26,6 +23,9 @@ from simnet.strategies import SGD, Averaging
 from simnet.studies.exporting import exchange
 from simnet.studies.iteration import predict_job, spread_of
 from simnet.traces.live import train
+from simnet.training.advise.policy import Advised
+from simnet.training.job import Checkpoint, Compute, LocalSteps, Overlap, run_policy
+from simnet.training.job.local_steps import StrategySet, start_strategy
 
 COMPUTE, WHOLE = 0.01, float("inf")
 SAME = {"localsgd": {"period": 1}, "dataparallel": {}}

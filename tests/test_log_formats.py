@@ -13,7 +13,7 @@ from benchmark_logs import put
 from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.readers import (
+from simnet.cost_models.calibration.readers import (
     bus_factor,
     kinds,
     log_format,
@@ -22,9 +22,9 @@ from simnet.calibration.readers import (
     read_measurements,
     total_bytes,
 )
-from simnet.calibration.readers.jobs import WAITING_REMARK, merge_ranks
-from simnet.calibration.readers.lines import read_head
-from simnet.calibration.readers.nccl_text import TableCells, parse_row
+from simnet.cost_models.calibration.readers.jobs import WAITING_REMARK, merge_ranks
+from simnet.cost_models.calibration.readers.lines import read_head
+from simnet.cost_models.calibration.readers.nccl_text import TableCells, parse_row
 
 
 def nccl_table(collective, ranks, *, reduction="sum", root=-1, header="", digits=2):
@@ -427,7 +427,7 @@ def test_a_trace_whose_events_come_late_is_recognised(tmp_path, word):
 
 
 def test_packed_bombs_and_nested_traces_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("simnet.calibration.readers.lines.MAX_TRACE_BYTES", 1 << 20)
+    monkeypatch.setattr("simnet.cost_models.calibration.readers.lines.MAX_TRACE_BYTES", 1 << 20)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (8 << 20) + b"]}"))
     with pytest.raises(InputError, match="is larger than 1,048,576 bytes when unpacked"):

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from jobs import AG, DENSE, RING, Source, job_on, star
-from simnet.advise import Advised
-from simnet.advise import policy as advice
-from simnet.job import Checkpoint, Compute, LocalSteps, row_file, run_policy
-from simnet.job.elastic import Churn
 from simnet.policies import Fixed, Flexible, Monitor
 from simnet.strategies import SGD
+from simnet.training.advise import Advised
+from simnet.training.advise import policy as advice
+from simnet.training.job import Checkpoint, Compute, LocalSteps, row_file, run_policy
+from simnet.training.job.elastic import Churn
 
 COMING_AND_GOING = {
     "churn": Churn(stay=0.05, away=0.02),

@@ -7,16 +7,16 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration import load_cost_model
-from simnet.calibration.curves import chosen_rows
-from simnet.calibration.readers import read_measurements, read_tidy, tables
-from simnet.calibration.readers.conventions import misspelt_collective, named_collective
-from simnet.calibration.readers.facts import parse_facts
-from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import RowCollector
-from simnet.calibration.readers.wide import read_wide
-from simnet.calibration.summary import read_rows
-from simnet.calibration.topology_links import place_ranks
+from simnet.cost_models.calibration import load_cost_model
+from simnet.cost_models.calibration.curves import chosen_rows
+from simnet.cost_models.calibration.readers import read_measurements, read_tidy, tables
+from simnet.cost_models.calibration.readers.conventions import misspelt_collective, named_collective
+from simnet.cost_models.calibration.readers.facts import parse_facts
+from simnet.cost_models.calibration.readers.shaped import read_shaped
+from simnet.cost_models.calibration.readers.tables import RowCollector
+from simnet.cost_models.calibration.readers.wide import read_wide
+from simnet.cost_models.calibration.summary import read_rows
+from simnet.cost_models.calibration.topology_links import place_ranks
 
 LONG = "Q" * 500
 

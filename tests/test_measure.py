@@ -24,13 +24,13 @@ import needs
 from commands import did, refused
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read_measurements
-from simnet.measure import benchmarks, cards, facts, running, session
-from simnet.measure.calls import expected_result, operations_per_call, rank_content
-from simnet.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves, plan_groups, plan_pairs
-from simnet.measure.running import measure_curves
-from simnet.measure.session import Session, run_session
-from simnet.measure.spread import LEAST, MOST, calls_in_a_row, is_settled
+from simnet.cluster.measure import benchmarks, cards, facts, running, session
+from simnet.cluster.measure.calls import expected_result, operations_per_call, rank_content
+from simnet.cluster.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves, plan_groups, plan_pairs
+from simnet.cluster.measure.running import measure_curves
+from simnet.cluster.measure.session import Session, run_session
+from simnet.cluster.measure.spread import LEAST, MOST, calls_in_a_row, is_settled
+from simnet.cost_models.calibration.readers import read_measurements
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "calibrate"
@@ -800,7 +800,7 @@ def test_the_script_for_slurm_goes_from_measuring_to_choosing(tmp_path):
 
 @pytest.mark.extras
 def test_mpi_is_measured(tmp_path):
-    launcher = [Path(sys.executable).with_name("mpiexec"), "-n", "3", sys.executable, "-m", "simnet.measure"]
+    launcher = [Path(sys.executable).with_name("mpiexec"), "-n", "3", sys.executable, "-m", "simnet.cluster.measure"]
     ended_well([*launcher, "--backend", "mpi", "--largest", "16 KiB", "--budget", "10 s", "-o", "m.csv"], tmp_path)
     rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["collective"]) == {*COLLECTIVES, "p2p_latency", "p2p_bw"}

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simnet import costs
 from simnet.base.errors import InputError
-from simnet.calibration import measured
-from simnet.calibration.readers import TABLE_COLUMNS, log_format, read_measurements, total_bytes
+from simnet.cost_models import costs
+from simnet.cost_models.calibration import measured
+from simnet.cost_models.calibration.readers import TABLE_COLUMNS, log_format, read_measurements, total_bytes
 
 NAMES = sorted(measured.datasets())
 PUBLIC = [name for name in NAMES if measured.datasets()[name].file.startswith("public/")]
@@ -45,7 +45,7 @@ def test_every_entry_says_what_a_reader_must_know(name):
 def test_no_table_is_without_an_entry():
     from importlib.resources import as_file, files
 
-    with as_file(files("simnet.calibration.measured")) as folder:
+    with as_file(files("simnet.cost_models.calibration.measured")) as folder:
         tables = {one.relative_to(folder).as_posix() for one in folder.rglob("*.csv") if "jobs" not in one.parts}
     tables -= {"residuals.csv", "volumes.csv"}
     assert tables == {entry.file for entry in measured.datasets().values()}
@@ -54,7 +54,7 @@ def test_no_table_is_without_an_entry():
 def test_public_tables_are_small_and_say_source_commit_and_terms():
     from importlib.resources import as_file, files
 
-    with as_file(files("simnet.calibration.measured")) as folder:
+    with as_file(files("simnet.cost_models.calibration.measured")) as folder:
         assert sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()) < 3_000_000
         terms = (folder / "public" / "LICENCES.md").read_text(encoding="utf-8")
     for name in PUBLIC:
@@ -88,7 +88,7 @@ def test_public_tables_have_every_size_and_rank_of_the_sets_they_are_from(shared
 def test_they_are_tidy_files_like_any_other():
     from importlib.resources import as_file, files
 
-    with as_file(files("simnet.calibration.measured").joinpath("shaped_gloo.csv")) as path:
+    with as_file(files("simnet.cost_models.calibration.measured").joinpath("shaped_gloo.csv")) as path:
         assert log_format(path) == "tidy"
         assert len(read_measurements(path)) == 300
 

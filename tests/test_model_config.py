@@ -5,7 +5,7 @@ import json
 import pytest
 
 from commands import did, refused
-from simnet.costs.models import load_model
+from simnet.cost_models.costs.models import load_model
 from simnet.scenario import load
 
 LLAMA = {

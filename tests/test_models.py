@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from simnet.costs.layers import Layer
-from simnet.costs.models import load_model, model_names, transformer_flops
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import load_model, model_names, transformer_flops
 
 PUBLISHED = {
     "resnet18": 11_689_512,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from jobs import AG, RING, SPLIT, TREE, job_on
-from simnet import costs, sparsifier_models, topologies
+from simnet import sparsifier_models, topologies
 from simnet.base.errors import InputError
-from simnet.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
+from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
 from simnet.policies import (
@@ -35,6 +35,7 @@ from simnet.report.results import write_run
 from simnet.report.summary import RunFacts, summarize, with_exploration
 from simnet.scenario import load
 from simnet.sparsifier_models.artopk import windowed_mean
+from simnet.training.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
 
 SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0

@@ -4,7 +4,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read_measurements
+from simnet.cost_models.calibration.readers import read_measurements
 
 
 def rows(folder, *lines, kind="osu", **options):

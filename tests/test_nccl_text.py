@@ -7,8 +7,8 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import nccl_text, read_measurements
-from simnet.calibration.readers.nccl_text import TableCells, parse_row
+from simnet.cost_models.calibration.readers import nccl_text, read_measurements
+from simnet.cost_models.calibration.readers.nccl_text import TableCells, parse_row
 
 SIDE = "100.0 10.49 10.49 0"
 ROW = f"1048576 262144 float sum -1 {SIDE} {SIDE}"

@@ -70,7 +70,7 @@ def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
 
 TWO_METHODS = """
 import numpy as np
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.gathered import Gathered
 
 class Leading(Gathered, rounds_down=True, fixed_volume=True):

@@ -9,14 +9,14 @@ import simpy
 from jobs import AG, DENSE, job_on, star
 from simnet import collectives, topologies
 from simnet.base.errors import SimnetError, StalledError
-from simnet.job import Compute
-from simnet.job.loop import JobLoop
-from simnet.job.record import JobRecord
-from simnet.job.running import _time_alone
 from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, markov, outages, steps
 from simnet.policies import Fixed
 from simnet.schedule import Round, Schedule
+from simnet.training.job import Compute
+from simnet.training.job.loop import JobLoop
+from simnet.training.job.record import JobRecord
+from simnet.training.job.running import _time_alone
 
 RING = collectives.allreduce_ring(8, 1000.0)
 FAST = topologies.star(8, 1e-6, 12.5e9)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from simnet.costs.layers import Layer
-from simnet.costs.models import load_model
-from simnet.parallel import Stage3Limits, StepGraph, ddp, fsdp2, wrap_modules, wrap_units, zero
-from simnet.parallel.zero import gather_sizes
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import load_model
+from simnet.training.parallel import Stage3Limits, StepGraph, ddp, fsdp2, wrap_modules, wrap_units, zero
+from simnet.training.parallel.zero import gather_sizes
 
 GOLDEN = Path(__file__).parent / "golden" / "sharded"
 

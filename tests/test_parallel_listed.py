@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.costs.layers import Layer
-from simnet.costs.models import ModelProfile, load_model
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import ModelProfile, load_model
 from simnet.network import Network
-from simnet.parallel import ComputePart, ListedUnit, PlannedStep, model_steps, plan_step, profile_of_units
-from simnet.parallel.listed import PassShares
-from simnet.parallel.placing import PlacedStep
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
 from simnet.topologies import star
+from simnet.training.parallel import ComputePart, ListedUnit, PlannedStep, model_steps, plan_step, profile_of_units
+from simnet.training.parallel.listed import PassShares
+from simnet.training.parallel.placing import PlacedStep
 
 # Entries and seconds that do not go together: 1 + 3 x 2 + 5 = 12 s.
 UNITS = (ListedUnit("embedding", 4_000, 1.0), ListedUnit("block", 1_000, 2.0, times=3), ListedUnit("head", 2_000, 5.0))

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from simnet.collectives import registry
-from simnet.costs.layers import Layer
-from simnet.costs.models import ComputeTime, ModelProfile
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 from simnet.network import Network
-from simnet.parallel import (
+from simnet.topologies import star
+from simnet.training.parallel import (
     SHARDINGS,
     CollectiveCall,
     ComputePart,
@@ -34,7 +35,6 @@ from simnet.parallel import (
     wrap_units,
     zero,
 )
-from simnet.topologies import star
 
 BLOCKS = 4
 LAYERS = (

@@ -10,16 +10,16 @@ import pytest
 
 from gradients import gradients_of
 from looping import each
-from simnet import costs
 from simnet.base.errors import InputError
-from simnet.costs.layers import Layer
-from simnet.costs.models import load_model
+from simnet.cost_models import costs
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
-from simnet.parallel import SDP4Bit, Stage3Limits, StepGraph, ZeroPlusPlus, fsdp2, time_step, wrap_units, zero
-from simnet.parallel.quantised import ACROSS, NODE
 from simnet.sparsifier_models import create
 from simnet.studies.step import planned_of
 from simnet.topologies import star
+from simnet.training.parallel import SDP4Bit, Stage3Limits, StepGraph, ZeroPlusPlus, fsdp2, time_step, wrap_units, zero
+from simnet.training.parallel.quantised import ACROSS, NODE
 
 MATRICES = [Layer(f"h.{number}.w", (256, 64 * (number + 1))) for number in range(3)]
 MIXED = [Layer("h.0.w", (64, 96)), Layer("h.0.b", (96,)), Layer("h.1.w", (10, 7)), Layer("h.1.v", (32, 24))]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from simnet.collectives import registry
-from simnet.costs.layers import Layer
-from simnet.job.spans import intersect_intervals, merge_intervals
+from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
-from simnet.parallel import (
+from simnet.topologies import multi_gpu_nodes, star
+from simnet.training.job.spans import intersect_intervals, merge_intervals
+from simnet.training.parallel import (
     CollectiveCall,
     ComputePart,
     PlacedStep,
@@ -23,8 +24,7 @@ from simnet.parallel import (
     wrap_units,
     zero,
 )
-from simnet.parallel.graph import GraphBuilder, HeldMemory
-from simnet.topologies import multi_gpu_nodes, star
+from simnet.training.parallel.graph import GraphBuilder, HeldMemory
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),

@@ -8,13 +8,23 @@ import numpy as np
 import pytest
 
 from simnet.base.arrays import Floats
-from simnet.costs.layers import Layer
+from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps
-from simnet.parallel import StepGraph, StepSeries, ddp, fsdp2, repeat_step, seconds_of, time_step, wrap_units, zero
-from simnet.parallel.placing import PlacedStep
 from simnet.topologies import multi_gpu_nodes, star
+from simnet.training.parallel import (
+    StepGraph,
+    StepSeries,
+    ddp,
+    fsdp2,
+    repeat_step,
+    seconds_of,
+    time_step,
+    wrap_units,
+    zero,
+)
+from simnet.training.parallel.placing import PlacedStep
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),

@@ -10,9 +10,10 @@ import pytest
 
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
-from simnet.costs.layers import Layer
+from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
-from simnet.parallel import (
+from simnet.topologies import multi_gpu_nodes, star
+from simnet.training.parallel import (
     CollectiveCall,
     ComputePart,
     Stage3Limits,
@@ -24,7 +25,6 @@ from simnet.parallel import (
     wrap_units,
     zero,
 )
-from simnet.topologies import multi_gpu_nodes, star
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3

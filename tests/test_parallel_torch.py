@@ -1,4 +1,4 @@
-"""`simnet.parallel.fsdp2` calls what PyTorch's own `fully_shard` calls, one by one, whatever its options."""
+"""`simnet.training.parallel.fsdp2` calls what PyTorch's own `fully_shard` calls, one by one, whatever its options."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from simnet.costs.layers import Layer
-from simnet.parallel import fsdp2, pass_order, wrap_units
+from simnet.cost_models.costs.layers import Layer
+from simnet.training.parallel import fsdp2, pass_order, wrap_units
 
 pytestmark = pytest.mark.extras
 

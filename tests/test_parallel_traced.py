@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.costs.layers import Layer
+from simnet.cost_models.costs.layers import Layer
 from simnet.interchange import chakra
 from simnet.interchange.chakra import COLLECTIVE_TYPES
 from simnet.network import Network
-from simnet.parallel import (
+from simnet.topologies import star
+from simnet.training.parallel import (
     CollectiveCall,
     StepGraph,
     ddp,
@@ -27,10 +28,9 @@ from simnet.parallel import (
     wrap_units,
     zero,
 )
-from simnet.parallel.placing import PlacedStep
-from simnet.parallel.timing import StepTiming
-from simnet.parallel.traced import TracedStep
-from simnet.topologies import star
+from simnet.training.parallel.placing import PlacedStep
+from simnet.training.parallel.timing import StepTiming
+from simnet.training.parallel.traced import TracedStep
 
 LAYERS = [
     Layer("embedding.weight", (100, 64)),

@@ -9,9 +9,9 @@ from statistics import median
 import pytest
 
 from commands import did, refused
-from simnet.costs.computing import known_chips, pass_time, published_utilisation
-from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod, device_names, load_device
-from simnet.costs.models import load_model, model_names, model_operations
+from simnet.cost_models.costs.computing import known_chips, pass_time, published_utilisation
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod, device_names, load_device
+from simnet.cost_models.costs.models import load_model, model_names, model_operations
 
 POINT = ("choose", "--workers", "8", "--schemes", "topk,dense", "--json")
 SCENARIO = """

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
 from simnet.base.yaml_loader import MAX_KEY, load_yaml, yaml_text
-from simnet.calibration.cost_model_file import load_cost_model
-from simnet.calibration.platform import load_platform
-from simnet.costs.devices import load_device
+from simnet.cost_models.calibration.cost_model_file import load_cost_model
+from simnet.cost_models.calibration.platform import load_platform
+from simnet.cost_models.costs.devices import load_device
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.scenario import load
 

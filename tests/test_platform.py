@@ -6,7 +6,7 @@ import pydantic
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.calibration.platform import Platform, is_platform, load_platform, validation_refusal
+from simnet.cost_models.calibration.platform import Platform, is_platform, load_platform, validation_refusal
 
 GOOD = "name: x\ndevices_per_node: 8\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}\n"
 OUTER = "outer: {transport: roce, nics: 2, rate: 100 Gbit/s}\n"

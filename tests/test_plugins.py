@@ -12,9 +12,9 @@ import killing
 from commands import did, invoke, refused
 from simnet import collectives
 from simnet.base import plugins
-from simnet.calibration.readers import log_format, read_measurements
 from simnet.collectives import registry
-from simnet.costs.devices import device_names, load_device
+from simnet.cost_models.calibration.readers import log_format, read_measurements
+from simnet.cost_models.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.identity import identity
 from simnet.sparsifier_models import create, scheme
@@ -68,8 +68,8 @@ other_jobs:
 """
 
 READER = """\
-from simnet.calibration.readers import LogFormat
-from simnet.calibration.readers.tables import RowCollector
+from simnet.cost_models.calibration.readers import LogFormat
+from simnet.cost_models.calibration.readers.tables import RowCollector
 
 
 def read_mine(path, *, facts=None):
@@ -89,7 +89,7 @@ LINKS = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s")
 WEATHER = "network.weather=[{links: all, bandwidth: {NAME: {}}}]"
 
 FAILING = """\
-from simnet.calibration.readers import LogFormat
+from simnet.cost_models.calibration.readers import LogFormat
 from simnet.collectives.registry import collective
 from simnet.sparsifier_models.topk import Topk
 
@@ -260,7 +260,8 @@ class TestRegistered:
         assert log_format(log) == "osu"
 
     def test_a_device_is_found_by_its_name(self, install):
-        text = "from simnet.costs.devices import DeviceProfile as D\ndef fast():\n    return D('f', 'd', 's', 1, {})\n"
+        imported = "from simnet.cost_models.costs.devices import DeviceProfile as D"
+        text = f"{imported}\ndef fast():\n    return D('f', 'd', 's', 1, {{}})\n"
         entries = "[simnet.devices]\nfast = mine_device:fast\ncpu = nowhere:none\nodd = json:JSONDecoder\n"
         install("mine_device", text, entries)
         assert load_device("fast").name == "f"

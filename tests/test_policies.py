@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, TREE
-from simnet import costs, sparsifier_models, topologies
+from simnet import sparsifier_models, topologies
 from simnet.collectives import allreduce_ring
+from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
 from simnet.policies import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.progress import progress_stage, report_progress, track_progress
-from simnet.commands import terminal
+from simnet.verbs.commands import terminal
 
 trees = st.recursive(
     st.just([]), lambda inner: st.lists(st.tuples(st.floats(0.01, 1), inner), max_size=4), max_leaves=9

@@ -6,10 +6,10 @@ import math
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read_tidy, write_tidy
-from simnet.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
-from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import (
+from simnet.cost_models.calibration.readers import read_tidy, write_tidy
+from simnet.cost_models.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
+from simnet.cost_models.calibration.readers.shaped import read_shaped
+from simnet.cost_models.calibration.readers.tables import (
     LogProblem,
     PrintedNumber,
     RowCollector,
@@ -18,9 +18,9 @@ from simnet.calibration.readers.tables import (
     parse_printed,
     parse_whole,
 )
-from simnet.calibration.readers.wide import read_wide
-from simnet.calibration.summary import problem_lines, read_rows
-from simnet.calibration.topology_links import place_ranks
+from simnet.cost_models.calibration.readers.wide import read_wide
+from simnet.cost_models.calibration.summary import problem_lines, read_rows
+from simnet.cost_models.calibration.topology_links import place_ranks
 
 HEADS = ("stack", "collective", "N", "latency_ms", "rate_mbit", "size_bytes", "seconds", "rep", "params", "profile")
 CELLS = ("mpich", "bcast", "3", "5", "100", "9", "1", "2", "64", "eager")

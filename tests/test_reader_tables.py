@@ -8,8 +8,8 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import conventions, read_tidy, tables, write_tidy
-from simnet.calibration.readers.tables import (
+from simnet.cost_models.calibration.readers import conventions, read_tidy, tables, write_tidy
+from simnet.cost_models.calibration.readers.tables import (
     PrintedNumber,
     RowCollector,
     find_inconsistency,
@@ -17,7 +17,7 @@ from simnet.calibration.readers.tables import (
     mpi_row,
     parse_printed,
 )
-from simnet.calibration.readers.tidy import csv_records
+from simnet.cost_models.calibration.readers.tidy import csv_records
 
 ROW = {"collective": "broadcast", "nbytes": 8, "seconds": 1.0}
 REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}

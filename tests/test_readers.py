@@ -17,7 +17,7 @@ import benchmark_logs as logs
 from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.readers import (
+from simnet.cost_models.calibration.readers import (
     LOG_FORMATS,
     TABLE_COLUMNS,
     bus_factor,
@@ -29,14 +29,14 @@ from simnet.calibration.readers import (
     total_bytes,
     write_tidy,
 )
-from simnet.calibration.readers.conventions import (
+from simnet.cost_models.calibration.readers.conventions import (
     COLLECTIVES,
     bandwidth_factors,
     collective_name,
     mpi_convention,
     nccl_convention,
 )
-from simnet.calibration.readers.tables import (
+from simnet.cost_models.calibration.readers.tables import (
     LONGEST_TIME,
     SHORTEST_TIME,
     find_inconsistency,

@@ -14,10 +14,10 @@ import killing
 from commands import on_ranks
 from rank_threads import run_ranks
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read_measurements, write_tidy
+from simnet.cluster.measure.communicators import connect_ranks, torch_environment
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise, registry
+from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.interchange import write_messages
-from simnet.measure.communicators import connect_ranks, torch_environment
 from simnet.schedule import Round, Schedule
 from simnet.validate import replay
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commands
-from simnet import costs
-from simnet.costs.devices import device_names
+from simnet.cost_models import costs
+from simnet.cost_models.costs.devices import device_names
 from simnet.network.weather import profile_state
 from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from commands import did, refused
-from simnet.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.validate import evaluation, rivals
 
 SIZES = 4.0 ** np.arange(5, 15)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.job.row_file import RowFile
+from simnet.training.job.row_file import RowFile
 
 WIDTH = 3
 

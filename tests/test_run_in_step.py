@@ -5,10 +5,10 @@ import pytest
 
 from jobs import AG, DENSE, RING, TREE, Source
 from simnet.base.errors import SimnetError
-from simnet.job import Checkpoint, Overlap, run_in_step, run_policy
 from simnet.policies import Fixed, OneStepOracle
 from simnet.scenario import load
 from simnet.traces.source import CachedSource, cached_source
+from simnet.training.job import Checkpoint, Overlap, run_in_step, run_policy
 from test_checkpoints import KilledError, assert_same, flexible, job, learning, moo
 
 POLICIES = {

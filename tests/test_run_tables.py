@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.job.row_file import KeptRows
-from simnet.job.worker_rows import SPLIT, WorkerRows
 from simnet.report import results as run_tables
 from simnet.report.results import rounded
+from simnet.training.job.row_file import KeptRows
+from simnet.training.job.worker_rows import SPLIT, WorkerRows
 
 PLACES = st.lists(st.integers(0, 40), min_size=2, max_size=2).map(sorted)
 

@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from simnet import costs, scenario
+from simnet import scenario
 from simnet.base import units
 from simnet.base.errors import InputError, SimnetError
-from simnet.job import run_policy
+from simnet.cost_models import costs
 from simnet.network.weather import profile_state
 from simnet.policies import density_at
 from simnet.scenario import Scenario, load, loader, network_parts, schema
+from simnet.training.job import run_policy
 
 BASE = """\
 name: small

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of
 from looping import each
-from simnet import costs
-from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod
+from simnet.cost_models import costs
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod
 from simnet.network import Network
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import SCHEMES, create
@@ -29,7 +29,7 @@ FILLED = 3
 
 
 class Claim(NamedTuple):
-    """That messages cost what formulas add up to: each a function of `simnet.costs`, and what was really selected.
+    """That messages cost what formulas add up to: each a function of `simnet.cost_models.costs`, and what was selected.
 
     The bytes that workers receive are those of the formula on average (``mean``), on average no more (``limit``), what
     it says of two workers from each of the others (``gather``), or no worker gets more (``most``). On an idle star the

@@ -16,10 +16,10 @@ from scipy import stats
 import killing
 import needs
 from commands import contents, did, invoke
-from simnet.job import Checkpoint, Interruption
 from simnet.report import paired, seeds
 from simnet.report.console import show_seeds
 from simnet.report.summary import RunFacts, summarize
+from simnet.training.job import Checkpoint, Interruption
 from test_report import Page, frame
 
 SMALL = """\

@@ -15,16 +15,16 @@ from simnet import compare, sweep
 from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.collectives import registry
-from simnet.costs.layers import Layer
-from simnet.costs.models import load_model
-from simnet.job import Checkpoint, PolicyResult, run_policy
-from simnet.parallel import describe_slowdown, fsdp2, time_step, wrap_units
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import load_model
 from simnet.report import comparison
 from simnet.scenario import Run, load
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import results_of
 from simnet.studies.step import timed
 from simnet.studies.timing import in_scenario
+from simnet.training.job import Checkpoint, PolicyResult, run_policy
+from simnet.training.parallel import describe_slowdown, fsdp2, time_step, wrap_units
 from test_parallel_traced import as_traces
 
 STEPS = 5

@@ -14,12 +14,12 @@ from commands import contents, did, refused
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.rows import Shard, Shards
 from simnet.base.shards import open_shards
-from simnet.job import Checkpoint
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.traces import recorded, synthetic
 from simnet.traces.sharded import ShardedSource
+from simnet.training.job import Checkpoint
 from test_checkpoints import FEEDBACK, JOBS, assert_same, job, killed_after, run
 
 SEPARABLE = sorted(name for name, scheme in SCHEMES.items() if scheme.traits.separable)

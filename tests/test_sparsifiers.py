@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
-from simnet.costs.devices import load_device
+from simnet.cost_models.costs.devices import load_device
 from simnet.sparsifier_models import SCHEMES, create, names, scheme
 from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
 from simnet.sparsifier_models.selection import entries_kept, take_mean, top_k
@@ -715,7 +715,8 @@ def test_every_scheme_says_what_it_is():
 
 
 def test_importing_pulls_in_nothing_heavy():
-    code = "import sys, json, simnet.sparsifier_models, simnet.costs.devices; print(json.dumps(sorted(sys.modules)))"
+    imported = "import sys, json, simnet.sparsifier_models, simnet.cost_models.costs.devices"
+    code = f"{imported}; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pandas", "matplotlib", "scipy", "pydantic", "networkx", "torch", "simpy", "ruamel.yaml"}
     assert not heavy & set(json.loads(found.stdout))

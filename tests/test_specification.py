@@ -15,7 +15,7 @@ from validating.platforms import CASES, Case, platform
 import needs
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.calibration import (
+from simnet.cost_models.calibration import (
     Curve,
     Setting,
     calibrate,
@@ -24,7 +24,7 @@ from simnet.calibration import (
     load_cost_model,
     specified_cost_model,
 )
-from simnet.calibration.platform import (
+from simnet.cost_models.calibration.platform import (
     GENERATIONS,
     LINK_SHARES,
     STAGED_SHARE,
@@ -34,14 +34,14 @@ from simnet.calibration.platform import (
     load_platform,
     platform_names,
 )
-from simnet.calibration.readers import read_measurements
-from simnet.calibration.specification import (
+from simnet.cost_models.calibration.readers import read_measurements
+from simnet.cost_models.calibration.specification import (
     SPECIFIED_COLLECTIVES,
     specified_half_widths,
     specified_parameters,
     specified_times,
 )
-from simnet.calibration.step_model import PARAMETERS
+from simnet.cost_models.calibration.step_model import PARAMETERS
 
 SIZES = 2.0 ** np.arange(3, 34)
 LARGE = 64e6
@@ -367,8 +367,8 @@ def test_platforms_left_out_of_what_is_fitted_are_within_a_factor_of_2(monkeypat
     for case in CASES:
         transports, staged = refitted[system(case)]
         for module in ("platform", "specification"):
-            monkeypatch.setattr(f"simnet.calibration.{module}.TRANSPORTS", transports)
-        monkeypatch.setattr("simnet.calibration.platform.STAGED_SHARE", staged)
+            monkeypatch.setattr(f"simnet.cost_models.calibration.{module}.TRANSPORTS", transports)
+        monkeypatch.setattr("simnet.cost_models.calibration.platform.STAGED_SHARE", staged)
         # Not what was found before with the transports fitted to all.
         log_errors = np.abs(large_errors(predicted.__wrapped__(case)))
         medians.append(np.median(log_errors))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from validating.platforms import HOST, platform
 
-from simnet.calibration import Setting, specified_cost_model
-from simnet.calibration.platform import is_platform, load_platform
-from simnet.calibration.specification import (
+from simnet.cost_models.calibration import Setting, specified_cost_model
+from simnet.cost_models.calibration.platform import is_platform, load_platform
+from simnet.cost_models.calibration.specification import (
     describe_parameters,
     specified_half_widths,
     specified_parameters,

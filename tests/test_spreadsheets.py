@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simnet.base.spreadsheets import guard_cell, guard_table, unguard_cell
-from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.cli import app
+from simnet.cost_models.calibration.readers import read_tidy, write_tidy
 from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.schedule import Round, Schedule
 

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import commands
-from simnet.job.steady import detect_steady_part, steady_part
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.studies.comparison import each_fixed
+from simnet.training.job.steady import detect_steady_part, steady_part
 
 
 def frame(ratio, **columns):

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.cli import app
-from simnet.commands.step import Around
-from simnet.costs.layers import Layer
-from simnet.costs.models import load_model
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
-from simnet.parallel import Stage3Limits, fsdp2, time_step, wrap_units, zero
 from simnet.studies.step import planned_of, timed
 from simnet.studies.timing import Place
 from simnet.topologies import star
+from simnet.training.parallel import Stage3Limits, fsdp2, time_step, wrap_units, zero
+from simnet.verbs.commands.step import Around
 from test_parallel_traced import as_traces
 
 ON_STAR = ["--topology", "star", "--latency", "10 us", "--bandwidth", "100 Gbit/s"]

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from simnet.calibration import Curve, Setting
-from simnet.calibration.step_counts import count_like_nccl, count_schedule, count_steps, counted_algorithms
-from simnet.calibration.step_model import (
+from simnet.cost_models.calibration import Curve, Setting
+from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps, counted_algorithms
+from simnet.cost_models.calibration.step_model import (
     PARAMETERS,
     StepModel,
     fit_step_model,

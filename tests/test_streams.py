@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs import AG, SPLIT, Source, check_split, job_on
 from simnet import topologies
 from simnet.base.errors import StalledError
-from simnet.costs.devices import (
+from simnet.cost_models.costs.devices import (
     CollectiveSlowdown,
     DeviceOp,
     DeviceProfile,
@@ -18,11 +18,11 @@ from simnet.costs.devices import (
     SideStreamSlowdown,
     load_device,
 )
-from simnet.job import ColocatedJob, Compute, Overlap, exchange, run_policy
 from simnet.network import Network, Stack, engine_selection
 from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
+from simnet.training.job import ColocatedJob, Compute, Overlap, exchange, run_policy
 
 LATENCY, BANDWIDTH = 1.0, 1e3
 

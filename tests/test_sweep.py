@@ -27,7 +27,6 @@ from scenario_texts import DENSE_AND_AG
 from simnet.base import dask_cluster, processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
-from simnet.job import run_policy
 from simnet.report import learning, paired
 from simnet.report.summary import plain
 from simnet.scenario import load
@@ -35,6 +34,7 @@ from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell, drawing, grid, schedulers, work
 from simnet.traces.synthetic import SyntheticSource
+from simnet.training.job import run_policy
 
 TINY = """
 workers: 2

@@ -17,9 +17,9 @@ import needs
 from commands import did, invoke, refused
 from simnet import cli
 from simnet.base.errors import InputError
-from simnet.commands import completion, terminal
 from simnet.report.tables import show_listing
 from simnet.scenario import shipped
+from simnet.verbs.commands import completion, terminal
 
 ROOT = Path(__file__).parents[1]
 

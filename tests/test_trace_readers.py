@@ -8,9 +8,9 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import chakra, json_values, lines, read_measurements
-from simnet.calibration.readers.jobs import CALL_COLUMNS, WAITING_REMARK, merge_ranks
-from simnet.calibration.readers.tables import measurement_table
+from simnet.cost_models.calibration.readers import chakra, json_values, lines, read_measurements
+from simnet.cost_models.calibration.readers.jobs import CALL_COLUMNS, WAITING_REMARK, merge_ranks
+from simnet.cost_models.calibration.readers.tables import measurement_table
 from simnet.interchange.chakra import CollectiveNode
 
 

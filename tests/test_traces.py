@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.costs.models import load_model
+from simnet.cost_models.costs.models import load_model
 from simnet.traces import Recorder, SyntheticParameters, fit, recorded, synthetic, trace_names
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.normals import compiled_loops

@@ -8,16 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
-from simnet import costs, topologies
+from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
-from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod, load_device
-from simnet.job import Compute, Overlap, gradient_buckets, run_policy
-from simnet.job.exchange import SparsifierSet
+from simnet.cost_models import costs
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod, load_device
 from simnet.network import Network, Stack
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Decision, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
 from simnet.schedule import Round, Schedule
+from simnet.training.job import Compute, Overlap, gradient_buckets, run_policy
+from simnet.training.job.exchange import SparsifierSet
 
 
 def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, network=None, **changes):

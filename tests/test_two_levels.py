@@ -7,15 +7,15 @@ import pytest
 
 from simnet import Network, choose
 from simnet.base.errors import InputError
-from simnet.costs import NodeLinks
-from simnet.job import create_sparsifier, gradient_buckets
-from simnet.job.two_level_placement import node_sizes
+from simnet.cost_models.costs import NodeLinks
 from simnet.network import ring_order as rings
 from simnet.network.ring_order import pair_seconds, ring_order
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, conformance, create, scheme
 from simnet.topologies import multi_gpu_nodes, star, wan_of_clusters
+from simnet.training.job import create_sparsifier, gradient_buckets
+from simnet.training.job.two_level_placement import node_sizes
 
 LINKS = {"intra_latency": 2e-6, "intra_bandwidth": 1e11, "nic_latency": 5e-5, "nic_bandwidth": 1.25e9}
 OVER_NODES = [name for name, one in SCHEMES.items() if "ranks_per_node" in one.option_type.__dataclass_fields__]

@@ -8,7 +8,7 @@ import pytest
 
 import needs
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read_measurements, write_tidy
+from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.network.stack import IDEAL, STACKS, Stack
 from simnet.validate import shapednet
 from simnet.validate.shapednet import Change, Setting, predict

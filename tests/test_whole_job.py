@@ -8,14 +8,14 @@ import pytest
 
 from commands import did
 from simnet import sparsifier_models
-from simnet.job import run_policy
-from simnet.job.progress_model import ProgressModel, fit_progress_model
-from simnet.job.sampling import IterationSampling, RecordedExchanges, total_time
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.forecast import PAIRED
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
+from simnet.training.job import run_policy
+from simnet.training.job.progress_model import ProgressModel, fit_progress_model
+from simnet.training.job.sampling import IterationSampling, RecordedExchanges, total_time
 
 # Schemes that only with options, or with a shape, can be made of any size.
 OPTIONS = {"hardthreshold": {"threshold": 1.0}}
@@ -210,7 +210,7 @@ def test_exchanges_that_cannot_do_the_job_are_named_with_why():
 
 
 def test_progress_is_told_in_lines_off_a_terminal(monkeypatch):
-    from simnet.commands import terminal
+    from simnet.verbs.commands import terminal
 
     monkeypatch.setattr(terminal, "_FIRST_LINE", 0.0)
     monkeypatch.setattr(terminal, "_LINES_EVERY", 0.0)

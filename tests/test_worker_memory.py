@@ -11,12 +11,8 @@ from commands import did, refused
 from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
 from simnet.base.errors import InputError
-from simnet.costs.devices import DeviceOp, load_device
-from simnet.costs.layers import Layer
-from simnet.job import LocalSteps, Overlap
-from simnet.job.job import create_sparsifier, gradient_buckets
-from simnet.job.memory import MOMENTS, WorkerMemory, candidates_memory, combine_memory, exchange_memory, scheme_memory
-from simnet.parallel import fsdp2, time_step, wrap_units
+from simnet.cost_models.costs.devices import DeviceOp, load_device
+from simnet.cost_models.costs.layers import Layer
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names
@@ -27,6 +23,17 @@ from simnet.studies import comparison
 from simnet.studies.choosing import memory_filter
 from simnet.studies.choosing.choices import choices
 from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.training.job import LocalSteps, Overlap
+from simnet.training.job.job import create_sparsifier, gradient_buckets
+from simnet.training.job.memory import (
+    MOMENTS,
+    WorkerMemory,
+    candidates_memory,
+    combine_memory,
+    exchange_memory,
+    scheme_memory,
+)
+from simnet.training.parallel import fsdp2, time_step, wrap_units
 
 WORKERS, DENSITY = 8, 0.1
 SCALE = 10.0
@@ -341,7 +348,7 @@ def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monk
     policy = Fixed(AG)
     here, elsewhere = (comparison.Held(elsewhere=one).of(JOB, policy) for one in (False, True))
     assert here == elsewhere == exchange_memory(JOB, AG)
-    monkeypatch.setattr("simnet.job.memory._HERE", 4 * WORKERS * JOB.source.parameters - 1)
+    monkeypatch.setattr("simnet.training.job.memory._HERE", 4 * WORKERS * JOB.source.parameters - 1)
     assert comparison.Held(elsewhere=True).of(JOB, policy) is None
     assert comparison.Held().of(JOB, policy) == here
 

@@ -1,6 +1,6 @@
-"""What predictions are off by: the table `simnet.evidence.iteration_errors` has its bounds from.
+"""What predictions are off by: the table `simnet.cost_models.evidence.iteration_errors` has its bounds from.
 
-    python benchmarks/measured_jobs.py FOLDER errors > simnet/calibration/measured/jobs/errors.csv
+    python benchmarks/measured_jobs.py FOLDER errors > simnet/cost_models/calibration/measured/jobs/errors.csv
 
 Bounds of links come from the shipped collectives up to 100 Mbit/s, each repetition beside the prediction of the stack
 as it is named, with the second measurement of what was measured twice; every setting counts alike. A bound on the error
@@ -27,9 +27,9 @@ import pandas as pd
 
 from measuring_jobs.settings import CORES, TELLING
 from simnet.base.arrays import Floats
-from simnet.calibration.measured import load_dataset
-from simnet.costs.devices import IntervalEnd
-from simnet.evidence.iteration_errors import COLUMNS
+from simnet.cost_models.calibration.measured import load_dataset
+from simnet.cost_models.costs.devices import IntervalEnd
+from simnet.cost_models.evidence.iteration_errors import COLUMNS
 from simnet.network import STACKS
 from simnet.validate.jobs import report
 from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions

@@ -80,7 +80,7 @@ def _ranks(
 ) -> Iterator[tuple[Star, Barrier, Callable[[], None]]]:
     """Start a process on each host of a star; yield the star, their gate, and what raises if one of them has failed."""
     context: ForkServerContext = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "simnet.hooks"])
+    context.set_forkserver_preload(["torch", "simnet.cluster.hooks"])
     gate = context.Barrier(count + 1)
     started: list[ForkServerProcess] = []
 

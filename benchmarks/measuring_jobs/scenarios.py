@@ -29,7 +29,7 @@ from measuring_jobs.settings import (
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
+from simnet.cost_models.costs.devices import DeviceProfile, KernelMethod, load_device
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
@@ -184,7 +184,7 @@ def _fitted(
     said = np.maximum(columns @ (launch, each, some), _LEAST)
     ratios = pd.concat([one / own for one, own in zip(beside, said.tolist(), strict=True)])
     low, high = ratios.quantile([0.05, 0.95])
-    source = f"simnet.hooks, {CORES} processes on links of 5 ms, {place}; beside the kernels of the scheme"
+    source = f"simnet.cluster.hooks, {CORES} processes on links of 5 ms, {place}; beside the kernels of the scheme"
     all_of = KernelMethod(
         launch, 0.0, source, each, low=float(np.clip(low, 0.01, 1)), high=max(float(high), 1.0), known="measured"
     )

@@ -20,7 +20,7 @@ SEED = 2026
 LEARNING_RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
 
 PROBE: Mapping[str, int] = MappingProxyType({"nbytes": 2**17, "times": 2})
-"""How a flexible policy measures the links: parameters of `simnet.hooks.shifted`."""
+"""How a flexible policy measures the links: parameters of `simnet.cluster.hooks.shifted`."""
 
 EXCHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

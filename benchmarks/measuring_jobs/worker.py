@@ -30,8 +30,8 @@ from measuring_jobs.settings import (
     WORKED,
     Setting,
 )
-from simnet.hooks.log import Clock
-from simnet.hooks.messages import GroupMessages
+from simnet.cluster.hooks.log import Clock
+from simnet.cluster.hooks.messages import GroupMessages
 from simnet.traces import live
 from simnet.validate.shapednet.namespaces import inside
 from simnet.validate.shapednet.rank import begin, meet_at
@@ -39,7 +39,7 @@ from simnet.validate.shapednet.rank import begin, meet_at
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
-    from simnet.hooks import Hook
+    from simnet.cluster.hooks import Hook
 
 _IMAGE = 16
 _PAUSE, _SWEPT, _LARGEST = 0.01, 8_000_000, 1_000_000
@@ -114,7 +114,7 @@ def _as_rank(place: Place, does: Callable[[], None]) -> None:
 def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) -> None:
     import torch.distributed as dist
 
-    from simnet.hooks import Hook, Trainer, shifted
+    from simnet.cluster.hooks import Hook, Trainer, shifted
 
     for setting, exchange, log in jobs:
         model, optimizer, loss = distributed(setting.model, place, setting.bucket)
@@ -154,8 +154,8 @@ def _use_connections(hook: Hook) -> None:
 def _work(place: Place, gate: Barrier, models: list[str], folder: Path) -> None:
     import torch
 
-    from simnet.calibration.device import measure_device, profile_yaml
-    from simnet.hooks import Hook, Trainer
+    from simnet.cluster.hooks import Hook, Trainer
+    from simnet.cost_models.calibration.device import measure_device, profile_yaml
 
     folder.mkdir(parents=True)
     swept = torch.zeros(_SWEPT)

@@ -10,11 +10,11 @@ LEAST_SCORE = 0.85
 AREAS = {
     "flows": ("simnet/network/event_loop/sharing.py", "simnet/network/sharing.py"),
     "network": ("simnet/network/**/*.py",),
-    "costs": ("simnet/costs/*.py",),
+    "costs": ("simnet/cost_models/costs/*.py",),
     "schedules": ("simnet/schedule.py", "simnet/collectives/*.py"),
     "selection": ("simnet/sparsifier_models/selection.py",),
     "schemes": ("simnet/sparsifier_models/*.py",),
-    "calibration": ("simnet/calibration/**/*.py",),
+    "calibration": ("simnet/cost_models/calibration/**/*.py",),
     "policies": ("simnet/policies/*.py",),
     "choose": ("simnet/studies/choosing/*.py",),
 }

@@ -177,7 +177,8 @@ def _distance(file: str, imported: frozenset[str]) -> int:
 
     Examples
     --------
-    >>> [_distance("simnet/costs/models.py", frozenset([one])) for one in ("simnet.costs.models", "simnet.costs", "re")]
+    >>> names = ("simnet.cost_models.costs.models", "simnet.cost_models.costs", "re")
+    >>> [_distance("simnet/cost_models/costs/models.py", frozenset([one])) for one in names]
     [0, 1, 3]
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

@@ -16,9 +16,9 @@ import numpy as np
 from scaling.cases import TOPOLOGIES, Bench, Case
 from scaling.measuring import Cost, measured, whole
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
-from simnet import costs
 from simnet.base import rng
 from simnet.collectives import allreduce_ring
+from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.stack import STACKS
 from simnet.network.tables import Store

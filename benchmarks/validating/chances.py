@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
-from simnet.evidence.chances import CONFIDENCE, SURE, Part, chances
-from simnet.evidence.intervals import NAMED, UNNAMED, ErrorModel
+from simnet.cost_models.evidence.chances import CONFIDENCE, SURE, Part, chances
+from simnet.cost_models.evidence.intervals import NAMED, UNNAMED, ErrorModel
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from validating import residuals
 
@@ -44,7 +44,7 @@ Sizes: TypeAlias = Literal["same size", "choice"]
 _SHARES = ", ".join(f"{100 * one:g} %" for one in DENSITIES)
 _WORDS = f"""
 `simnet choose` says how likely each exchange is the fastest, from the errors that predictions had where they could be
-held against measurements: `simnet.evidence.chances` has how, `validating.residuals` from what. Here that
+held against measurements: `simnet.cost_models.evidence.chances` has how, `validating.residuals` from what. Here that
 is held against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two
 exchanges of the same job. Neither time was seen by what predicts it, and nothing of its *site* by the errors that the
 chance and the interval are from: no cluster whose name begins with the same word, none of the measurements on known

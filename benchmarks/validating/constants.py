@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.evidence.intervals import GROUPS, TYPICAL, Basis, bin_of
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.evidence.intervals import GROUPS, TYPICAL, Basis, bin_of
 from simnet.validate.evaluation import BASE, FROM_BASE
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from validating.residuals import site_of
@@ -25,7 +25,7 @@ NAMES = {
     "_BANDWIDTH": "size at which it is half of that",
     "_MISFIT": "misfit of the step model at which it is half of that",
 }
-"""Constants of `simnet.calibration`, in words."""
+"""Constants of `simnet.cost_models.calibration`, in words."""
 
 WORDS = """\
 ## Constants chosen with these sets in view

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
-from simnet.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 
 LEAST, MOST = 0.85, 0.95
 """The share of measurements inside that a set should have."""

@@ -15,10 +15,10 @@ import pandas as pd
 from measuring_jobs.settings import ALGORITHMS, EXCHANGES, SETTINGS, TELLING
 
 from simnet import sparsifier_models
-from simnet.costs.devices import IntervalEnd
-from simnet.evidence.chances import Chances
-from simnet.evidence.intervals import NAMED, SCORES, UNNAMED, ErrorModel, corrected, error_models, reach
-from simnet.evidence.iteration_errors import factor_in_job
+from simnet.cost_models.costs.devices import IntervalEnd
+from simnet.cost_models.evidence.chances import Chances
+from simnet.cost_models.evidence.intervals import NAMED, SCORES, UNNAMED, ErrorModel, corrected, error_models, reach
+from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.policies import Candidate
 from simnet.scenario.resolve import own_options
 from simnet.studies.job_totals import JobTotal, Spent, judged, off_alike
@@ -47,10 +47,11 @@ Intervals are those that commands show. Each set is judged by errors of the othe
 measured on clusters, a set of measurements on known links, a setting of a job; of parts of iterations half of the
 settings tell, and the others are judged. Sets count alike, and in brackets are 95 % intervals by a bootstrap over them.
 An interval is wider the fewer sets it is from, by the factor of a prediction interval for one more set,
-`t sqrt(1 + 1/n) / z` by Student's t (`simnet.evidence.intervals.factor_for_another`): 1.26 for seven sets, 1.05 for
-thirty. Meant are {100 * LEAST:g} to {100 * MOST:g} %. The rows of single stacks say how far that goes: of mpich two
-sets tell, each of which is judged by the other and by other stacks, and of tcp one, by other stacks alone. Those of
-Open MPI hold more, as the least half-width of an interval is 1 %. All jobs and links were measured on one machine.
+`t sqrt(1 + 1/n) / z` by Student's t (`simnet.cost_models.evidence.intervals.factor_for_another`): 1.26 for seven sets,
+1.05 for thirty. Meant are {100 * LEAST:g} to {100 * MOST:g} %. The rows of single stacks say how far that goes: of
+mpich two sets tell, each of which is judged by the other and by other stacks, and of tcp one, by other stacks alone.
+Those of Open MPI hold more, as the least half-width of an interval is 1 %. All jobs and links were measured on one
+machine.
 
 Waits of rounds of local steps (DiLoCo and its relatives) are in no set. Their intervals are those of exchanges on such
 links, wider by the factor for the sets of these, and commands call them extrapolated.

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simnet.calibration import measured
-from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.evidence.intervals import BIN_NAMES, bin_of
+from simnet.cost_models.calibration import measured
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.evidence.intervals import BIN_NAMES, bin_of
 from simnet.validate.evaluation import FROM_BASE, HALVES
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from simnet.validate.jobs import report as jobs

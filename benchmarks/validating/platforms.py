@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.calibration import Setting, chosen_rows, curves_of
-from simnet.calibration.platform import Platform, load_platform
-from simnet.calibration.specification import specified_times
+from simnet.cost_models.calibration import Setting, chosen_rows, curves_of
+from simnet.cost_models.calibration.platform import Platform, load_platform
+from simnet.cost_models.calibration.specification import specified_times
 
 
 def platform(like: str | None = None, **fields: object) -> Platform:
@@ -124,7 +124,7 @@ def predicted(case: Case, rows: pd.DataFrame) -> list[tuple[Setting, Floats, Flo
     case : Case
         The set and its platform.
     rows : DataFrame
-        The set, as `simnet.calibration.readers` has it.
+        The set, as `simnet.cost_models.calibration.readers` has it.
     """
     host = case.platform.counted == "through the schedule"
     known = ("ring_ompi", "recursive_doubling_ompi", "rabenseifner_ompi", "pairwise_ompi", "binomial_ompi")

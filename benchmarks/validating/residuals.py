@@ -1,4 +1,4 @@
-"""What predictions of times are off by, learnt from what was left out: the table of `simnet.evidence.chances`.
+"""Errors of predicted times on left-out measurements: the table of `simnet.cost_models.evidence.chances`.
 
 An error is compared in half-widths of the 90 % interval that the prediction carries. Of calibrated clusters that is the
 interval of the calibration; of iterations of jobs that of `simnet predict job`. Of times that follow from links the
@@ -26,9 +26,9 @@ from measuring_jobs.errors import FASTEST, bound, weighted_quantile
 from measuring_jobs.settings import TELLING
 
 from simnet.base.arrays import Floats
-from simnet.calibration.measured import load_dataset
-from simnet.evidence.intervals import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
-from simnet.evidence.iteration_errors import factor_in_job
+from simnet.cost_models.calibration.measured import load_dataset
+from simnet.cost_models.evidence.intervals import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
+from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
 from simnet.validate.evaluation import FROM_BASE

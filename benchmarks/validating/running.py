@@ -20,12 +20,12 @@ from ruamel.yaml.error import YAMLError
 
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
-from simnet.calibration import measured
-from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.calibration.readers import log_format
-from simnet.calibration.specification import specified_half_widths
-from simnet.calibration.summary import read_rows
-from simnet.evidence.intervals import bin_of
+from simnet.cost_models.calibration import measured
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.calibration.readers import log_format
+from simnet.cost_models.calibration.specification import specified_half_widths
+from simnet.cost_models.calibration.summary import read_rows
+from simnet.cost_models.evidence.intervals import bin_of
 from simnet.validate import rivals
 from simnet.validate.evaluation import HALVES, SPLITS, evaluate
 from validating.platforms import Case, cases_of, predicted

@@ -18,7 +18,7 @@ export MASTER_ADDR
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 mkdir -p "$OUT"
 
-srun --kill-on-bad-exit=1 python -m simnet.measure --backend "${BACKEND:-nccl}" \
+srun --kill-on-bad-exit=1 python -m simnet.cluster.measure --backend "${BACKEND:-nccl}" \
   --budget "$BUDGET" --largest "$LARGEST" --device "$OUT/device.yaml" -o "$OUT/measured.csv" "$@"
 
 simnet calibrate "$OUT/measured.csv" -o "$OUT/fabric.yaml"

@@ -16,7 +16,7 @@ fi
 mkdir -p "$OUT"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
-torchrun "${where[@]}" --nproc-per-node "$RANKS_PER_NODE" -m simnet.measure --backend "${BACKEND:-gloo}" \
+torchrun "${where[@]}" --nproc-per-node "$RANKS_PER_NODE" -m simnet.cluster.measure --backend "${BACKEND:-gloo}" \
   --budget "${BUDGET:-45 s}" --largest "${LARGEST:-16 MiB}" --device "$OUT/device.yaml" -o "$OUT/measured.csv" "${@:2}"
 [ "${NODE:-0}" = 0 ] || exit 0
 

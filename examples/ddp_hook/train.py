@@ -5,7 +5,7 @@ import sys
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from simnet.hooks import Hook, Trainer
+from simnet.cluster.hooks import Hook, Trainer
 
 torch.distributed.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 800), torch.nn.ReLU(), torch.nn.Linear(800, 1)))

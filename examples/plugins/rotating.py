@@ -3,7 +3,7 @@
 import numpy as np
 
 from simnet.collectives import allreduce_ring
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.sparsifier_models.selection import Values, take_mean
 

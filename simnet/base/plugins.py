@@ -7,8 +7,8 @@
 ``weather``           an annotated function that returns a `simnet.network.weather.Signal`
 ``policies``          an annotated class with the methods of `simnet.policies.Policy`
 ``strategies``        an annotated `simnet.strategies.Strategy` class
-``log_readers``       a `simnet.calibration.readers.LogFormat`
-``devices``           a function that returns a `simnet.costs.devices.DeviceProfile`
+``log_readers``       a `simnet.cost_models.calibration.readers.LogFormat`
+``devices``           a function that returns a `simnet.cost_models.costs.devices.DeviceProfile`
 ``commands``          a function that adds commands to the command line
 ====================  ==========================================================================
 

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step
 from simnet.collectives.registry import collective
-from simnet.costs.collectives import pairwise_alltoall
-from simnet.costs.collectives import parameter_server as server_cost
+from simnet.cost_models.costs.collectives import pairwise_alltoall
+from simnet.cost_models.costs.collectives import parameter_server as server_cost
 from simnet.schedule import Schedule
 
 

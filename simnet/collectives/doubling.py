@@ -24,7 +24,7 @@ from simnet.base.arrays import Ranks
 from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step, gathered, one_size
 from simnet.collectives.registry import POWERS_OF_TWO, collective
-from simnet.costs.collectives import (
+from simnet.cost_models.costs.collectives import (
     allgather,
     bruck_allgather,
     bruck_alltoall,

@@ -64,7 +64,7 @@ class Collective:
         ``(sizes) -> Schedule`` for contributions of unequal size.
     cost : callable, optional
         Closed form ``(alpha, beta, M, N)`` -> seconds on idle links that are all alike; with `nodes`, see
-        `simnet.costs.NodeLinks`, where it takes them.
+        `simnet.cost_models.costs.NodeLinks`, where it takes them.
     ranks, exact : Ranks
         For which numbers of ranks it is valid, and for which its closed form is what the network says on an idle star.
     nccl : str

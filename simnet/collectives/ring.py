@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step, gathered
 from simnet.collectives.registry import collective
-from simnet.costs.collectives import ring_allgather, ring_allreduce, ring_reduce_scatter
+from simnet.cost_models.costs.collectives import ring_allgather, ring_allreduce, ring_reduce_scatter
 from simnet.schedule import Schedule
 
 

@@ -21,8 +21,8 @@ from simnet.base.arrays import Ranks
 from simnet.base.checks import check_int
 from simnet.collectives.program import Program, Step
 from simnet.collectives.registry import POWERS_OF_TWO, collective
-from simnet.costs.collectives import binomial_reduce, tree_allreduce
-from simnet.costs.collectives import broadcast as binomial_broadcast
+from simnet.cost_models.costs.collectives import binomial_reduce, tree_allreduce
+from simnet.cost_models.costs.collectives import broadcast as binomial_broadcast
 from simnet.schedule import Schedule
 
 

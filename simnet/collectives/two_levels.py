@@ -8,7 +8,7 @@ from simnet.base.checks import check_int
 from simnet.collectives import ring
 from simnet.collectives.program import Program, Step
 from simnet.collectives.registry import POWERS_OF_TWO, collective
-from simnet.costs.collectives import hierarchical_allreduce
+from simnet.cost_models.costs.collectives import hierarchical_allreduce
 from simnet.schedule import Schedule
 
 

@@ -88,8 +88,8 @@ class Network:
     stack : str, Stack or mapping
         Transport stack: a name in `simnet.network.stack.STACKS`, or properties.
     software : callable, optional
-        Adds software time of the collective library to schedules (`simnet.calibration.CalibratedSoftware`); it counts
-        as communication. Does not apply to `transfer`.
+        Adds software time of the collective library to schedules (`simnet.cost_models.calibration.CalibratedSoftware`);
+        it counts as communication. Does not apply to `transfer`.
     sharing : str, Sharing or mapping
         How flows share links: ``max_min``, ``rtt`` (weighted by round-trip time), or properties.
     loss : Loss, optional

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet import costs, sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
-from simnet.costs import NodeLinks
-from simnet.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
+from simnet.cost_models import costs
+from simnet.cost_models.costs import NodeLinks
+from simnet.cost_models.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.dense import FP16, Dense
 from simnet.sparsifier_models.options import Options, option_values
@@ -66,8 +67,8 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 def closed_form(candidate: Candidate) -> ClosedForm:
     """Return the closed form of an exchange, as in Eqns 4 and 5 of the AR-Topk paper; arguments broadcast.
 
-    Widths of values and indices count; encoded indices count as `simnet.costs.encodings` expects. Raises ValueError for
-    an unknown scheme or option, or if no closed form is known.
+    Widths of values and indices count; encoded indices count as `simnet.cost_models.costs.encodings` expects. Raises
+    ValueError for an unknown scheme or option, or if no closed form is known.
 
     Examples
     --------

@@ -38,7 +38,7 @@ class Flexible:
         that asks its policy table every so often.
     probe_bytes : float
         Length of the longer of the messages by which workers measure the links before a decision, one after another, as
-        `simnet.hooks.shifted` does [byte]; with 0 probes run beside the job and cost nothing.
+        `simnet.cluster.hooks.shifted` does [byte]; with 0 probes run beside the job and cost nothing.
     probe_times : int
         How many of each length they send then, >= 1.
     """

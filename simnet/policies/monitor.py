@@ -22,7 +22,7 @@ class Monitor:
     """How a flexible policy watches the links.
 
     Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
-    network changes by iteration (`simnet.job.Job.stages`), they see the one in force.
+    network changes by iteration (`simnet.training.job.Job.stages`), they see the one in force.
 
     Raises ValueError if a figure is negative or not finite, or `aggregate` is unknown.
 

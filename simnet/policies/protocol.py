@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from simnet.costs.devices import DeviceProfile, load_device
+from simnet.cost_models.costs.devices import DeviceProfile, load_device
 from simnet.network import Network
 from simnet.policies.candidate import Candidate
 from simnet.schedule import Schedule

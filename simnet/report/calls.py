@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import NOT_DETERMINED, determined, format_bytes
-from simnet.evidence.conditions import Evidence
+from simnet.cost_models.evidence.conditions import Evidence
 from simnet.report.columns import Fields
 
 if TYPE_CHECKING:
-    from simnet.calibration.software import CalibratedSoftware, CallPrediction
+    from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
 
 HEADINGS = ("exchange", "call", "ranks", "size", "interval", "rests on")
 """What stands above the rows."""
@@ -63,7 +63,7 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
 
     Examples
     --------
-    >>> from simnet.calibration.software import CallPrediction
+    >>> from simnet.cost_models.calibration.software import CallPrediction
     >>> calls_evidence(call_summaries({"": [CallPrediction("sendrecv", "", 2, 0, 4e6, None)]})).level
     'assumed'
     """
@@ -78,8 +78,8 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
     Examples
     --------
-    >>> from simnet.calibration import Prediction
-    >>> from simnet.calibration.software import CallPrediction
+    >>> from simnet.cost_models.calibration import Prediction
+    >>> from simnet.cost_models.calibration.software import CallPrediction
     >>> predicted = Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself")
     >>> known = CallPrediction("all_reduce", "ring", 8, 0, 4e6, predicted)
     >>> call_rows(call_summaries({"dense": [known]}))

@@ -25,7 +25,8 @@ class Column(NamedTuple):
     """What a column holds, and how tables for people show it.
 
     `heading` has marks where it may break, and is empty where no table has it; `format` is a key of `FORMATS`, or as of
-    `str.format`, and by the unit when empty; `commands` are those that write it, ``hooks`` the logs of `simnet.hooks`.
+    `str.format`, and by the unit when empty; `commands` are those that write it, ``hooks`` the logs of
+    `simnet.cluster.hooks`.
     """
 
     unit: str

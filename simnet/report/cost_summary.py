@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_bytes
-from simnet.costs.computing import SampleCount
-from simnet.job.memory import WorkerMemory
+from simnet.cost_models.costs.computing import SampleCount
 from simnet.report.columns import Fields, headings, write_cells
+from simnet.training.job.memory import WorkerMemory
 
 if TYPE_CHECKING:
-    from simnet.job import Job
+    from simnet.training.job import Job
 
 COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
 """Columns of tables that have a row per policy."""

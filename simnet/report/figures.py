@@ -1,6 +1,6 @@
 """The figures of a run: what was learnt, iteration time under the network's weather, total time, breakdown, choices.
 
-Each function takes the iterations of all policies (one frame, see `simnet.job.PolicyResult`) and returns a
+Each function takes the iterations of all policies (one frame, see `simnet.training.job.PolicyResult`) and returns a
 matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
 before they are drawn: a line is the mean over a stretch of iterations, its band the extremes.
 """
@@ -22,7 +22,6 @@ from matplotlib.ticker import MaxNLocator
 
 from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.units import format_seconds
-from simnet.job import TRAIN
 from simnet.report.columns import read_data
 from simnet.report.drawing import (
     BITS,
@@ -42,6 +41,7 @@ from simnet.report.drawing import (
 )
 from simnet.report.seeds import MORE, ranking
 from simnet.report.summary import PHASES, exchange_seconds, with_exploration
+from simnet.training.job import TRAIN
 
 # Title and explanation of each figure.
 _CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_data("figures.csv")}

@@ -45,8 +45,8 @@ from simnet.report.summary import RunFacts, Summary, learning_columns, significa
 from simnet.report.timeline import Bandwidths, LinkNames, Recorded, write_timeline
 
 if TYPE_CHECKING:
-    from simnet.job import PolicyResult
     from simnet.report.drawing import Plot
+    from simnet.training.job import PolicyResult
 
 
 PAGE = FileSet("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")

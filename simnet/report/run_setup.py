@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from simnet.base.quantities import TIME, Notation, parameter_hints
 from simnet.base.units import format_seconds
-from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import STACKS, Network, Sharing, Stack
 from simnet.network.stack import name_of
 from simnet.report.calls import describe_calibration
@@ -48,7 +48,7 @@ def stack_name(network: Network) -> str:
     """Return the name of the stack of a network, and the file of the calibrated cluster whose curves it has."""
     if network.software is None:
         return name_of(network.stack)
-    from simnet.calibration import CalibratedSoftware
+    from simnet.cost_models.calibration import CalibratedSoftware
 
     assert isinstance(network.software, CalibratedSoftware)
     return f"{network.software.model.stack or 'ideal'} of {network.software.file}"
@@ -86,7 +86,7 @@ def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> F
 
     Examples
     --------
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> device_summary(load_device("ideal"))
     {'name': 'ideal', 'what': 'no device; selecting costs nothing', 'known': {'measured': 1}}
     """
@@ -108,7 +108,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
 
     Examples
     --------
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> describe_device(device_summary(load_device("v100-torch1.5")))
     'v100-torch1.5 (NVIDIA V100, PyTorch 1.5, ...; of its kernels 6 estimated, 2 measured, 4 scaled)'
     """
@@ -121,7 +121,7 @@ def describe_codes(device: Mapping[str, Any]) -> str:
 
     Examples
     --------
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> delta = DeviceOp("encode_delta", 9, instead=(DeviceOp("norm", 9), DeviceOp("cast", 9)))
     >>> describe_codes(device_summary(load_device("cpu"), [delta]))
     '; codes: encode_delta as norm and cast'

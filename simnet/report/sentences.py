@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.evidence.conditions import Evidence
-from simnet.job import MAIN
+from simnet.cost_models.evidence.conditions import Evidence
 from simnet.report import cost_summary, learning, run_events, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.summary import PHASES, PolicySummary, Summary, known_of, ranked
 from simnet.report.wording import listed
+from simnet.training.job import MAIN
 
 Key: TypeAlias = str | float | None
 """By what a cell of a table is sorted; None comes last."""

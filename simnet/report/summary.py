@@ -19,9 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
 from simnet.base.arrays import PERCENTS, Floats, percentiles
-from simnet.costs.computing import SampleCount
-from simnet.job import EXPLORE, MAIN, Interruption, JobShare
-from simnet.job.steady import SteadyPart, common_start, steady_part
+from simnet.cost_models.costs.computing import SampleCount
 from simnet.network import STACKS
 from simnet.report import learning
 from simnet.report.columns import Fields
@@ -29,6 +27,8 @@ from simnet.report.cost_summary import cost_summary, throughput
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.report.run_events import stop_summary
 from simnet.report.run_setup import stack_summary
+from simnet.training.job import EXPLORE, MAIN, Interruption, JobShare
+from simnet.training.job.steady import SteadyPart, common_start, steady_part
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -50,9 +50,9 @@ class PolicySummary(TypedDict):
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
     alone. Density and `spread` are of the iterations from `Summary.steady_from` on, spread with what was explored
     before them, None if there are none. `settled_after` is where the policy's own steady part begins, and `unsettled`
-    why there is none, by `simnet.job.steady`; both are None if it ended early. There is `learning` where a model was
-    trained, `spent` under a training strategy or with prices, `memory` where it is known what a worker holds, and
-    `start_low_s` and `start_high_s` where it was sampled how far `simulated_s` depends on when workers enter.
+    why there is none, by `simnet.training.job.steady`; both are None if it ended early. There is `learning` where a
+    model was trained, `spent` under a training strategy or with prices, `memory` where it is known what a worker holds,
+    and `start_low_s` and `start_high_s` where it was sampled how far `simulated_s` depends on when workers enter.
     """
 
     iterations: int

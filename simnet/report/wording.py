@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simnet.base.units import format_seconds
-from simnet.evidence.chances import SURE
+from simnet.cost_models.evidence.chances import SURE
 from simnet.report.paired import TIE
 
 

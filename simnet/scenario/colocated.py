@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from simnet.base.rng import stream
-from simnet.job import MAIN
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
+from simnet.training.job import MAIN
 
 
 def check_colocated(config: schema.Config, found: Findings) -> None:

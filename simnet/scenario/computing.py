@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simnet.costs import models
-from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
-from simnet.costs.devices import DeviceProfile
-from simnet.costs.layers import Layer
-from simnet.costs.models import ModelProfile
+from simnet.cost_models.costs import models
+from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, pass_time
+from simnet.cost_models.costs.devices import DeviceProfile
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import ModelProfile
 from simnet.scenario import schema
 
 # Options by which workers share a batch, or have several.

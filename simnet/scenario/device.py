@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.costs.computing import known_chips
-from simnet.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device
-from simnet.parallel import describe_slowdown
+from simnet.cost_models.costs.computing import known_chips
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device
 from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.topology import calibrated_stack
+from simnet.training.parallel import describe_slowdown
 
 
 def is_file(name: str) -> bool:

@@ -14,13 +14,8 @@ import numpy as np
 from simnet import sparsifier_models, traces
 from simnet.base.errors import suggest_names
 from simnet.base.units import format_bytes
-from simnet.costs import models
-from simnet.costs.devices import DeviceProfile
-from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, create_sparsifier, job_buckets
-from simnet.job.elastic import Absence, deadline_at
-from simnet.job.job import Optimizer
-from simnet.job.local_steps import StrategySet, check_switching, start_strategy
-from simnet.job.steps import NoGradients
+from simnet.cost_models.costs import models
+from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import schema
 from simnet.scenario.colocated import alone, placements
@@ -35,6 +30,11 @@ from simnet.traces import GradientSource, live
 from simnet.traces.normals import compiled_loops_for
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count as synthetic_rows
+from simnet.training.job import ColocatedJob, Job, LocalSteps, Overlap, create_sparsifier, job_buckets
+from simnet.training.job.elastic import Absence, deadline_at
+from simnet.training.job.job import Optimizer
+from simnet.training.job.local_steps import StrategySet, check_switching, start_strategy
+from simnet.training.job.steps import NoGradients
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
 # gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.
@@ -404,8 +404,8 @@ def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
         enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / (limit - _PROCESS))
         found.add(
             ("job", "scale"),
-            f"{config.workers} workers with {_gradient_entries(config.job):,} entries each need about {format_bytes(needed)}, "
-            f"more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory",
+            f"{config.workers} workers with {_gradient_entries(config.job):,} entries each need about "
+            f"{format_bytes(needed)}, more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory",
         )
     return needed <= limit
 

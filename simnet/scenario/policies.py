@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simnet.advise import Advised
 from simnet.base import plugins
 from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Policy
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import schema
 from simnet.scenario.resolve import candidates
+from simnet.training.advise import Advised
 
 
 def labels_of(policy: schema.Policy) -> list[str]:

@@ -15,10 +15,8 @@ from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.base.yaml_loader import Loc
-from simnet.costs import models
-from simnet.costs.devices import DeviceProfile
-from simnet.job import DDP_OVERLAP, Overlap, check_feedback
-from simnet.parallel import sharding_options
+from simnet.cost_models.costs import models
+from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
@@ -29,6 +27,8 @@ from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.steps import model_of
 from simnet.scenario.topology_parts import Topology
+from simnet.training.job import DDP_OVERLAP, Overlap, check_feedback
+from simnet.training.parallel import sharding_options
 
 FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""

@@ -19,10 +19,9 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_seconds
 from simnet.base.yaml_loader import yaml_text
-from simnet.costs.computing import PassTime, SampleCount
-from simnet.costs.models import is_config
+from simnet.cost_models.costs.computing import PassTime, SampleCount
+from simnet.cost_models.costs.models import is_config
 from simnet.interchange.kinds import companion_files
-from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
 from simnet.scenario.computing import iteration_samples, model_computing
@@ -46,6 +45,7 @@ from simnet.scenario.resolve import own_options, resolve
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
+from simnet.training.job import ColocatedJob, Job
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Scenario:
     folder : Path
         Where file names in it start from.
     elsewhere : bool
-        Whether its workers live on other machines; see `simnet.job.workers_in_shards`.
+        Whether its workers live on other machines; see `simnet.training.job.workers_in_shards`.
     """
 
     config: schema.Config

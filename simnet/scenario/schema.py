@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, SerializeAsAny, Tag
 
-import simnet.job
-from simnet import advise, policies, strategies, traces
+import simnet.training.job
+from simnet import policies, strategies, traces
 from simnet.base.quantities import (
     Count,
     Density,
@@ -25,8 +25,7 @@ from simnet.base.quantities import (
     Share,
     Slowdown,
 )
-from simnet.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
-from simnet.job.elastic import Churn
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
 from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
 from simnet.scenario.network_parts import Network
@@ -44,6 +43,8 @@ from simnet.scenario.parts import (
 )
 from simnet.scenario.sharding_parts import MEANINGLESS, Sharding, one_or_several
 from simnet.traces import live
+from simnet.training import advise
+from simnet.training.job.elastic import Churn
 
 
 @configures(policies.Ramp, optional={"iterations": "none, the last stretch never ends"})
@@ -67,13 +68,18 @@ Densities: TypeAlias = ValueOrList[Density, Annotated[list[Ramp], Field(min_leng
 
 
 @configures(
-    simnet.job.Compute, only=("straggle", "slowdown"), required=("straggle", "slowdown"), straggle="probability"
+    simnet.training.job.Compute,
+    only=("straggle", "slowdown"),
+    required=("straggle", "slowdown"),
+    straggle="probability",
 )
 class Straggle(Part):
     """A worker is slow for an iteration now and then."""
 
 
-@configures(simnet.job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"})
+@configures(
+    simnet.training.job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"}
+)
 class Compute(Part):
     """How long the forward and backward pass take on each worker."""
 
@@ -84,7 +90,7 @@ class Compute(Part):
 
 
 @configures(
-    simnet.job.Overlap,
+    simnet.training.job.Overlap,
     only=("bucket", "first", "exchanges", "backward"),
     optional={"backward": "that of the model"},
 )
@@ -319,7 +325,7 @@ DeviceMemory: TypeAlias = Annotated[
 """Bytes that a device holds."""
 
 
-@configures(simnet.job.Job, only=("iterations", "update", "barrier"))
+@configures(simnet.training.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent.

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simnet.base.quantities import Seconds, Share
-from simnet.parallel import UNIT_NAME, ListedUnit, unit_name
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Part
+from simnet.training.parallel import UNIT_NAME, ListedUnit, unit_name
 
 _GONE = "without some of the workers nobody has all parameters"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.costs.models import ModelProfile, load_model
+from simnet.cost_models.costs.models import ModelProfile, load_model
 from simnet.interchange.kinds import trace_prefix
-from simnet.parallel import TrainingSteps, model_steps, profile_of_units, read_traced_step
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
+from simnet.training.parallel import TrainingSteps, model_steps, profile_of_units, read_traced_step
 
 
 def model_of(job: schema.Job) -> ModelProfile:

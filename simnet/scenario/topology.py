@@ -17,7 +17,7 @@ from simnet.topologies.graphs import check
 if TYPE_CHECKING:
     import networkx as nx
 
-    from simnet.calibration import CalibratedSoftware
+    from simnet.cost_models.calibration import CalibratedSoftware
     from simnet.network import Stack
     from simnet.scenario.parts import Part
     from simnet.scenario.topology_parts import Topology
@@ -57,7 +57,7 @@ def sending(
     if read.kind != "fabric" or file is None:
         return read.graph, {}
     # Calibration takes long to import.
-    from simnet.calibration import CalibratedSoftware, has_curves, load_cost_model
+    from simnet.cost_models.calibration import CalibratedSoftware, has_curves, load_cost_model
 
     if not has_curves(folder / file):
         return read.graph, {}
@@ -78,7 +78,7 @@ def calibrated_jitter(
             "is known of a topology from a file of simnet calibrate alone; elsewhere give exponential, uniform or "
             "lognormal"
         )
-    from simnet.calibration import load_cost_model
+    from simnet.cost_models.calibration import load_cost_model
 
     fitted = (load_cost_model(folder / file) if software is None else software.model).jitter
     if fitted is None:

@@ -12,8 +12,8 @@ from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.collectives import registry
-from simnet.costs import arctopk
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import arctopk
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.chunking import places

@@ -19,9 +19,9 @@ from simnet import collectives
 from simnet.base.arrays import Adds
 from simnet.base.rows import apply_to_row, map_rows
 from simnet.collectives import registry
-from simnet.costs import artopk_ring, artopk_tree, cltk, var_overhead
-from simnet.costs.devices import DeviceOp
-from simnet.costs.encodings import VARYING_CODES
+from simnet.cost_models.costs import artopk_ring, artopk_tree, cltk, var_overhead
+from simnet.cost_models.costs.devices import DeviceOp
+from simnet.cost_models.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.codes import reader
@@ -112,7 +112,7 @@ class ARTopk(
     """
 
     name = "artopk"
-    # `simnet.hooks`, measured with several buckets.
+    # `simnet.cluster.hooks`, measured with several buckets.
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     # The update.
     options: ARTopkOptions

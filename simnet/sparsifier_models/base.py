@@ -24,8 +24,8 @@ from simnet.base import plugins
 from simnet.base.arrays import Adds, Floats
 from simnet.base.checks import check_int, is_number
 from simnet.base.rows import Rows, map_rows
-from simnet.costs.devices import DeviceOp
-from simnet.costs.encodings import VARYING_CODES
+from simnet.cost_models.costs.devices import DeviceOp
+from simnet.cost_models.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.exchange import (
     Exchange,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.base.rows import map_rows
-from simnet.costs import hardthreshold, threshold_allgather
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import hardthreshold, threshold_allgather
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.gathered import Gathered

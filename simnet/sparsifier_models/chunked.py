@@ -17,8 +17,8 @@ from annotated_types import Ge, Le
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
-from simnet.costs import chunked_allgather
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import chunked_allgather
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.chunking import (

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.costs.encodings import (
+from simnet.cost_models.costs.encodings import (
     BLOCK_COUNT_BYTES,
     BLOCK_ENTRIES,
     COUNT_BYTES,

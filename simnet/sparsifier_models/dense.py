@@ -9,8 +9,8 @@ import numpy as np
 
 from simnet.base.quantities import Count
 from simnet.collectives import registry
-from simnet.costs import fp16
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import fp16
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import LARGEST, rounded

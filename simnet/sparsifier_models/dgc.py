@@ -15,8 +15,8 @@ from simnet.base.arrays import Adds
 from simnet.base.checks import is_number
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs import threshold_allgather
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import threshold_allgather
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.gathered import GatheredOptions, Sent
 from simnet.sparsifier_models.selection import Values, above, entries_kept, kth_magnitude, top_k

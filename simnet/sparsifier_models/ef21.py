@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.collectives import registry
-from simnet.costs import ef21, ring_allreduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import ef21, ring_allreduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent

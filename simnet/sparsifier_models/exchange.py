@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.rows import Rows
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.selection import Values, count_above
 
@@ -76,7 +76,8 @@ class Exchange:
         Entries each worker selected itself.
     kernels : tuple of DeviceOp
         What each worker ran to select, pack, merge and unpack, and before which rounds of the schedule; see
-        `simnet.sparsifier_models.steps.in_order`. `simnet.costs.devices.DeviceProfile.work` says how long it takes.
+        `simnet.sparsifier_models.steps.in_order`. `simnet.cost_models.costs.devices.DeviceProfile.work` says how long
+        it takes.
     union : int
         Number of entries in U.
     sent : ndarray of float64, shape (P,)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
-from simnet.costs import exdyna
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import exdyna
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.carried_threshold import (
     CarriedThreshold,

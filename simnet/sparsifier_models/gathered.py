@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simnet import collectives
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import read_back

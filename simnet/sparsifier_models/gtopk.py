@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.arrays import Floats
-from simnet.costs import gtopk, gtopk_reduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import gtopk, gtopk_reduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import read_back

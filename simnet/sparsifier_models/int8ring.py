@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from simnet.costs import int8_ring
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import int8_ring
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, Stats
 from simnet.sparsifier_models.lookup_quantisers import uncentred

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from simnet import collectives
-from simnet.costs import chunked_allgather, muloco
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import chunked_allgather, muloco
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.chunked import Bins

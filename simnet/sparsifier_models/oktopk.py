@@ -19,8 +19,8 @@ from annotated_types import Ge
 from simnet import collectives
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
-from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.base import Exchange, State, checked_part
@@ -54,9 +54,9 @@ class OktopkOptions(SplitOptions):
     Parameters
     ----------
     hooked : bool
-        Whether messages are those of `simnet.hooks`, on the wire ``paper``: cuts of eight bytes, summed by a ring;
-        sizes ahead of the split, and no message without entries; pieces padded to the largest. Thresholds and cuts are
-        computed also in iteration 1, for which DDP puts the layers in another order.
+        Whether messages are those of `simnet.cluster.hooks`, on the wire ``paper``: cuts of eight bytes, summed by a
+        ring; sizes ahead of the split, and no message without entries; pieces padded to the largest. Thresholds and
+        cuts are computed also in iteration 1, for which DDP puts the layers in another order.
     warm_up : int
         Dense iterations before the first sparse one, >= 0. In the reference implementation 512 (vgg), 128 (lstm) and 0
         (bert).
@@ -186,7 +186,7 @@ class Oktopk(
 
     @property
     def codes(self) -> Codes:
-        """Every code of indices, but in the messages of `simnet.hooks`."""
+        """Every code of indices, but in the messages of `simnet.cluster.hooks`."""
         return Codes(otherwise="the hook of oktopk sends int32 and float32") if self.options.hooked else super().codes
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

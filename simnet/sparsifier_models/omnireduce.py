@@ -9,8 +9,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from simnet.base.quantities import Count
-from simnet.costs import omnireduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import omnireduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Options

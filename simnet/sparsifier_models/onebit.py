@@ -15,8 +15,8 @@ from annotated_types import Ge, Lt
 from simnet import collectives
 from simnet.base.quantities import Count
 from simnet.collectives import registry
-from simnet.costs import onebit_allreduce, ring_allreduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import onebit_allreduce, ring_allreduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.gathered import GatheredOptions

@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le
 from simnet.base.checks import check_int, check_positive, is_number
 from simnet.base.errors import suggest_names
 from simnet.collectives import registry
-from simnet.costs.encodings import IndexCode, ValueCode
+from simnet.cost_models.costs.encodings import IndexCode, ValueCode
 
 T = TypeVar("T", bound="Options")
 _FORMS: dict[Any, tuple[Any, str]] = {
@@ -119,9 +119,9 @@ class Options(_Frozen):
         of the reference implementation, in most an index of 8.
     indices, values : str, optional
         How indices and values are encoded, on the wire ``paper`` of schemes that send both, or one of them: see
-        `simnet.costs.encodings` and `simnet.sparsifier_models.codes.read_back`. If one is given, the other is
-        ``int32`` or ``float32``, which have the bytes of the default. Not together with `value_bytes` or `index_bytes`,
-        which say widths and change no number.
+        `simnet.cost_models.costs.encodings` and `simnet.sparsifier_models.codes.read_back`. If one is given, the other
+        is ``int32`` or ``float32``, which have the bytes of the default. Not together with `value_bytes` or
+        `index_bytes`, which say widths and change no number.
     compat : {"paper", "released"}
         Which numbers result: those of the paper, or those of the reference implementation where that differs, bugs
         included.

@@ -15,8 +15,8 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs import powersgd
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import powersgd
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.dense import Dense, DenseOptions

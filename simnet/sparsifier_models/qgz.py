@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from simnet.base.quantities import Count
 from simnet.collectives import registry
-from simnet.costs import two_hop_reduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import two_hop_reduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.chunking import places
 from simnet.sparsifier_models.selection import Values, squared_norm

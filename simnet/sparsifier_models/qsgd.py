@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs import qsgd
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import qsgd
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Values, squared_norm

@@ -9,8 +9,8 @@ import numpy as np
 
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs import two_hop_reduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import two_hop_reduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from simnet.costs import threshold_allgather
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import threshold_allgather
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Positive

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.rng import stream
-from simnet.costs import signsgd, signsgd_allgather
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import signsgd, signsgd_allgather
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Options

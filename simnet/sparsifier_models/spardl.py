@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.collectives.doubling import bruck
-from simnet.costs import spardl, spardl_bsag, spardl_rsag
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import spardl, spardl_bsag, spardl_rsag
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.options import Options

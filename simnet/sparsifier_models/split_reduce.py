@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.codes import reader

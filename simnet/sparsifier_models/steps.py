@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Call, Schedule
 from simnet.sparsifier_models.wire import Wire
 

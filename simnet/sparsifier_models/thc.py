@@ -14,8 +14,8 @@ from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.collectives import registry
-from simnet.costs import thc
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import thc
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.options import Allgather, Options

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.costs import gaussiank, threshold_allgather
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import gaussiank, threshold_allgather
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.costs import ring_allreduce, topk_allgather, topka, tree_allreduce
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import ring_allreduce, topk_allgather, topka, tree_allreduce
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.codes import reader
@@ -47,7 +47,7 @@ class Topk(Gathered, fixed_volume=True, separable=True, overlaps=True, costs=(to
     """
 
     name = "topk"
-    # `simnet.hooks`, measured with several buckets.
+    # `simnet.cluster.hooks`, measured with several buckets.
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
 
     def _select(self, values: Values, worker: int) -> Indices:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.collectives import allgatherv_recursive_doubling, alltoall_pairwise
-from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import sparcml_bounds, topkdsa, topkdsa_bounds
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k

@@ -64,7 +64,7 @@ class Traits:
     released_widths : (int, int)
         Bytes of a value and of an index on the wire ``released``.
     costs : tuple of function
-        Its closed-form costs, functions of `simnet.costs`.
+        Its closed-form costs, functions of `simnet.cost_models.costs`.
     """
 
     keeps_residual: bool = True

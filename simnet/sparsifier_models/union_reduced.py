@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.arrays import Floats
-from simnet.costs import deft, uniontopk
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import deft, uniontopk
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.codes import reader

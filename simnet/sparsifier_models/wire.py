@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.costs.devices import DeviceOp
-from simnet.costs.encodings import (
+from simnet.cost_models.costs.devices import DeviceOp
+from simnet.cost_models.costs.encodings import (
     INDEX_CODES,
     SORT_METHOD,
     VALUE_BITS,
@@ -149,10 +149,10 @@ class Wire:
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
         """Return the kernels by which a worker encodes selected entries, of `n`; none without an encoding.
 
-        There is a method of `simnet.costs.encodings.CODE_METHODS` for indices and one for values, with equivalent
-        passes for device profiles that have not measured it: codes are a `cast` of every entry; a table needs a `norm`
-        before it, as do the lengths of differences; a bitmap is a `scatter` to bits that a `cast` cleared; indices that
-        are not `ascending` are sorted, as by a `topk_layer`.
+        There is a method of `simnet.cost_models.costs.encodings.CODE_METHODS` for indices and one for values, with
+        equivalent passes for device profiles that have not measured it: codes are a `cast` of every entry; a table
+        needs a `norm` before it, as do the lengths of differences; a bitmap is a `scatter` to bits that a `cast`
+        cleared; indices that are not `ascending` are sorted, as by a `topk_layer`.
         """
         found: list[DeviceOp] = []
         if self.encoding is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simnet import sparsifier_models
 from simnet.base.quantities import Density, Size, check_bounds
 from simnet.collectives import registry
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, Sparsifier
 from simnet.strategies.optimisers import Index, Values

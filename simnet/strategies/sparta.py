@@ -12,7 +12,7 @@ from simnet.base.checks import check_choice
 from simnet.base.quantities import Count, PositiveShare, check_bounds
 from simnet.base.rng import stream
 from simnet.collectives import registry
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
 from simnet.sparsifier_models.steps import in_order
 from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors

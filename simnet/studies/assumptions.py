@@ -14,9 +14,8 @@ from typing import NamedTuple
 from typing_extensions import TypedDict
 
 from simnet.base.errors import SimnetError
-from simnet.costs import models
-from simnet.costs.devices import DEFAULT_DEVICE
-from simnet.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
+from simnet.cost_models.costs import models
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE
 from simnet.policies import Candidate, Fixed, Flexible
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
@@ -24,6 +23,7 @@ from simnet.report.paired import TIE, fastest
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
+from simnet.training.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
 
 EFFORT = 0.25
 """About how many seconds of one processor a sample of a job takes."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from simnet import sparsifier_models
-from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.report import run_setup
 from simnet.report.columns import Fields
 from simnet.sparsifier_models.two_level import without_network
@@ -34,7 +34,7 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
 
     Examples
     --------
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> from simnet.policies import Candidate
     >>> with_codes(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)["codes"]
     {'encode_8bit': 'as norm and cast', 'decode_8bit': 'as cast'}
@@ -47,7 +47,7 @@ def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
 
     Examples
     --------
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> from simnet.policies import Candidate
     >>> costs_told(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)
     ['Costs of kernels on cpu; codes: encode_8bit as norm and cast, decode_8bit as cast.']

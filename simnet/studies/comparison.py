@@ -1,9 +1,9 @@
 """Schemes side by side: what an exchange of each costs on one trace and network, for several numbers of workers.
 
 A comparison takes a scenario, one exchange after the other and one number of workers after the other, and runs the job
-under each as a fixed policy. Means leave out the iterations until all exchanges had settled, as `simnet.job.steady`
-has it; one that has not has no rank. Where the scenario trains a model, the table also tells what each exchange made of
-it, from the first iteration on.
+under each as a fixed policy. Means leave out the iterations until all exchanges had settled, as
+`simnet.training.job.steady` has it; one that has not has no rank. Where the scenario trains a model, the table also
+tells what each exchange made of it, from the first iteration on.
 
 =====================  ==================================================================================
 compare.csv            a row per exchange and number of workers; where a model is trained, with what was learnt
@@ -33,10 +33,8 @@ import pandas as pd
 from simnet.base.atomic_replace import FileSet, replace_files
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import write_files
-from simnet.costs.devices import DeviceProfile
-from simnet.evidence.conditions import NEVER_COMPARED
-from simnet.job.memory import WorkerMemory, exchange_memory, is_measurable, with_shared_gradients
-from simnet.job.steady import MOVED, SteadyPart, common_start, steady_part
+from simnet.cost_models.costs.devices import DeviceProfile
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.report import cost_summary, learning, paired, run_setup
 from simnet.report.columns import Fields
 from simnet.report.comparison import COLUMNS, draw
@@ -52,10 +50,12 @@ from simnet.studies.runs import mark
 from simnet.studies.samples import warning_lines
 from simnet.studies.start_times import Course, start_ranges
 from simnet.studies.variants import variants
+from simnet.training.job.memory import WorkerMemory, exchange_memory, is_measurable, with_shared_gradients
+from simnet.training.job.steady import MOVED, SteadyPart, common_start, steady_part
 
 if TYPE_CHECKING:
-    from simnet.job import Job, PolicyResult
     from simnet.policies import Policy
+    from simnet.training.job import Job, PolicyResult
 
 # The keys of a row under which are its iterations, their steady part, and what its training is judged by.
 _ITERATIONS, _STEADY, _TRAINING, _TIMED = "iterations", "steady", "training", "timed"

@@ -1,6 +1,6 @@
 """The iteration of a job, predicted part by part, with intervals.
 
-The parts are those that a real job logs (`simnet.hooks.log`). With `T` the whole iteration of a worker,
+The parts are those that a real job logs (`simnet.cluster.hooks.log`). With `T` the whole iteration of a worker,
 
     T = compute + select + exposed + update
 
@@ -12,8 +12,8 @@ does, so that it has what the worker waits for others, and for their words that 
 Workers that take turns on a device do so in `messages`: who has finished waits there for those whose turn comes
 later. So `compute`, `select`, `merge` and `update` are those of one worker that has the device for itself.
 
-An interval joins what is known of each part; `simnet.evidence.iteration_errors` has what was measured. That of
-computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
+An interval joins what is known of each part; `simnet.cost_models.evidence.iteration_errors` has what was measured. That
+of computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
 device's profile, and of what processes in jobs differed by from a process by itself. That of `messages` is the wider
 of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs. Where links
 stay as they are, it begins no lower than what the bytes of a worker take on its links.
@@ -40,14 +40,11 @@ from rich.text import Text
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.units import finite
-from simnet.costs.devices import IntervalEnd
-from simnet.evidence.chances import Chances
-from simnet.evidence.conditions import NEVER_COMPARED, Evidence
-from simnet.evidence.intervals import NAMED, error_models, factor_for_another
-from simnet.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
-from simnet.job import Job, PolicyResult, run_policy
-from simnet.job.iteration import TRAIN
-from simnet.job.steady import SteadyPart, common_start, steady_part
+from simnet.cost_models.costs.devices import IntervalEnd
+from simnet.cost_models.evidence.chances import Chances
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
+from simnet.cost_models.evidence.intervals import NAMED, error_models, factor_for_another
+from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
@@ -63,6 +60,9 @@ from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import of_gradients
 from simnet.studies.samples import sample_warnings, warning_lines
+from simnet.training.job import Job, PolicyResult, run_policy
+from simnet.training.job.iteration import TRAIN
+from simnet.training.job.steady import SteadyPart, common_start, steady_part
 
 PARTS = ("compute", "select", "messages", "merge", "exposed", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -321,7 +321,7 @@ def stack_name(job: Job) -> str:
 
 
 def spread_of(job: Job) -> float:
-    """Return the spread of the time that a worker computes in an iteration, as that of `simnet.job.Compute`.
+    """Return the spread of the time that a worker computes in an iteration, as that of `simnet.training.job.Compute`.
 
     A sum of inner steps that are each for itself log-normal is taken to be log-normal, too, of their mean and variance.
     """

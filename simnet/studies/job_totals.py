@@ -17,18 +17,18 @@ import pandas as pd
 
 from simnet import sparsifier_models
 from simnet.base.units import finite
-from simnet.evidence.chances import Chances, Part, chances, in_job
-from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
-from simnet.evidence.intervals import GIVEN, interval, kind_of_stack
-from simnet.evidence.iteration_errors import factor_in_job
-from simnet.job import Job, PolicyResult
-from simnet.job.job import job_buckets
-from simnet.job.local_steps import start_strategy
-from simnet.job.steady import steady_part
+from simnet.cost_models.evidence.chances import Chances, Part, chances, in_job
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
+from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
+from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.report.summary import Judgement, significant
 from simnet.scenario import Run, Scenario
+from simnet.training.job import Job, PolicyResult
+from simnet.training.job.job import job_buckets
+from simnet.training.job.local_steps import start_strategy
+from simnet.training.job.steady import steady_part
 
 _ENTRIES = 64
 

@@ -83,7 +83,7 @@ def scenario_text(name: str) -> str:
 
 def models_() -> Listing:
     """List networks whose layers and compute time are known."""
-    from simnet.costs import models
+    from simnet.cost_models.costs import models
 
     found = [models.load_model(name) for name in models.model_names()]
     rows = [
@@ -95,9 +95,9 @@ def models_() -> Listing:
 
 def devices_() -> Listing:
     """List devices for which the cost of selecting is known, and by which peak of a chip computing is estimated."""
-    from simnet.costs import devices
-    from simnet.costs.computing import known_chips
-    from simnet.costs.encodings import CODE_METHODS
+    from simnet.cost_models.costs import devices
+    from simnet.cost_models.costs.computing import known_chips
+    from simnet.cost_models.costs.encodings import CODE_METHODS
 
     rows = []
     for name, one in devices.usable_devices().items():
@@ -180,7 +180,7 @@ def measured_() -> Listing:
     >>> "shaped_openmpi" in [row[0] for row in measured_()[1]]
     True
     """
-    from simnet.calibration import measured
+    from simnet.cost_models.calibration import measured
 
     rows = []
     for name, one in measured.datasets().items():
@@ -212,7 +212,7 @@ def collectives_() -> Listing:
 
 def platforms_() -> Listing:
     """List platforms that are predicted from their specification alone."""
-    from simnet.calibration.platform import load_platform, platform_names
+    from simnet.cost_models.calibration.platform import load_platform, platform_names
 
     rows = []
     for name in platform_names():
@@ -226,7 +226,7 @@ def platforms_() -> Listing:
 
 def readers() -> Listing:
     """List formats of logs."""
-    from simnet.calibration.readers import kinds
+    from simnet.cost_models.calibration.readers import kinds
 
     found = {**plugins.usable_plugins("log_readers", kinds.registered_format), **kinds.LOG_FORMATS}
     return ("format", "what it is"), [(name, _first_line(one.read)) for name, one in found.items()]
@@ -301,7 +301,7 @@ def _option_texts(option_type: type[sparsifier_models.Options], names: Collectio
 
 
 def _cost_formula(cost: Callable[..., object]) -> str:
-    """Return the formula of a function of `simnet.costs`: its first line tells it between colon and semicolon."""
+    """Return the formula of a closed form, which its first line has between colon and semicolon."""
     return _first_line(cost).partition(";")[0].rpartition(": ")[2]
 
 

@@ -11,7 +11,7 @@ from simnet.base import units
 from simnet.base.errors import InputError
 
 if TYPE_CHECKING:
-    from simnet.costs.models import ModelProfile
+    from simnet.cost_models.costs.models import ModelProfile
     from simnet.scenario import Scenario
 
 
@@ -94,7 +94,7 @@ def counts(text: str | None, option: str) -> list[int]:
 
 def model(name: str) -> ModelProfile:
     """Return the model that `--model` names, which may be the path of its ``config.json``."""
-    from simnet.costs import models
+    from simnet.cost_models.costs import models
 
     try:
         return models.load_model(name)

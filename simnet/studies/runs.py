@@ -22,8 +22,6 @@ from simnet.base.atomic_replace import finish_replacement, replace_files
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.interchange import kind_of
-from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, create_sparsifier, gradient_buckets, job_buckets
-from simnet.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.network import MAX_MIN
 from simnet.policies import density_at
 from simnet.report import cost_summary, run_setup, seeds
@@ -40,9 +38,19 @@ from simnet.studies.codes import with_codes
 from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
+from simnet.training.job import (
+    Checkpoint,
+    Job,
+    LocalSteps,
+    PolicyResult,
+    create_sparsifier,
+    gradient_buckets,
+    job_buckets,
+)
+from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 
 if TYPE_CHECKING:
-    from simnet.calibration.software import CallPrediction
+    from simnet.cost_models.calibration.software import CallPrediction
 from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
 from simnet.scenario.source import Source
 
@@ -352,7 +360,7 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     network, file = job.network(0), cluster_file(loaded.config.network.topology)
     if file is None or kind_of(path := loaded.folder / file) != "fabric":
         return None
-    from simnet.calibration import CalibratedSoftware, has_curves, load_cost_model
+    from simnet.cost_models.calibration import CalibratedSoftware, has_curves, load_cost_model
 
     if not isinstance(network.software, CalibratedSoftware):
         if not has_curves(path):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from simnet.job import Job, create_sparsifier, job_buckets
-from simnet.job.local_steps import start_strategy
 from simnet.policies import Candidate, Policy
 from simnet.policies.moo import Moo
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.samples import density_warning
+from simnet.training.job import Job, create_sparsifier, job_buckets
+from simnet.training.job.local_steps import start_strategy
 
 
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:

@@ -13,16 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.job import PolicyResult
-from simnet.job.job import Job
-from simnet.job.loop import JobLoop
-from simnet.job.record import JobRecord
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
 from simnet.policies import Candidate, Fixed
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.scenario import Run
 from simnet.strategies import options as strategy_options
 from simnet.strategies import strategy
+from simnet.training.job import PolicyResult
+from simnet.training.job.job import Job
+from simnet.training.job.loop import JobLoop
+from simnet.training.job.record import JobRecord
 
 
 class Course(NamedTuple):

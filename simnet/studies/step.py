@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
 from simnet.base.errors import InputError, suggest_names
-from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
-from simnet.costs.devices import DeviceProfile, load_device
-from simnet.costs.models import ModelProfile
-from simnet.evidence.conditions import NEVER_COMPARED
+from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, pass_time
+from simnet.cost_models.costs.devices import DeviceProfile, load_device
+from simnet.cost_models.costs.models import ModelProfile
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
-from simnet.parallel import (
+from simnet.report.columns import Fields
+from simnet.report.cost_summary import throughput, throughput_sentences
+from simnet.scenario.device import default_device, stack_doubt
+from simnet.studies import options
+from simnet.studies.timing import Place
+from simnet.training.parallel import (
     SHARDINGS,
     CollectiveCall,
     PlacedStep,
@@ -27,11 +32,6 @@ from simnet.parallel import (
     read_traced_step,
     repeat_step,
 )
-from simnet.report.columns import Fields
-from simnet.report.cost_summary import throughput, throughput_sentences
-from simnet.scenario.device import default_device, stack_doubt
-from simnet.studies import options
-from simnet.studies.timing import Place
 
 # Options that are lists of names.
 _LISTS = ("ready", "reshard_after_forward", "expert_blocks", "expert_tensors")
@@ -249,7 +249,7 @@ def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequen
 
     Examples
     --------
-    >>> from simnet.costs.models import load_model
+    >>> from simnet.cost_models.costs.models import load_model
     >>> len(planned_of(load_model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).graph.calls)
     26
     """

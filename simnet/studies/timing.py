@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from simnet import topologies
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import finite, format_bytes, format_interval, format_seconds
-from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
-from simnet.evidence.intervals import corrected, interval, kind_of_stack
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
+from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
 from simnet.network import MAX_MIN, Network, Timing
 from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
@@ -280,7 +280,7 @@ def _calibrated_calls(timed: Timed) -> Fields | None:
     software = timed.place.network.software
     if software is None:
         return None
-    from simnet.calibration import CalibratedSoftware
+    from simnet.cost_models.calibration import CalibratedSoftware
 
     assert isinstance(software, CalibratedSoftware)
     hosts = np.array(hosts_of(timed.schedule, timed.place))

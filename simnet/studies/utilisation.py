@@ -3,7 +3,7 @@
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
 exchanged, every H / F steps a fragment of n / F values, leaves in buckets, one after the other through one link, each
-when the backward pass has made its entries. Data parallelism has the buckets of `simnet.parallel.ddp.cut`;
+when the backward pass has made its entries. Data parallelism has the buckets of `simnet.training.parallel.ddp.cut`;
 other strategies exchange a fragment as a whole, as in `simnet.strategies`; the page has 128 equal ones. A bucket is an
 all-reduce round a ring. Workers wait for the last one `delay` steps after that step. The utilisation is the share of
 computing in the time of H steps, once every round takes as long as the one before.
@@ -23,17 +23,17 @@ from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int, check_positive, is_number
 from simnet.base.errors import InputError
-from simnet.costs.collectives import ring_allreduce
-from simnet.costs.computing import PassTime, pass_time
-from simnet.costs.devices import DEFAULT_DEVICE, load_device
-from simnet.costs.layers import Layer
-from simnet.evidence.conditions import NEVER_COMPARED
-from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
+from simnet.cost_models.costs.collectives import ring_allreduce
+from simnet.cost_models.costs.computing import PassTime, pass_time
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, load_device
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.report import learning
 from simnet.strategies import options as options_of
 from simnet.strategies import strategy as class_of
 from simnet.studies import options
 from simnet.studies.codes import computing_told
+from simnet.training.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 
 STRATEGIES = ("dataparallel", "localsgd", "diloco", "streaming", "delayed", "eager")
 """Strategies of `simnet.strategies` that are known here: those that exchange all n values, or fragments of them."""
@@ -368,7 +368,8 @@ class Answer:
         """Return the utilisation at the bandwidth of the links, or what targets need; who trains how, and on what."""
         one, reached = self.training, self.reached()
         if self.bandwidth is not None and reached is not None:
-            first = f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_interval_text(reached, _percent_text)}."
+            share = _interval_text(reached, _percent_text)
+            first = f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {share}."
         else:
             ends = dict.fromkeys((self.targets[0], self.targets[-1]))
             needs = (

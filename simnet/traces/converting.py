@@ -25,7 +25,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors
-from simnet.costs.layers import Layer
+from simnet.cost_models.costs.layers import Layer
 from simnet.traces.files import TensorFile, check_finite, encode_values, write_text
 from simnet.traces.metadata import MAX_BYTES, parse_description
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file

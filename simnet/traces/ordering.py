@@ -38,8 +38,8 @@ SHARES: Floats = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.
 """Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""
 
 # None of these is critical. On four drawn traces (tails heavy and heavier, regression, embedding) build-up is off by at
-# most 3 %, and by at most 7 % with any one of them, or of those in `_nearest_statistics`, halved or doubled, or a grid half as
-# fine.
+# most 3 %, and by at most 7 % with any one of them, or of those in `_nearest_statistics`, halved or doubled, or a grid
+# half as fine.
 
 # Spreads of lognormal scales whose thresholds, at `SHARES`, are tried as the unit of v: from all entries alike to a
 # tail over many decades.

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs.layers import Layer
+from simnet.cost_models.costs.layers import Layer
 from simnet.traces.files import check_finite, decode_values, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress

@@ -47,8 +47,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, last_squares
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs.layers import Layer
-from simnet.costs.models import ModelProfile, load_model
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import ModelProfile, load_model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, compiled_loops_for
@@ -389,8 +389,8 @@ def synthetic(
     Parameters
     ----------
     layers : str, ModelProfile, int or sequence of (name, shape)
-        The model: its name (see `simnet.costs.models.model_names`) or profile, its layers, or its number of parameters,
-        which are then the weights of one layer.
+        The model: its name (see `simnet.cost_models.costs.models.model_names`) or profile, its layers, or its number of
+        parameters, which are then the weights of one layer.
     workers : int
         P, >= 1.
     like : str, Path or SyntheticParameters

@@ -1,8 +1,8 @@
 """How far simnet can be trusted: its formulas and policies against what others published.
 
 `simnet.validate.published` holds the numbers of the AR-Topk paper (Tables II and VI, Figs. 5 and 8) beside simnet's
-own, `simnet.calibration.readers` reads what benchmarks of collectives print, and `simnet.calibration.measured` has
-measurements to start from.
+own, `simnet.cost_models.calibration.readers` reads what benchmarks of collectives print, and
+`simnet.cost_models.calibration.measured` has measurements to start from.
 """
 
 if __name__ != "simnet.validate":  # by the link at the top of a checkout

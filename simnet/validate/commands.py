@@ -1,6 +1,6 @@
 """``simnet validate`` and ``simnet reproduce``: predictions beside what was measured, and papers beside simnet.
 
-They reach the command line through the entry-point group ``simnet.commands``, as commands of other packages may.
+They reach the command line through the entry-point group ``simnet.verbs.commands``, as commands of other packages may.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import completion, terminal
-from simnet.commands.options import Changes, Force, Json
 from simnet.studies import options
+from simnet.verbs.commands import completion, terminal
+from simnet.verbs.commands.options import Changes, Force, Json
 
 if TYPE_CHECKING:
     from simnet.validate.reproduction import Reproduction, Row
@@ -69,8 +69,8 @@ def validate(
     force: Force = False,
 ) -> None:
     """Evaluate predictions on held-out measurements, next to baseline models."""
-    from simnet.calibration.measured import datasets
-    from simnet.calibration.readers.facts import parse_facts
+    from simnet.cost_models.calibration.measured import datasets
+    from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.validate import evaluation, evaluation_figures
 
     options.only("--fabric", fabric is not None, {"--strict": strict})

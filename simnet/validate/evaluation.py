@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.base.progress import track_progress
-from simnet.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel, calibrate
-from simnet.calibration.cost_model_file import cost_model_of
-from simnet.calibration.crossval import FOLD_COUNT, MIN_SIZES, choose_models, size_folds, without_ranks
-from simnet.calibration.curve_models import CURVE_FITS
-from simnet.calibration.curves import Curve, curves_of, split_systems
-from simnet.calibration.predictor import fit_predictor
-from simnet.calibration.readers.facts import LogFacts
-from simnet.calibration.summary import read_rows
-from simnet.evidence.intervals import Basis, half_widths
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel, calibrate
+from simnet.cost_models.calibration.cost_model_file import cost_model_of
+from simnet.cost_models.calibration.crossval import FOLD_COUNT, MIN_SIZES, choose_models, size_folds, without_ranks
+from simnet.cost_models.calibration.curve_models import CURVE_FITS
+from simnet.cost_models.calibration.curves import Curve, curves_of, split_systems
+from simnet.cost_models.calibration.predictor import fit_predictor
+from simnet.cost_models.calibration.readers.facts import LogFacts
+from simnet.cost_models.calibration.summary import read_rows
+from simnet.cost_models.evidence.intervals import Basis, half_widths
 from simnet.validate.evaluation_figures import PLACES, PLAIN, Evaluation
 from simnet.validate.links import CLOSED_FORM, held_by_links
 from simnet.validate.rivals import RIVALS, installed, rival_times

@@ -14,9 +14,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.calibration.summary import error_quantiles, problem_lines
-from simnet.evidence.intervals import BIN_NAMES, bin_of
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.calibration.summary import error_quantiles, problem_lines
+from simnet.cost_models.evidence.intervals import BIN_NAMES, bin_of
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from simnet.validate.links import CLOSED_FORM, winners
 from simnet.validate.links import TITLES as LINK_TITLES

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.cost_model import DEFAULT_COVERAGE
-from simnet.evidence.intervals import conformal
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.evidence.intervals import conformal
 from simnet.validate.shapednet.libraries import Case, cases, from_links
 from simnet.validate.shapednet.links import COLUMNS, OfHosts
 
@@ -73,7 +73,8 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
             "split": split,
             "place": "",
             "system": [
-                f"{tool} link_latency={_setting_text(links.latency)} link_bandwidth={_setting_text(links.bandwidth)}".strip()
+                f"{tool} link_latency={_setting_text(links.latency)} "
+                f"link_bandwidth={_setting_text(links.bandwidth)}".strip()
                 for tool, links in zip(found["tool"], found["links"], strict=True)
             ],
             "setting": [f"{collective}, {ranks:.0f} ranks, {algorithm}" for collective, ranks, algorithm in names],

@@ -19,8 +19,8 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 
-from simnet import costs
 from simnet.base.arrays import Floats
+from simnet.cost_models import costs
 from simnet.network.weather import PROFILES, profile_state
 
 PARAMETERS = {"ResNet18": 11_689_512, "ResNet50": 25_557_032, "AlexNet": 61_100_840, "ViT": 132_863_336}

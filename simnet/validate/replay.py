@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
-from simnet.calibration.readers import write_tidy
-from simnet.calibration.readers.conventions import mpi_convention
+from simnet.cluster.measure.communicators import BACKENDS, Communicator, connect_ranks
+from simnet.cluster.measure.facts import float_digest
+from simnet.cluster.measure.plan import MEMORY
 from simnet.collectives import registry
+from simnet.cost_models.calibration.readers import write_tidy
+from simnet.cost_models.calibration.readers.conventions import mpi_convention
 from simnet.interchange import read_schedule
-from simnet.measure.communicators import BACKENDS, Communicator, connect_ranks
-from simnet.measure.facts import float_digest
-from simnet.measure.plan import MEMORY
 from simnet.schedule import Schedule
 from simnet.studies import options
 

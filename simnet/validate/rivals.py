@@ -34,9 +34,9 @@ from typing import TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.calibration.curve_models import fit_log_log
-from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.readers import bus_factor
+from simnet.cost_models.calibration.curve_models import fit_log_log
+from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.readers import bus_factor
 
 NEIGHBOURS = "log_log"
 """The straight line between neighbouring sizes, or numbers of ranks, in logarithms."""

@@ -22,19 +22,19 @@ from fuzz import mutations, run_folders
 from scenario_texts import SMALL
 from simnet import topologies
 from simnet.base.yaml_loader import load_yaml, yaml_text
-from simnet.calibration import readers as logs
-from simnet.calibration.cost_model_file import load_cost_model
-from simnet.calibration.platform import load_platform
 from simnet.collectives import allreduce_ring
-from simnet.costs.devices import load_device
+from simnet.cost_models.calibration import readers as logs
+from simnet.cost_models.calibration.cost_model_file import load_cost_model
+from simnet.cost_models.calibration.platform import load_platform
+from simnet.cost_models.costs.devices import load_device
 from simnet.interchange import calibrated_network, chakra, goal, kinds, messages_csv, nodelink
 from simnet.interchange.simgrid_writing import write_platform
-from simnet.job import Checkpoint, run_policy
 from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import policy, policy_file, problem, request
 from simnet.traces import converting, recorded
+from simnet.training.job import Checkpoint, run_policy
 
 ROOT = Path(simnet.__file__).parents[1]
 
@@ -115,9 +115,9 @@ def _read_scenario(path):
 
 @cache
 def _fabrics():
-    from simnet.calibration import Curve, Setting, calibrate
-    from simnet.calibration.cost_model import specified_cost_model
-    from simnet.calibration.cost_model_file import cost_model_yaml
+    from simnet.cost_models.calibration import Curve, Setting, calibrate
+    from simnet.cost_models.calibration.cost_model import specified_cost_model
+    from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
 
     sizes = 2.0 ** np.arange(10, 16)
     curves = [Curve(Setting("all_reduce", ranks), sizes, ranks * 1e-5 + sizes * 1e-9) for ranks in (4, 8)]
@@ -377,7 +377,13 @@ READERS = {
     ),
     "platform": _yaml(
         _shipped(
-            "simnet/calibration/platforms", "dgx-1", "dgx-h100", "aws-p3dn", "h100-sockets", "oci-mi300x", "gb200-nvl72"
+            "simnet/cost_models/calibration/platforms",
+            "dgx-1",
+            "dgx-h100",
+            "aws-p3dn",
+            "h100-sockets",
+            "oci-mi300x",
+            "gb200-nvl72",
         ),
         "a.yaml",
         load_platform,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simnet.costs.devices import DeviceProfile, KernelMethod
+from simnet.cost_models.costs.devices import DeviceProfile, KernelMethod
 
 
 def npu() -> DeviceProfile:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from simnet.calibration.readers import LogFormat, Measurements
-from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import RowCollector, parse_printed, parse_whole
+from simnet.cost_models.calibration.readers import LogFormat, Measurements
+from simnet.cost_models.calibration.readers.lines import read_lines
+from simnet.cost_models.calibration.readers.tables import RowCollector, parse_printed, parse_whole
 
 
 def read_stopwatch(path: Path, *, facts: Mapping[str, object] | None = None) -> Measurements:

@@ -271,8 +271,8 @@ class Signal:
     __slots__ = ("_known", "_quiet", "_source", "_times", "_total", "_totals", "_trailing", "_values")
 
     def __init__(self, times: ArrayLike, values: ArrayLike, chunks: Chunks | None = None) -> None:
-        # The total up to a change is the unevaluated sum of _running_totals and the much smaller _trailing, for as many changes
-        # as integrals have needed; _total is that up to the last one.
+        # The total up to a change is the unevaluated sum of _totals and the much smaller _trailing, for as many
+        # changes as integrals have needed; _total is that up to the last one.
         self._times, self._values, self._totals, self._trailing = array("d"), array("d"), array("d"), array("d")
         self._total, self._known = 0.0, -1.0
         self._quiet = 0

@@ -14,9 +14,8 @@ from rich.table import Table
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.processes import InlinePool, Pool
-from simnet.calibration import load_cost_model
-from simnet.evidence.conditions import NEVER_COMPARED
-from simnet.job.two_level_placement import job_node_sizes
+from simnet.cost_models.calibration import load_cost_model
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.policies import Fixed, density_at
 from simnet.scenario import Scenario, load
 from simnet.studies import assumptions, options
@@ -37,6 +36,7 @@ from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import computing_factors, evidence_of_job
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import Course, start_ranges
+from simnet.training.job.two_level_placement import job_node_sizes
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 """Topologies whose workers lie in groups."""

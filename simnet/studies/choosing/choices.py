@@ -1,8 +1,8 @@
 """What there is to choose from: exchanges over the collectives that are offered, weighed by their closed forms.
 
 On a star the closed forms are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them
-and on trees of no power of two; AR-Topk over a tree saves up to log N latencies. `simnet.costs.collectives` says what
-they are on nodes that share a link.
+and on trees of no power of two; AR-Topk over a tree saves up to log N latencies. `simnet.cost_models.costs.collectives`
+says what they are on nodes that share a link.
 
 References
 ----------
@@ -22,8 +22,8 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives import registry
-from simnet.costs import broadcast
-from simnet.costs.devices import DeviceOp
+from simnet.cost_models.costs import broadcast
+from simnet.cost_models.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
 from simnet.sparsifier_models.options import option_values
 from simnet.sparsifier_models.two_level import AUTO, PREFIX

@@ -14,9 +14,9 @@ from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
-from simnet.costs.devices import DeviceProfile, IntervalEnd
-from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
-from simnet.evidence.intervals import GIVEN, UNNAMED, interval, kind_of_stack
+from simnet.cost_models.costs.devices import DeviceProfile, IntervalEnd
+from simnet.cost_models.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
+from simnet.cost_models.evidence.intervals import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
@@ -26,7 +26,7 @@ from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.sampled_exchanges import Part, Sample, SampledExchanges, ratio
 
 if TYPE_CHECKING:
-    from simnet.calibration import CalibratedCostModel
+    from simnet.cost_models.calibration import CalibratedCostModel
 
 SAMPLED = 1_000
 """The most messages of an exchange that is timed with workers that enter a little apart."""
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
     least, most : ndarray
         Interval of the time to send [s].
     kind : str
-        What that interval is from, a name of `simnet.evidence.intervals.error_models`.
+        What that interval is from, a name of `simnet.cost_models.evidence.intervals.error_models`.
     follows : Follows
         What of these intervals is for the gradients: their ends are those of links and devices times these.
     beyond : ndarray of bool
@@ -118,7 +118,7 @@ def by_closed_form(
     Examples
     --------
     >>> from simnet.studies.choosing.choices import choices
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> estimate = by_closed_form(load_device("ideal"))(choices()[0], OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9))
     >>> f"{estimate.seconds:.4f} s, {estimate.low:.4f} to {estimate.high:.4f}"
     '0.0795 s, 0.0787 to 0.1949'

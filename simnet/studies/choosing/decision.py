@@ -11,14 +11,14 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
-from simnet.job.job import Overlap
-from simnet.job.streams import exposed_after_backward
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import SAMPLED, CostModel, Estimate
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.win_probability import at_point, within
+from simnet.training.job.job import Overlap
+from simnet.training.job.streams import exposed_after_backward
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
 """What a decision is held against, one at a time."""
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     expected_regret : float
         By which fraction it is expected to take longer than the fastest.
     sure : bool
-        Whether it is sure to be the fastest; see `simnet.evidence.chances.Chances`.
+        Whether it is sure to be the fastest; see `simnet.cost_models.evidence.chances.Chances`.
     beyond : str
         What its errors were learnt from, if it goes beyond that; else empty.
     spread : tuple of float
@@ -230,7 +230,7 @@ def decide(
     --------
     >>> from simnet.studies.choosing.cost_models import by_closed_form
     >>> from simnet.studies.choosing.choices import choices
-    >>> from simnet.costs.devices import load_device
+    >>> from simnet.cost_models.costs.devices import load_device
     >>> point = OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9)
     >>> decision = decide(choices(), point, by_closed_form(load_device("ideal")))
     >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"

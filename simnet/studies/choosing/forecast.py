@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.job.sampling import total_time
 from simnet.policies import Candidate
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.studies.choosing.choices import Kind
+from simnet.training.job.sampling import total_time
 
 PAIRED = 32
 """Iterations of a sample from which on two rows are compared moment by moment."""
@@ -74,7 +74,7 @@ class Forecast:
     sent : float
         Bytes that a worker sends in an iteration, mean over workers and job.
     unsettled : str
-        Why it has not settled, by `simnet.job.steady`, as far as it was simulated; empty if it has.
+        Why it has not settled, by `simnet.training.job.steady`, as far as it was simulated; empty if it has.
     """
 
     candidate: Candidate

@@ -23,9 +23,7 @@ from rich.text import Text
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
 from simnet.base.units import finite, format_bytes, format_seconds, format_within, interval_figures
-from simnet.evidence.chances import Chances
-from simnet.job import Job
-from simnet.job.memory import WorkerMemory, exchange_memory
+from simnet.cost_models.evidence.chances import Chances
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.report import learning, run_setup
@@ -41,6 +39,8 @@ from simnet.studies.comparison import each_fixed
 from simnet.studies.job_totals import JobTotal, Spent, computing_factors, judged, messages, off_alike
 from simnet.studies.options import of_gradients
 from simnet.studies.sweeping import work
+from simnet.training.job import Job
+from simnet.training.job.memory import WorkerMemory, exchange_memory
 
 NEAR = 0.05
 """Rows that take at most this share longer than the fastest are near it."""

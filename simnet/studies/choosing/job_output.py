@@ -10,12 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import finite, format_bytes, format_seconds, format_within, interval_figures
-from simnet.costs.computing import PassTime, SampleCount
-from simnet.evidence.chances import Chances
-from simnet.evidence.conditions import NEVER_COMPARED, Evidence
-from simnet.job import Job
-from simnet.job.job import job_buckets
-from simnet.job.sampling import RecordedExchanges
+from simnet.cost_models.costs.computing import PassTime, SampleCount
+from simnet.cost_models.evidence.chances import Chances
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.report import learning, run_setup, wording
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
@@ -27,6 +24,9 @@ from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.memory_filter import HEADING, NOTHING, Held
 from simnet.studies.choosing.output import advice, alone, few_kept, flip_figures, flips_told, lead, share
 from simnet.studies.choosing.sampled_exchanges import KEPT_EACH
+from simnet.training.job import Job
+from simnet.training.job.job import job_buckets
+from simnet.training.job.sampling import RecordedExchanges
 
 _HEADINGS = (
     "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "regret\nof job",
@@ -174,7 +174,8 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
             f"iterations it would be: {shares}."
         )
     said += [
-        f"The policy {one.policy.label} {'saves' if one.saved >= 0 else 'loses'} {_saved_text(one)} against {best.label}."
+        f"The policy {one.policy.label} {'saves' if one.saved >= 0 else 'loses'} {_saved_text(one)} "
+        f"against {best.label}."
         for one in found.flexible
     ]
     said += [f"{label} cannot do the job: {why}" for label, why in found.refused.items()]

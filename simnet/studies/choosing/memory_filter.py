@@ -8,15 +8,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.costs.devices import DEFAULT_DEVICE, load_device
-from simnet.job import Job
-from simnet.job.memory import WorkerMemory, combine_memory, exchange_memory, scheme_memory, with_shared_gradients
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, load_device
 from simnet.policies import Candidate
 from simnet.report import cost_summary
 from simnet.studies import options
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 from simnet.studies.choosing.sampled_exchanges import first_rows
+from simnet.training.job import Job
+from simnet.training.job.memory import (
+    WorkerMemory,
+    combine_memory,
+    exchange_memory,
+    scheme_memory,
+    with_shared_gradients,
+)
 
 MOST_WORKERS = 1024
 """The most workers whose schemes are made to see what they hold at an operating point."""

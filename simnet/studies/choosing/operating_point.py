@@ -12,7 +12,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.costs import NodeLinks
+from simnet.cost_models.costs import NodeLinks
 
 Number: TypeAlias = float | Floats
 """A number, or an array of them."""

@@ -11,11 +11,9 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
-from simnet.costs.devices import DeviceProfile, load_device
-from simnet.costs.models import load_model
-from simnet.job import Job, Overlap
-from simnet.job.local_steps import check_switching, start_strategy
+from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, pass_time
+from simnet.cost_models.costs.devices import DeviceProfile, load_device
+from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
 from simnet.policies import density_at, probe_pairs
 from simnet.report.columns import Fields
@@ -39,9 +37,11 @@ from simnet.studies.codes import computing_told
 from simnet.studies.options import of_gradients
 from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
+from simnet.training.job import Job, Overlap
+from simnet.training.job.local_steps import check_switching, start_strategy
 
 if TYPE_CHECKING:
-    from simnet.calibration import CalibratedCostModel
+    from simnet.cost_models.calibration import CalibratedCostModel
     from simnet.scenario import Scenario
 
 MOMENTS = 64

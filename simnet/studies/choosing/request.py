@@ -10,14 +10,14 @@ from pathlib import Path
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
-from simnet.costs.models import is_config
-from simnet.job import Overlap
+from simnet.cost_models.costs.models import is_config
 from simnet.policies import Candidate
 from simnet.scenario import Scenario, load, topology_parts
 from simnet.scenario.parts import field_names
 from simnet.studies import options
 from simnet.studies.choosing.choices import follows_gradients
 from simnet.studies.variants import ALL, variants
+from simnet.training.job import Overlap
 
 MOST_SIMULATED = 4096
 """The most workers that are simulated, of those that flags ask for."""

@@ -3,7 +3,8 @@
 Thresholds, unions and fill-in follow the gradients, those before as much as those of the moment, by the residual. So a
 job is rehearsed: synthetic gradients with the layers of the model, on a sample of its entries, are drawn once, and all
 schemes that follow them exchange them side by side, iteration after iteration, with their own options. What counts is
-the last half, in whole periods: by then all have settled that do, by the rule of `simnet.job.steady`, which judges it.
+the last half, in whole periods: by then all have settled that do, by the rule of `simnet.training.job.steady`, which
+judges it.
 
 How far a job is from that whose gradients nobody knows was measured: `volumes.csv` has, scheme by scheme, what messages
 and kernels of jobs of other gradients and other numbers of entries took, also at their beginning, over what those of
@@ -29,10 +30,9 @@ import pandas as pd
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
-from simnet.costs.devices import DeviceOp
-from simnet.costs.models import load_model
-from simnet.evidence.intervals import factor_for_another
-from simnet.job.steady import detect_steady_part, last_half
+from simnet.cost_models.costs.devices import DeviceOp
+from simnet.cost_models.costs.models import load_model
+from simnet.cost_models.evidence.intervals import factor_for_another
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.samples import sample_size
@@ -41,6 +41,7 @@ from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import GradientSource, synthetic
 from simnet.traces.source import Values, tensor_options
+from simnet.training.job.steady import detect_steady_part, last_half
 
 KEPT_EACH = 10
 """Entries that a worker of a rehearsal keeps for each worker, where there is time: regions of fewer are less even."""
@@ -128,7 +129,7 @@ def kept_each(point: OperatingPoint) -> float:
 
 @cache
 def _volumes() -> pd.DataFrame:
-    text = (files("simnet.calibration.measured") / "volumes.csv").read_text(encoding="utf-8")
+    text = (files("simnet.cost_models.calibration.measured") / "volumes.csv").read_text(encoding="utf-8")
     rows = pd.read_csv(io.StringIO(text))
     wider = rows["cells"].map(factor_for_another)
     known = rows["kept_each"] < rows["kept_each"].max()
@@ -184,7 +185,7 @@ class SampledExchanges:
         return found
 
     def unsettled(self, among: Sequence[Choice], point: OperatingPoint) -> dict[str, str]:
-        """Return which choices have not settled at the end of their rehearsal, by `simnet.job.steady`, and why."""
+        """Return which choices have not settled when their sample ends, by `simnet.training.job.steady`, and why."""
         for one in among:
             if one.follows_gradients:
                 # Who asks for the time of one that cannot be rehearsed is told why.

@@ -2,9 +2,9 @@
 
 Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
 and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,
-spread over the job (`simnet.job.sampling`), and whoever may be the fastest in ever more of them, in the end in all. So
-effort goes where the decision is. What may be spent is counted in messages and entries, so that the same problem has
-the same answer on every machine.
+spread over the job (`simnet.training.job.sampling`), and whoever may be the fastest in ever more of them, in the end in
+all. So effort goes where the decision is. What may be spent is counted in messages and entries, so that the same
+problem has the same answer on every machine.
 
 What a sample leaves open is the `error` of a row. It is small beside what links and devices may be off by, of which the
 points of a row are the ground: iterations of the same numbers, under the same weather, for every exchange.
@@ -23,12 +23,6 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import track_progress
-from simnet.job import ColocatedJob, Job, job_overlap, run_policy
-from simnet.job.iteration import TRAIN
-from simnet.job.progress_model import fit_progress_model
-from simnet.job.sampling import IterationSampling, RecordedExchanges
-from simnet.job.steady import steady_part
-from simnet.job.two_level_placement import fit_to_network
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import (
     Candidate,
@@ -44,6 +38,12 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices, same_exchange
 from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, ahead, error_between
+from simnet.training.job import ColocatedJob, Job, job_overlap, run_policy
+from simnet.training.job.iteration import TRAIN
+from simnet.training.job.progress_model import fit_progress_model
+from simnet.training.job.sampling import IterationSampling, RecordedExchanges
+from simnet.training.job.steady import steady_part
+from simnet.training.job.two_level_placement import fit_to_network
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""

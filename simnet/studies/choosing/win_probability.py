@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.evidence.chances import Chances, Part, chances, in_job
-from simnet.evidence.intervals import corrected
-from simnet.job import Job
+from simnet.cost_models.evidence.chances import Chances, Part, chances, in_job
+from simnet.cost_models.evidence.intervals import corrected
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.studies.choosing.cost_models import Estimate
 from simnet.studies.choosing.forecast import Forecast, error_between
 from simnet.studies.job_totals import JobTotal, Spent, judged, messages, off_alike
+from simnet.training.job import Job
 
 
 def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:

@@ -20,8 +20,7 @@ import pandas as pd
 
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
-from simnet.evidence.conditions import NEVER_COMPARED, Evidence
-from simnet.job import Job, PolicyResult, job_overlap
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Policy
 from simnet.report import cost_summary, learning, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
@@ -47,6 +46,7 @@ from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
 from simnet.traces.source import CachedSource
 from simnet.traces.synthetic import SyntheticSource
+from simnet.training.job import Job, PolicyResult, job_overlap
 
 FORMAT = "simnet sweep cell 12"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.evidence.chances import SURE
+from simnet.cost_models.evidence.chances import SURE
 from simnet.report import learning, paired, run_setup, wording
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.paired import START_COLUMNS

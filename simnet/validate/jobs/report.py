@@ -16,7 +16,7 @@ from simnet.scenario import load
 from simnet.studies.iteration import predict_job
 from simnet.validate.jobs.comparing import MARGIN, SKIPPED, pairs_in_order
 
-_SHIPPED = files("simnet.calibration.measured") / "jobs"
+_SHIPPED = files("simnet.cost_models.calibration.measured") / "jobs"
 _WRITTEN = {"seen": "from which the model was made", "unseen": "predicted with the model as it is"}
 _HEAD = (
     "| Setting | Workers | Latency, Mbit/s | Model | Density | Buckets | Median error | Largest | Fastest | Predicted |"
@@ -119,7 +119,8 @@ def section() -> str:
             for name, what in _WRITTEN.items()
             if name in found
         ),
-        f"| The fastest exchange, where the best differ by more than 5 % | 95 % | {_share_right(found, 'right', 'judged')} |",
+        "| The fastest exchange, where the best differ by more than 5 % | 95 % "
+        f"| {_share_right(found, 'right', 'judged')} |",
         f"| Pairs of exchanges in the right order, margins above 5 % | | {_share_right(found, 'in_order', 'pairs')} |",
         f"| Iterations inside their 90 % interval | 85 to 95 % | {100 * found['inside']:.0f} % |",
         f"| in settings that tell nothing of the interval | 85 to 95 % | {100 * found['inside_other']:.0f} % |",

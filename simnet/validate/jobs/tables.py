@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.hooks import COLUMNS
+from simnet.cluster.hooks import COLUMNS
 from simnet.scenario import Scenario
 
 PARTS = tuple(one for one in COLUMNS if one.endswith("_s") and one != "began_s")
@@ -23,12 +23,12 @@ def read_logs(folder: Path) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns of `simnet.hooks.COLUMNS`, ``rank``, and ``policy``: the name of the folder; of the exchange where
-        there is one folder alone.
+        The columns of `simnet.cluster.hooks.COLUMNS`, ``rank``, and ``policy``: the name of the folder; of the exchange
+        where there is one folder alone.
     """
     folders = sorted({path.parent for path in folder.glob("**/rank_*.csv")})
     if not folders:
-        raise InputError("has no rank_<r>.csv, the log of a job with simnet.hooks", file=str(folder))
+        raise InputError("has no rank_<r>.csv, the log of a job with simnet.cluster.hooks", file=str(folder))
     found = []
     for one in folders:
         paths = sorted(one.glob("rank_*.csv"), key=lambda path: int(path.stem.removeprefix("rank_")))

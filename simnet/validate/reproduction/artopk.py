@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simnet import costs, topologies
+from simnet import topologies
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.collectives import allgather_auto, allreduce_ring, allreduce_tree, broadcast_binomial
-from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.cost_models import costs
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import Network
 from simnet.network.weather import PROFILES, profile_state
 from simnet.policies import moo

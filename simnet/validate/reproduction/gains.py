@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simnet.collectives import registry
-from simnet.costs.models import load_model, transformer_flops
+from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.network import Network
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule

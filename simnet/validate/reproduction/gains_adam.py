@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from simnet.costs.models import load_model, transformer_flops
+from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.sparsifier_models import create
 from simnet.validate.published import read
 from simnet.validate.reproduction.gain_settings import (

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
-from simnet.costs.models import load_model, transformer_flops
-from simnet.parallel import ZeroPlusPlus, zero
+from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.studies.step import timed
 from simnet.studies.target import Target
 from simnet.studies.timing import Place, place_of
+from simnet.training.parallel import ZeroPlusPlus, zero
 from simnet.validate.reproduction.gain_settings import (
     A100_FLOPS,
     BESIDE,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet import costs
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
+from simnet.cost_models import costs
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, create

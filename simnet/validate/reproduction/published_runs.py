@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from simnet.calibration.measured import load_dataset as measured
+from simnet.cost_models.calibration.measured import load_dataset as measured
 from simnet.scenario import load, runner
 from simnet.studies.choosing.answer import answer
 from simnet.studies.choosing.request import ChooseRequest

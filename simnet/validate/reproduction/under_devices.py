@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simnet.costs.devices import DeviceProfile, device_names, load_device
-from simnet.job.job import create_sparsifier, gradient_buckets
+from simnet.cost_models.costs.devices import DeviceProfile, device_names, load_device
 from simnet.policies import density_at
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
+from simnet.training.job.job import create_sparsifier, gradient_buckets
 from simnet.validate.published import read
 from simnet.validate.reproduction import artopk
 

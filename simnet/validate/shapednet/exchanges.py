@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from simnet import collectives
-from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
+from simnet.cost_models.calibration.readers.conventions import mpi_convention
 from simnet.schedule import Round, Schedule
 from simnet.validate.replay import Workload
 

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.errors import InputError, to_install
-from simnet.calibration.readers import read_tidy, write_tidy
+from simnet.cost_models.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
 from simnet.validate.replay import Workload
@@ -94,11 +94,11 @@ def experiment(
     Returns
     -------
     DataFrame
-        Measurements as `simnet.calibration.readers` has them, with ``link_latency``, ``link_bandwidth`` (those of each
-        host, as ``link_latency_3``, where they differ) and ``predicted`` [s]. On links that change, all three are those
-        of the moment when the repetition began; it is the one thing that the prediction takes from the run. ``began``
-        is that moment since the links were first set, ``since_change`` since they last changed; ``overhead`` is the
-        time per message, ``drops`` and ``switch_lateness`` what the switch says of itself.
+        Measurements as `simnet.cost_models.calibration.readers` has them, with ``link_latency``, ``link_bandwidth``
+        (those of each host, as ``link_latency_3``, where they differ) and ``predicted`` [s]. On links that change, all
+        three are those of the moment when the repetition began; it is the one thing that the prediction takes from the
+        run. ``began`` is that moment since the links were first set, ``since_change`` since they last changed;
+        ``overhead`` is the time per message, ``drops`` and ``switch_lateness`` what the switch says of itself.
     """
     ranks = {work.schedule.n_ranks for setting in settings for work in setting.work}
     if len(ranks) != 1:

@@ -40,7 +40,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.software import raises_eager_limit
+from simnet.cost_models.calibration.software import raises_eager_limit
 from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, SendCompletion, Stack
 from simnet.schedule import Schedule
 from simnet.validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.measure.communicators import Communicator, Message
+from simnet.cluster.measure.communicators import Communicator, Message
 
 _PORT = 29600
 _PATIENCE = 60.0

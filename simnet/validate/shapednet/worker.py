@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from simnet.calibration.readers import write_tidy
+from simnet.cluster.measure.communicators import Communicator, MpiCommunicator, TorchCommunicator
+from simnet.cost_models.calibration.readers import write_tidy
 from simnet.interchange import read_messages
-from simnet.measure.communicators import Communicator, MpiCommunicator, TorchCommunicator
 from simnet.validate.replay import Workload, measure, table
 from simnet.validate.shapednet.rank import begin, meet_at
 from simnet.validate.shapednet.sockets import SocketCommunicator

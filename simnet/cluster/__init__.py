@@ -1,0 +1,1 @@
+"""What runs on a real cluster: communication hooks (`hooks`) and measuring collectives (`measure`)."""

@@ -1,0 +1,204 @@
+"""The schemes on one worker: what it selects of its own gradient, and what it does with the messages of others.
+
+Thresholds, partitions, numbers of entries and options are those of the classes in `simnet.sparsifier_models`, of which
+each bucket has an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.cluster.hooks import kernels, oktopk
+from simnet.cluster.hooks.messages import GroupMessages
+from simnet.cluster.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
+from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
+from simnet.sparsifier_models.codes import LARGEST
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WorkerScheme(NamedTuple):
+    """The part of a worker in a scheme."""
+
+    # What it does before its first message; returns the tensors that the rest needs.
+    select: Callable[[BucketShare], Selected]
+    # The rest; writes the update, the same on all workers.
+    exchange: Callable[[BucketShare, Selected, GroupMessages], None]
+    # Returns the option of a model that a hook cannot follow; "" if none.
+    refuses: Callable[[Any], str]
+
+
+def _do_nothing(_: BucketShare) -> Selected:
+    return ()
+
+
+def _reduce_dense(part: BucketShare, _: Selected, messages: GroupMessages) -> None:
+    messages.all_reduce(part.given)
+    part.update.div_(messages.size)
+
+
+def _cast_half(part: BucketShare) -> Selected:
+    import torch
+
+    form = part.model.options.format
+    share = part.given.clamp(-LARGEST[form], LARGEST[form]).div_(part.model.workers)
+    share = share.to(torch.float16 if form == "fp16" else torch.bfloat16)
+    if part.given is not part.update:
+        part.given.sub_(share.float(), alpha=part.model.workers)
+    return (share,)
+
+
+def _reduce_half(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
+    (share,) = selected
+    messages.all_reduce(share)
+    part.update.copy_(share)
+
+
+def _take_entries(given: Tensor, indices: Tensor) -> Tensor:
+    """Return the entries at `indices`, and set them to zero."""
+    values = given[indices]
+    given[indices] = 0
+    return values
+
+
+def _pack_selection(part: BucketShare) -> Selected:
+    """Return the selection as one message."""
+    indices = kernels.top_k(part.given, part.model.k)
+    return (pack_entries(indices, _take_entries(part.given, indices)),)
+
+
+def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
+    gathered = messages.all_gather(selected[0])
+    part.update.zero_()
+    for one in gathered:
+        part.update.index_add_(0, *unpack_entries(one))
+    part.update.div_(messages.size)
+
+
+def _offer_indices(part: BucketShare) -> Selected:
+    """Return the indices that the worker offers; for VAR also the sum of squares there."""
+    model = part.model
+    if model.options.selection == "star":
+        if part.rank != model.turn and model.options.compat == "released":
+            return (part.given.new_empty(model.k).int(),)
+        return (kernels.top_k(part.given, model.k).int(),)
+    indices = kernels.top_k(part.given, model.k)
+    return indices.int(), kernels.squared_norm(part.given[indices])
+
+
+def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
+    import torch
+
+    indices, root = selected[0], part.model.turn
+    if part.model.options.selection == "var":
+        norms = torch.cat(messages.all_gather(selected[1])).cpu().numpy()
+        root = int(norms.argmax())
+    messages.broadcast(indices, root)
+    _reduce_at(part, indices.long(), messages)
+
+
+def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> None:
+    """Reduce the values at indices that all workers have in common."""
+    values = _take_entries(part.given, indices)
+    messages.all_reduce(values)
+    part.update.zero_()
+    part.update[indices] = values.div_(messages.size)
+
+
+def _search_partition(part: BucketShare) -> Selected:
+    """Return the indices that the worker finds in its partition, and their number."""
+    import torch
+
+    model, given = part.model, part.given
+    model.advance(lambda: np.full(model.workers, _estimated_threshold(part)))
+    start, end, threshold = model.searched(part.rank)
+    found = kernels.above(given[start:end], threshold, strict=False)
+    if not found.numel() and start < end:
+        found = found.new_full((1,), model.iteration % (end - start))
+    return (found + start).int(), torch.tensor([found.numel()], dtype=torch.int32, device=given.device)
+
+
+def _estimated_threshold(part: BucketShare) -> float:
+    """Return the threshold of `simnet.sparsifier_models.carried_threshold.estimated_threshold`."""
+    import torch
+
+    model, given = part.model, part.given
+    places = None
+    if model.options.start != "exact":
+        places = sampled_places(given.numel(), model.density, model.options.seed, model.iteration, part.rank)
+    if places is None:
+        return kernels.kth_magnitude(given, model.k)
+    return kernels.kth_magnitude(given[torch.from_numpy(places).to(given.device)], SAMPLED)
+
+
+def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
+    """Gather the indices, padded to the longest list, and reduce the values at all of them."""
+    import torch
+
+    own, count = selected
+    counts = torch.cat(messages.all_gather(count)).tolist()
+    padded = own.new_zeros(max(counts))
+    padded[: own.numel()] = own
+    gathered = messages.all_gather(padded)
+    union = torch.cat([one[:entries] for one, entries in zip(gathered, counts, strict=True)])
+    _reduce_at(part, union.long(), messages)
+    part.model.record(np.array(counts))
+
+
+def _other_messages(model: Sparsifier) -> str:
+    """Return the first option that makes other messages than the hook's; "" if none does."""
+    options = model.options
+    if options.wire == "released":
+        return "wire: released"
+    if options.scale != 1:
+        return f"scale: {options.scale:g}"
+    for name, code in (("indices", options.indices), ("values", options.values)):
+        if code is not None:
+            return f"{name}: {code}"
+    widths = {"value_bytes": options.value_bytes, "index_bytes": options.index_bytes}
+    usual = {None, 4.0} if model.name != "fp16" else {None}
+    return next((f"{name}: {value:g}" for name, value in widths.items() if value not in usual), "")
+
+
+def _of_fp16(model: Any) -> str:
+    return "accumulation: single" if model.options.accumulation == "single" else _other_messages(model)
+
+
+def _of_artopk(model: Any) -> str:
+    if model.options.monitored:
+        return "monitored: true"
+    released_var = model.options.selection == "var" and model.options.compat == "released"
+    return "compat: released with selection: var" if released_var else _other_messages(model)
+
+
+def _of_oktopk(model: Any) -> str:
+    return "compat: released" if model.options.compat == "released" else _other_messages(model)
+
+
+SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
+    {
+        "dense": WorkerScheme(_do_nothing, _reduce_dense, _other_messages),
+        "fp16": WorkerScheme(_cast_half, _reduce_half, _of_fp16),
+        "topk": WorkerScheme(_pack_selection, _gather_packed, _other_messages),
+        "artopk": WorkerScheme(_offer_indices, _reduce_common, _of_artopk),
+        "exdyna": WorkerScheme(_search_partition, _reduce_union, _other_messages),
+        "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, _of_oktopk),
+    }
+)
+"""The schemes that hooks know, by the names of `simnet.sparsifier_models`."""
+
+
+def worker_scheme(name: str) -> WorkerScheme:
+    """Return the part of a worker in the scheme `name`; InputError if hooks do not know it."""
+    if name not in SCHEMES:
+        raise InputError(
+            f"hooks do not know the exchange {name!r}; {suggest_names(name, SCHEMES)}", file="simnet.cluster.hooks"
+        )
+    return SCHEMES[name]

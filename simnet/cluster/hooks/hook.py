@@ -1,0 +1,408 @@
+"""The communication hook: selects when DDP hands over a bucket, and exchanges during the rest of the backward pass.
+
+Selection queues with the backward pass, on its thread and stream. All else is done by one thread of the hook, on a GPU
+on a stream of its own, bucket by bucket in the order of DDP, which is the same on all workers. The backward pass waits
+for the rest at its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simnet import sparsifier_models
+from simnet.base.checks import check_int
+from simnet.base.errors import InputError, SimnetError, to_install
+from simnet.cluster.hooks import group as groups
+from simnet.cluster.hooks.advised import Advising
+from simnet.cluster.hooks.exchanges import WorkerScheme, worker_scheme
+from simnet.cluster.hooks.log import Clock, EventClock, Iteration, Span
+from simnet.cluster.hooks.messages import GroupMessages
+from simnet.cluster.hooks.part import BucketShare
+from simnet.cluster.hooks.probe import Probe, shifted
+from simnet.cluster.hooks.residuals import Residuals
+from simnet.cost_models.costs.devices import DeviceProfile, load_device
+from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
+from simnet.training.job.exchange import check_feedback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Hook:
+    """A communication hook with one exchange, or with those of a policy table.
+
+    Attributes: `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force,
+    `choices` the exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model
+    does not have.
+
+    Parameters
+    ----------
+    exchange : str
+        One of `simnet.cluster.hooks.exchanges.SCHEMES`.
+    density : float
+        Fraction of the entries to keep, in (0, 1]; without effect for dense and fp16.
+    label : str, optional
+        Its name in the log; the name of the scheme when omitted.
+    group : ProcessGroup, optional
+        The workers; all when omitted. The hook makes a group of its own from them, so all of them must make their hooks
+        at the same place.
+    **options
+        Options of the scheme, but for algorithms of collectives: the library picks its own.
+
+    Raises
+    ------
+    InputError
+        If PyTorch or its process group is missing, or hooks do not know the exchange or an option.
+    """
+
+    def __init__(
+        self,
+        exchange: str = "dense",
+        density: float = 1.0,
+        *,
+        label: str | None = None,
+        group: Any = None,
+        **options: Any,
+    ) -> None:
+        kind: Any = {"dense": "dense", "fp16": "half"}.get(exchange, "sparse")
+        worker_scheme(exchange)
+        entry = Entry(label=label or exchange, scheme=exchange, options=options, kind=kind, density=density)
+        self._set_up((entry,), group)
+
+    @classmethod
+    def of_policy(
+        cls,
+        table: str | PathLike[str] | PolicyTable,
+        *,
+        probe: Probe | None = None,
+        every: int = 100,
+        group: Any = None,
+    ) -> Hook:
+        """Return a hook that looks its exchange up in a table, by the state of the network.
+
+        Parameters
+        ----------
+        table : str, Path or PolicyTable
+            The file of ``simnet choose --export``, or its content.
+        probe : callable, optional
+            Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest worker counts.
+        every : int
+            Iterations between two probes, >= 1.
+        group : ProcessGroup, optional
+            As of `Hook`.
+
+        Raises
+        ------
+        InputError
+            If the table cannot be read, was made for other workers, has an unknown exchange, or exchanges with and
+            without error feedback.
+        """
+        name = "policy" if isinstance(table, PolicyTable) else str(table)
+        read = table if isinstance(table, PolicyTable) else load_policy(name)
+        for number, one in enumerate(read.choices):
+            try:
+                worker_scheme(one.scheme)
+            except InputError as error:
+                raise InputError(error.message, file=name, field=f"choices[{number}].scheme") from None
+        hook = cls.__new__(cls)
+        hook._set_up(read.choices, group)
+        hook._every = check_int(every, "every", 1)
+        hook._table = read
+        if read.made_for.workers != hook.size:
+            raise InputError(
+                f"the table was made for {read.made_for.workers} workers, but there are {hook.size}; make one with "
+                f"simnet choose --workers {hook.size} --export",
+                file=name,
+                field="made_for.workers",
+            )
+        if probe is not None:
+            hook._probe = probe
+        return hook
+
+    @classmethod
+    def advised(
+        cls,
+        choices: str | PathLike[str] | PolicyTable | Sequence[Entry],
+        *,
+        device: str | Path | DeviceProfile,
+        every: int = 10,
+        probes: bool = True,
+        log: str | PathLike[str] | None = None,
+        group: Any = None,
+        **options: Any,
+    ) -> Hook:
+        """Return a hook that learns from the times of iterations which exchange is fastest, and takes it.
+
+        Parameters
+        ----------
+        choices : str, Path, PolicyTable or sequence of Entry
+            The choices, or a table that has them. The first dense one is the fallback; one is added if there is none.
+        device : str, Path or DeviceProfile
+            Expected cost of kernels, of ``simnet calibrate device``.
+        every : int
+            Iterations between two decisions, >= 1.
+        probes : bool
+            If true, workers may probe the network: before the first iteration, and after links have jumped.
+        log : str or Path, optional
+            Folder in which worker 0 writes ``adviser.jsonl``, a decision per line; none when omitted.
+        group : ProcessGroup, optional
+            As of `Hook`.
+        **options
+            ``horizon``, ``margin``, ``change_cost`` and ``probe_share`` of `simnet.training.advise.Adviser`.
+
+        Raises
+        ------
+        InputError
+            As `of_policy`; or if a choice has no closed form, or sparse choices differ in density.
+        """
+        if isinstance(choices, str | PathLike):
+            choices = load_policy(str(choices))
+        entries = list(choices.choices if isinstance(choices, PolicyTable) else choices)
+        for one in entries:
+            worker_scheme(one.scheme)
+        dense = [one for one in entries if one.kind == "dense"]
+        fallback = dense[0] if dense else Entry(label="dense", scheme="dense", kind="dense", density=1.0)
+        entries = [fallback, *(one for one in entries if one is not fallback)]
+        profile = device if isinstance(device, DeviceProfile) else load_device(device)
+        hook = cls.__new__(cls)
+        hook._set_up(tuple(entries), group)
+        hook._advising = Advising(
+            entries, profile, group, every=check_int(every, "every", 1), probes=probes, log=log, **options
+        )
+        return hook
+
+    def _set_up(self, choices: tuple[Entry, ...], group: Any) -> None:
+        try:
+            import torch.distributed as dist
+        except ImportError:
+            raise InputError(f"needs PyTorch: {to_install('train')}", file="simnet.cluster.hooks") from None
+        if not dist.is_initialized():
+            raise InputError("there is no process group yet: call torch.distributed.init_process_group first")
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.choices, self.entry = choices, choices[0]
+        self.iteration, self.residuals = 0, Residuals()
+        self.marks: Iteration | None = None
+        self._schemes: dict[str, WorkerScheme] = {one.scheme: worker_scheme(one.scheme) for one in choices}
+        # By the choice, and by the identities of a bucket's parameters, which DDP keeps alive.
+        self._models: dict[tuple[int, tuple[int, ...]], Any] = {}
+        self._names: Mapping[int, str] = {}
+        self._table: PolicyTable | None = None
+        self._advising: Advising | None = None
+        self._entries_of: list[int] = []
+        self._every = 1
+        self._probe: Probe = lambda device: shifted(device, group=self._own)
+        self._clock: Clock | None = None
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        feedback = {one.label: self._model(number, (), 1).options.error_feedback for number, one in enumerate(choices)}
+        try:
+            check_feedback(feedback)
+        except ValueError as error:
+            raise InputError(str(error), file="simnet.cluster.hooks") from None
+        self._given = group
+        self._own = groups.new_group_like(group)
+        atexit.register(self.close)
+
+    @property
+    def group(self) -> Any:
+        """The process group of its own, which carries its messages; None once it is closed."""
+        return self._own
+
+    def attach(self, model: Any) -> Hook:
+        """Register with a model in DistributedDataParallel; return the hook."""
+        self._names = {id(one): name for name, one in model.module.named_parameters()}
+        entries = sum(one.numel() for one in model.module.parameters() if one.requires_grad)
+        if self._advising is not None:
+            self._advising.start(entries)
+        model.register_comm_hook(self, lambda hook, bucket: hook.exchange(bucket))
+        return self
+
+    def clock(self, device: Any) -> Clock:
+        """Return the clock of a device."""
+        if self._clock is None:
+            self._clock = EventClock() if device.type == "cuda" else Clock()
+        return self._clock
+
+    def exchange(self, bucket: Any) -> Any:
+        """Exchange a bucket of DDP; return a future of the mean gradient, in the buffer of the bucket.
+
+        Raises
+        ------
+        SimnetError
+            If a gradient is not finite or not float32, or an exchange before has failed.
+        """
+        import torch
+
+        self.check()
+        flat = bucket.buffer()
+        if flat.dtype != torch.float32:
+            raise SimnetError(f"{self._place(bucket)}: gradients must be float32, got {flat.dtype}")
+        clock = self.clock(flat.device)
+        if bucket.index() == 0:
+            self._begin(flat.device)
+        assert self.marks is not None, "DDP hands over bucket 0 first"
+        marks, began = self.marks, clock.mark()
+        total = flat.sum()
+        if not flat.is_cuda:
+            self._check_finite(bucket, flat, total)
+        self._entries_of.append(flat.numel())
+        part = self._part(bucket, flat)
+        steps = self._schemes[self.entry.scheme]
+        selected = steps.select(part)
+        marks.selecting.append(Span(began, clock.mark()))
+        on_gpu = [flat.device] if flat.is_cuda else []
+        future = torch.futures.Future(devices=on_gpu)
+        place: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if on_gpu:
+            place = self._beside(flat.device, (total, part.given, *selected))
+
+        def finish() -> None:
+            with place():
+                try:
+                    if on_gpu:
+                        self._check_finite(bucket, flat, total)
+                    messages, taken = GroupMessages(self._own, clock), clock.mark()
+                    steps.exchange(part, selected, messages)
+                    marks.exchanging.append(Span(taken, clock.mark()))
+                    marks.messages.extend(messages.sent)
+                    future.set_result(flat)
+                except BaseException as error:  # Raised again where the caller meets it.
+                    self._failure = error
+                    future.set_exception(error)
+
+        self._run(finish)
+        if bucket.is_last():
+            self.iteration += 1
+        return future
+
+    def check(self) -> None:
+        """Raise the error that ended an exchange, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End the threads after the last exchange. A later iteration starts them again."""
+        atexit.unregister(self.close)
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._advising is not None:
+            self._advising.close()
+            self._advising = None
+        if self._own is not None:
+            groups.destroy_group(self._own)
+            self._own = None
+
+    def _begin(self, device: Any) -> None:
+        """Begin an iteration: probe the network if it is due, and take the table's choice."""
+        if self._own is None:
+            self._own = groups.new_group_like(self._given)
+            atexit.register(self.close)
+        if self._table is not None and self.iteration % self._every == 0:
+            import torch
+            import torch.distributed as dist
+
+            latency, bandwidth = self._probe(device)
+            slowest = torch.tensor([latency, 1 / bandwidth], dtype=torch.float64, device=device)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._own)  # All workers must take the same choice.
+            self.entry = self._table.lookup(slowest[0].item(), 1 / slowest[1].item()).entry
+        if self._advising is not None:
+            sizes, self._entries_of = tuple(self._entries_of), []
+            self.entry = self._advising.begin(self.iteration, self.marks, sizes, self.clock(device))
+        self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
+
+    def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
+        """Return the scheme of a choice for a bucket, a new one if the bucket has other parameters.
+
+        Positions in the bucket, such as the cuts of Ok-Topk's regions, are void when its parameters move.
+        """
+        entry = self.choices[number]
+        found = self._models.get((number, parameters))
+        if found is not None:
+            return found
+        options: dict[str, Any] = dict(entry.options)
+        if entry.scheme == "fp16":
+            options = {"accumulation": "half"} | options
+        try:
+            found = sparsifier_models.create(entry.scheme, self.size, entries, entry.density, **options)
+        except ValueError as error:
+            raise InputError(f"{entry.label}: {error}", file="simnet.cluster.hooks") from None
+        if refused := self._schemes[entry.scheme].refuses(found):
+            raise InputError(f"{entry.label}: hooks cannot follow {refused}", file="simnet.cluster.hooks")
+        self._models[number, parameters] = found
+        return found
+
+    def _part(self, bucket: Any, flat: Tensor) -> BucketShare:
+        """Return the gradient of a bucket with the residual of this worker."""
+        parameters = tuple(map(id, bucket.parameters()))
+        model = self._model(self.choices.index(self.entry), parameters, flat.numel())
+        model.iteration = self.iteration
+        kept = self.residuals.kept(bucket)
+        if not model.keeps:
+            if kept is not None:
+                flat.add_(kept)
+                self.residuals.drop(bucket)
+            given = flat if not model.traits.keeps_residual or model.name == "fp16" else flat.clone()
+        elif kept is None:
+            given = flat.clone()
+            self.residuals.keep(bucket, given)
+        else:
+            given = kept.add_(flat)
+        return BucketShare(model, self.rank, given, flat)
+
+    def _check_finite(self, bucket: Any, flat: Tensor, total: Tensor) -> None:
+        """Refuse NaN and infinities, which would stay in the residuals of all workers."""
+        if total.isfinite().item() or flat.isfinite().all().item():
+            return
+        at = int(flat.isfinite().logical_not().nonzero()[0].item())
+        found, end = float(flat[at].item()), 0
+        for parameter in bucket.parameters():
+            begin, end = end, end + parameter.numel()
+            if at < end:
+                name = self._names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+                raise SimnetError(
+                    f"{self._place(bucket)}: entry {at - begin} of the gradient of {name} is {found:g}; "
+                    "it must be finite"
+                )
+
+    def _place(self, bucket: Any) -> str:
+        return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
+
+    def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
+        """Return the context of the hook's own stream, which waits for the present stream."""
+        import torch
+
+        if not hasattr(self, "_stream"):
+            self._stream = torch.cuda.Stream(device)
+        ready = torch.cuda.current_stream(device).record_event()
+        for one in handed:
+            if isinstance(one, torch.Tensor):
+                one.record_stream(self._stream)
+
+        def enter() -> ExitStack:
+            stack = ExitStack()
+            stack.enter_context(torch.cuda.device(device))
+            stack.enter_context(torch.cuda.stream(self._stream))
+            self._stream.wait_event(ready)
+            return stack
+
+        return enter
+
+    def _run(self, task: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="simnet-hook", daemon=True)
+            self._thread.start()
+        self._tasks.put(task)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()

@@ -1,0 +1,158 @@
+"""The times of an iteration of a rank, as a row of a CSV file, and the clocks that measure them.
+
+On a GPU a moment is an event of the stream, so nothing waits for the device: a row is written once all of its events
+have passed.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from simnet.base.errors import InputError
+from simnet.base.spreadsheets import guard_cell
+
+if TYPE_CHECKING:
+    from simnet.cluster.hooks.messages import Message
+
+Mark: TypeAlias = Any
+"""A moment: seconds of the host, or an event of a GPU."""
+
+COLUMNS = (
+    "iteration",
+    "exchange",
+    "density",
+    "began_s",
+    "compute_s",
+    "select_s",
+    "messages_s",
+    "merge_s",
+    "exposed_s",
+    "update_s",
+    "total_s",
+)
+"""Of the file ``rank_<r>.csv``, one row per iteration, in seconds.
+
+=================  ====================================================================================================
+``exchange``       label of the exchange, and ``density`` the fraction that it keeps
+``began_s``        when the iteration began, since the first one did
+``compute_s``      forward and backward pass, without what the hook does between
+``select_s``       what the hook does before the first message of each bucket, summed over the buckets
+``messages_s``     time in which a message is under way, waiting for other ranks included
+``merge_s``        what is done between messages and after the last one of a bucket, summed over the buckets
+``exposed_s``      from when the last bucket was handed over until all exchanges were done
+``update_s``       the optimizer
+``total_s``        all of it
+=================  ====================================================================================================
+"""
+
+
+class Clock:
+    """Marks moments on the processor, and returns the seconds between them."""
+
+    def mark(self) -> Mark:
+        """Return the present moment."""
+        return time.perf_counter()
+
+    def seconds(self, first: Mark, last: Mark) -> float:
+        """Return the time between two moments."""
+        return float(last - first)
+
+    def passed(self, mark: Mark) -> bool:
+        """Return True: every moment of the processor has passed."""
+        return True
+
+
+class EventClock(Clock):
+    """Marks moments as events of a GPU, each recorded on the present stream."""
+
+    def mark(self) -> Mark:
+        """Record an event."""
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, first: Mark, last: Mark) -> float:
+        """Return the time between two events that have passed."""
+        return float(first.elapsed_time(last)) / 1e3
+
+    def passed(self, mark: Mark) -> bool:
+        """Return whether the device has reached the event."""
+        return bool(mark.query())
+
+
+class Span(NamedTuple):
+    """A span between two moments."""
+
+    began: Mark
+    ended: Mark
+
+
+@dataclass
+class Iteration:
+    """The moments of an iteration on one rank."""
+
+    number: int
+    exchange: str
+    density: float
+    # The hook's work on each bucket before its first message, and the rest of its exchange.
+    selecting: list[Span] = field(default_factory=list)
+    exchanging: list[Span] = field(default_factory=list)
+    # The messages of all buckets.
+    messages: list[Message] = field(default_factory=list)
+
+    def parts(self, clock: Clock) -> tuple[list[float], float, float]:
+        """Return seconds to select, of each bucket, and of all buckets to communicate and to merge."""
+        communicate = sum(clock.seconds(message.began, message.ended) for message in self.messages)
+        merge = sum(clock.seconds(*span) for span in self.exchanging) - communicate
+        return [clock.seconds(*span) for span in self.selecting], communicate, merge
+
+
+def open_log(path: Path, buffering: int = -1) -> IO[str]:
+    """Return a new file of a log; its folder is made if it is missing; InputError if the file exists."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("x", buffering, newline="")
+    except FileExistsError:
+        raise InputError("is there already; choose another folder for the log", file=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+class IterationLog:
+    """The log of one rank, ``rank_<r>.csv`` in a folder; InputError if it exists, or cannot be made."""
+
+    def __init__(self, folder: str | PathLike[str], rank: int, clock: Clock) -> None:
+        self._file = open_log(Path(folder) / f"rank_{rank}.csv")
+        self._rows, self._clock = csv.writer(self._file, lineterminator="\n"), clock
+        self._rows.writerow(COLUMNS)
+        self._waiting: deque[tuple[Iteration, float, Mark, Mark, Mark]] = deque()
+
+    def add(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
+        """Add an iteration, and write all that have passed."""
+        self._waiting.append((one, began_s, began, computed, ended))
+        while self._waiting and self._clock.passed(self._waiting[0][-1]):
+            self._write(*self._waiting.popleft())
+
+    def close(self) -> None:
+        """Write the rest; the device must have finished."""
+        while self._waiting:
+            self._write(*self._waiting.popleft())
+        self._file.close()
+
+    def _write(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
+        seconds = self._clock.seconds
+        selecting, communicate, merge = one.parts(self._clock)
+        select = sum(selecting)
+        wait = seconds(one.selecting[-1].ended, computed) if one.selecting else 0.0
+        compute = seconds(began, computed) - wait - select
+        measured = (compute, select, communicate, merge, wait, seconds(computed, ended), seconds(began, ended))
+        told = [f"{value:.9f}" for value in (began_s, *measured)]
+        self._rows.writerow([one.number, guard_cell(one.exchange), repr(one.density), *told])

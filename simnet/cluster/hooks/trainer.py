@@ -1,0 +1,75 @@
+"""Iterations with a hook, and a log of their times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from simnet.cluster.hooks.hook import Hook
+from simnet.cluster.hooks.log import IterationLog
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Trainer:
+    """Runs iterations: forward, backward with the exchange, update.
+
+    Parameters
+    ----------
+    model : DistributedDataParallel
+        The model; the hook is attached to it.
+    optimizer : torch.optim.Optimizer
+        The optimizer of its parameters.
+    hook : Hook
+        The exchange.
+    log : str or Path, optional
+        Folder of the log, ``rank_<r>.csv`` with `simnet.cluster.hooks.log.COLUMNS`; none when omitted.
+
+    Raises
+    ------
+    InputError
+        If the folder has a log already.
+    """
+
+    def __init__(self, model: Any, optimizer: Any, hook: Hook, log: str | PathLike[str] | None = None) -> None:
+        self.model, self.optimizer, self.hook = model, optimizer, hook.attach(model)
+        self._clock = hook.clock(next(model.parameters()).device)
+        self._log = None if log is None else IterationLog(log, hook.rank, self._clock)
+        self._first: float | None = None
+
+    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+        """Run an iteration, and return the loss that `loss` computes; SimnetError if a gradient is not finite."""
+        mark, now = self._clock.mark, time.perf_counter()
+        if self._first is None:
+            self._first = now
+        began = mark()
+        found = loss()
+        try:
+            found.backward()
+        except Exception:
+            self.hook.check()
+            raise
+        self.hook.check()
+        updating = mark()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        ended = mark()
+        if self._log is not None:
+            assert self.hook.marks is not None, "DDP has handed over no bucket"
+            self._log.add(self.hook.marks, now - self._first, began, updating, ended)
+        return found
+
+    def close(self) -> None:
+        """Write the rest of the log, and end the thread of the hook."""
+        self.hook.close()
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,8 @@
+"""Measuring a cluster: collectives of its library, timed over sizes and groups of ranks, for `simnet calibrate`.
+
+`plan` chooses the curves, `communicators` join ranks over torch.distributed or MPI, `calls` are the timed calls,
+`spread` the number of repetitions and their statistics, `running` measures at all ranks in step, `facts` describe the
+machines, `session` is one rank's whole measurement. `local` starts ranks on this machine; `benchmarks` runs nccl-tests
+and OSU. Every rank runs ``python -m simnet.cluster.measure``, which is ``simnet measure``: under ``torchrun``, ``srun``
+or ``mpirun``. See ``docs/calibration.md``.
+"""

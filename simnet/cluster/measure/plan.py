@@ -1,0 +1,158 @@
+"""The plan of a measurement: which collectives, among which ranks, of which sizes.
+
+A *group* is some ranks of the job: whole nodes, single ranks of nodes, and parts of one node, so the sharing of network
+cards can be determined. Sizes are total sizes as in nccl-tests, and grow by a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from simnet.base import units
+from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES
+
+Pairs: TypeAlias = Literal["one", "nodes", "none"]
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv")
+"""What is called in groups; of ``sendrecv`` each rank sends to the next one and receives from the one before."""
+
+OF_PAIRS = ("p2p_latency", "p2p_bw")
+"""What is called between two ranks: half a round trip, and messages that follow each other one way."""
+
+ELEMENT = 4
+"""Bytes of an element, which is a number in single precision."""
+
+MEMORY = 8 * 2**30
+"""The most bytes of buffers that a rank makes."""
+
+_MOST_SIZES = 1000
+
+# Buffers of the smallest size while its result is looked at: what goes in, what comes out and two copies of it, what
+# is due, and where they differ.
+_LOOKED_AT = 6
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that call collectives together, ascending (of a pair, the sender first), and the number of their nodes."""
+
+    ranks: tuple[int, ...]
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{len(self.ranks)} ranks on {self.nodes} node{'s' if self.nodes > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A collective of `COLLECTIVES` or `OF_PAIRS` in one group, over ascending total sizes [byte]."""
+
+    collective: str
+    group: Group
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A user's choice of measurements."""
+
+    # Of `COLLECTIVES`.
+    collectives: Sequence[str] = COLLECTIVES
+    # Sizes [byte], and the ratio of one size to the one before, > 1.
+    smallest: float = 1024
+    largest: float = 64 * 2**20
+    factor: float = 2.0
+    # Sizes of the groups to measure; all when empty.
+    ranks: Collection[int] = ()
+    # Pairs of ranks: one on a node and one between nodes, neighbours of all nodes as well, or none.
+    pairs: Pairs = "one"
+
+
+def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
+    """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first."""
+    for name in wanted.collectives:
+        if name not in COLLECTIVES:
+            raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--collectives")
+    if len(node_of) < 2:
+        raise InputError("the job has one rank; a collective takes two", file="simnet measure")
+    steps = size_series(wanted.smallest, wanted.largest, wanted.factor)
+    found = plan_groups(node_of)
+    counts = sorted({len(one.ranks) for one in found})
+    for count in wanted.ranks:
+        if count not in counts:
+            raise InputError(f"no group has {count}; allowed: {', '.join(map(str, counts))}", file="--ranks")
+    kept = [one for one in found if not wanted.ranks or len(one.ranks) in wanted.ranks]
+    made = [(name, one) for one in plan_pairs(node_of, wanted.pairs) for name in OF_PAIRS]
+    made += [(name, one) for one in kept for name in wanted.collectives]
+    if (needed := max(2 * sum(steps), _LOOKED_AT * steps[0])) > MEMORY:
+        text = f"{units.format_bytes(needed)} for buffers of all sizes, at most {units.format_bytes(MEMORY)}"
+        raise InputError(f"a rank needs {text}", file="--largest")
+    return [Curve(name, one, divisible_sizes(name, steps, len(one.ranks))) for name, one in made]
+
+
+def plan_groups(node_of: Sequence[int]) -> list[Group]:
+    """Return the groups of a job, the smallest first, given the node of each rank.
+
+    With r ranks on each of n nodes: parts of the first node, its first rank or all ranks of the first 2, 4, 8, ...
+    nodes, and parts of every node, in powers of two. With unequal nodes r is the minimum, and the whole job is a group
+    too.
+    """
+    on_node: dict[int, list[int]] = {}
+    for rank, node in enumerate(node_of):
+        on_node.setdefault(node, []).append(rank)
+    each, nodes = min(map(len, on_node.values())), len(on_node)
+    shapes = {(1, part) for part in _powers_of_two(each)} | {(nodes, part) for part in _powers_of_two(each)}
+    shapes |= {(part, count) for part in _powers_of_two(nodes) for count in (1, each)}
+    found = {
+        Group(tuple(sorted(rank for own in list(on_node.values())[:count] for rank in own[:part])), count)
+        for count, part in shapes
+        if count * part > 1
+    }
+    found.add(Group(tuple(range(len(node_of))), nodes))
+    return sorted(found, key=lambda one: (len(one.ranks), one.nodes))
+
+
+def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
+    """Return pairs of ranks, as `Wanted` has them: two ranks of a node, first ranks of neighbouring nodes."""
+    if which == "none":
+        return []
+    first: dict[int, int] = {}
+    for rank, node in enumerate(node_of):
+        first.setdefault(node, rank)
+    leaders = list(first.values())
+    second = [rank for rank, node in enumerate(node_of) if node == node_of[0]][1:2]
+    between = list(pairwise(leaders))
+    if which == "one":
+        between = between[:1]
+    elif len(leaders) > 2:
+        between.append((leaders[0], leaders[-1]))
+    return [Group((0, one), 1) for one in second] + [Group(one, 2) for one in between]
+
+
+def size_series(smallest: float, largest: float, factor: float) -> list[int]:
+    """Return sizes [byte] that grow by a factor, up to the largest; InputError with none, or with more than 1,000."""
+    if not ELEMENT <= smallest <= largest:
+        raise InputError(f"must be {ELEMENT} B to --largest, {largest:g} B; got {smallest:g} B", file="--smallest")
+    if not 1.01 <= factor <= 1024:
+        raise InputError(f"must be 1.01 to 1024, got {factor:g}", file="--factor")
+    found = [smallest]
+    while (following := found[-1] * factor) <= largest:
+        if len(found) == _MOST_SIZES:
+            raise InputError(f"gives more than {_MOST_SIZES:,} sizes up to --largest, got {factor:g}", file="--factor")
+        found.append(following)
+    return [round(one) for one in found]
+
+
+def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """Return the sizes nearest to the wanted ones that divide evenly among the ranks."""
+    part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
+    return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """Return the powers of two up to a number, and this number."""
+    return sorted({most, *(2**power for power in range(most.bit_length()))})

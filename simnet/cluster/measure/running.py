@@ -1,0 +1,227 @@
+"""The measurement: all ranks of a job go through the same curves in step, and each gets all times.
+
+In a repetition the slowest rank counts. Repetitions of all sizes of a curve take turns, so a disturbance affects all
+sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
+figures that all ranks share.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simnet.base import units
+from simnet.base.errors import InputError
+from simnet.cluster.measure.calls import PreparedCall, operations_per_call, prepare_call, wrong_elements
+from simnet.cluster.measure.communicators import Communicator, first_line
+from simnet.cluster.measure.plan import OF_PAIRS, Curve
+from simnet.cluster.measure.spread import LEAST, MOST, Budget, calls_in_a_row, is_settled, round_digits, spread_columns
+from simnet.cost_models.calibration.readers import bus_factor
+from simnet.cost_models.calibration.readers.conventions import nccl_convention
+
+Say = Callable[[str], None]
+
+_REDUCED = ("all_reduce", "reduce_scatter")
+
+
+@dataclass
+class MeasuredRows:
+    """Rows of results, by `simnet.cost_models.calibration.readers.TABLE_COLUMNS`, and remarks on what was left out."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def measure_curves(communicator: Communicator, wanted: Sequence[Curve], seconds: float, say: Say) -> MeasuredRows:
+    """Time curves; every rank of the job calls this, with the same curves."""
+    found, budget = MeasuredRows(), Budget(seconds, len(wanted))
+    origin = time.perf_counter()
+    group: tuple[int, ...] = ()
+    handle: Any = None
+    try:
+        for number, curve in enumerate(wanted, 1):
+            if curve.group.ranks != group and curve.collective not in OF_PAIRS:
+                _release_group(communicator, group, handle)
+                group = curve.group.ranks
+                handle = communicator.group(group)
+            before = len(found.rows)
+            elapsed = _measure_curve(_CurveTimer(communicator, curve, handle, origin), budget, found)
+            budget.left -= 1
+            done = found.rows[before:]
+            shown = f"{curve.collective}, {curve.group}: {_time_range(done)}"
+            rest = units.format_seconds(max(0.0, seconds - elapsed))
+            say(f"{number} of {len(wanted)}: {shown}{f'; at most {rest} left' if budget.left else ''}")
+        _release_group(communicator, group, handle)
+    except RuntimeError as error:
+        raise InputError(f"the job broke off: {first_line(error)}", file="simnet measure") from error
+    return found
+
+
+def _release_group(communicator: Communicator, group: Sequence[int], handle: Any) -> None:
+    if communicator.rank in group:
+        communicator.release(handle)
+
+
+@dataclass
+class _CurveTimer:
+    """Times the calls of a curve at one rank, in step with all other ranks."""
+
+    communicator: Communicator
+    curve: Curve
+    handle: Any
+    origin: float
+
+    def __post_init__(self) -> None:
+        self.member = self.communicator.rank in self.curve.group.ranks
+        self._calls = 0
+
+    def shared(self, value: float) -> tuple[list[float], float]:
+        """Return the values of all members, and the seconds since the start by the clock of rank 0."""
+        table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
+        return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
+
+    def attempt(self) -> tuple[int, str]:
+        """Return the number of wrong elements of a small call, and the reason why it fails, if it does."""
+        count, reason = math.nan, ""
+        if self.member:
+            curve = self.curve
+            try:
+                count = wrong_elements(self.communicator, curve.collective, curve.group, self.handle, curve.sizes[0])
+            except (RuntimeError, NotImplementedError, ValueError) as error:
+                reason = first_line(error)
+        counts, _ = self.shared(count)
+        failed = sum(math.isnan(one) for one in counts)
+        if 0 < failed < len(counts):
+            text = f"{self.curve.collective} failed at {failed} of {self.curve.group}"
+            raise InputError(f"{text}{f': {reason}' if reason else ''}", file="simnet measure")
+        return (0, reason or "it fails") if failed else (int(sum(counts)), "")
+
+    def made(self, nbytes: int) -> PreparedCall | None:
+        """Return the call of a size, at a rank that makes it."""
+        if not self.member:
+            return None
+        return prepare_call(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
+
+    def repetition(self, made: PreparedCall | None, count: int) -> tuple[float, float]:
+        """Return the time of one of so many calls in a row at the slowest rank, and the time since the start [s].
+
+        An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
+        start as far apart as its last messages take.
+        """
+        took = math.nan
+        if made is not None:
+            made.call(self._calls)
+            self.communicator.finish()
+            began = time.perf_counter()
+            for number in range(self._calls + 1, self._calls + 1 + count):
+                made.call(number)
+            self.communicator.finish()
+            took = (time.perf_counter() - began) / count
+        self._calls += 1 + count
+        seconds, elapsed = self.shared(took)
+        return max(seconds), elapsed
+
+
+def _measure_curve(timer: _CurveTimer, budget: Budget, found: MeasuredRows) -> float:
+    """Measure the sizes of a curve, and return the time since the start."""
+    curve = timer.curve
+    mistakes, reason = timer.attempt()
+    _, elapsed = timer.shared(0.0)
+    if reason:
+        found.left_out.append(f"{curve.collective}, {curve.group}: {reason}")
+        return elapsed
+    end = budget.end(elapsed)
+    points, elapsed = _first_calls(timer, end, elapsed)
+    if len(points) < len(curve.sizes):
+        rest = f"{curve.sizes[len(points)]:,} B{' and more' if len(points) < len(curve.sizes) - 1 else ''}"
+        text = f"{rest} would take longer than is left; a longer --budget has them"
+        found.left_out.append(f"{curve.collective}, {curve.group}: {text}")
+    while unsettled := [one for one in points if not one.done(elapsed < end)]:
+        for one in unsettled:
+            seconds, elapsed = timer.repetition(one.made, one.count)
+            one.seconds.append(seconds)
+    found.rows += [_curve_row(curve, one, mistakes) for one in points]
+    return elapsed
+
+
+@dataclass
+class _CurvePoint:
+    """A size of a curve, its call, the calls in a repetition, and the times of repetitions."""
+
+    nbytes: int
+    made: PreparedCall | None
+    count: int
+    seconds: list[float] = field(default_factory=list)
+
+    def done(self, time_left: bool) -> bool:
+        """Return whether no repetition has to follow."""
+        return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or is_settled(self.seconds))
+
+
+def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
+    """Make first calls of each size; return the sizes that there is time for, and the time since the start."""
+    curve = timer.curve
+    share = max(0.0, end - elapsed) / len(curve.sizes)
+    points: list[_CurvePoint] = []
+    calls: list[tuple[int, float]] = []
+    ahead = repetitions = 0.0
+    for at, nbytes in enumerate(curve.sizes):
+        # Two calls now, of which the first may open connections, and two in each repetition at least.
+        if at and 2 * ahead + LEAST * (repetitions + 2 * ahead) > end - elapsed:
+            break
+        made = timer.made(nbytes)
+        call, elapsed = timer.repetition(made, 1)
+        points.append(_CurvePoint(nbytes, made, calls_in_a_row(call, share)))
+        repetitions += (1 + points[-1].count) * call
+        calls.append((nbytes * operations_per_call(curve.collective, nbytes), call))
+        following = curve.sizes[min(at + 1, len(curve.sizes) - 1)]
+        ahead = _expected_time(calls[-2:], following * operations_per_call(curve.collective, following))
+    return points, elapsed
+
+
+def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
+    """Return the expected time of a call of so many bytes, on the line through the last two calls."""
+    (first, before), (last, seconds) = calls[0], calls[-1]
+    if last <= first:
+        return seconds
+    return seconds + max(0.0, seconds - before) / (last - first) * max(0, nbytes - last)
+
+
+def _curve_row(curve: Curve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
+    """Return a row of the table, given the number of wrong elements."""
+    ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
+    spread = spread_columns([one / inside for one in point.seconds])
+    bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)
+    return {
+        "collective": curve.collective,
+        "ranks": ranks,
+        "nodes": curve.group.nodes,
+        "nbytes": nbytes,
+        "size_convention": nccl_convention(curve.collective),
+        "dtype": "float",
+        "reduction": "sum" if curve.collective in _REDUCED else "",
+        **spread,
+        "statistic": "max",
+        "algbw": round_digits(bandwidth),
+        "busbw": None if factor is None else round_digits(factor * bandwidth),
+        "wrong": mistakes,
+        "iterations": point.count * inside * len(point.seconds),
+        "repetitions": len(point.seconds),
+        "first_rank": curve.group.ranks[0],
+        "second_rank": curve.group.ranks[1],
+    }
+
+
+def _time_range(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the times of the smallest and the largest size, in words."""
+    if not rows:
+        return "left out"
+    return " to ".join(
+        f"{units.format_bytes(one['nbytes'])} in {units.format_seconds(one['seconds'])}"
+        for one in (rows[0], rows[-1])[: len(rows)]
+    )

@@ -1,0 +1,1 @@
+"""Cost models: closed forms and devices (`costs`), fitted curves (`calibration`), errors (`evidence`)."""

@@ -1,0 +1,62 @@
+"""Calibrated cost models: measured times of collectives in, predictions of others with prediction intervals out.
+
+`readers` reads logs, `curves` makes curves of their rows, `curve_models` fits a single curve, `step_counts` and
+`step_model` count schedules of algorithms, `rank_scaling` extrapolates over numbers of ranks, `predictor` combines
+them, `crossval` judges them by held-out data, `intervals` makes prediction intervals of that. `cost_model` is the
+whole, `cost_model_file` its file. `platform` and `specification` need no measurements. See ``docs/calibration.md``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simnet.cost_models.calibration.cost_model import (
+        CalibratedCostModel,
+        Prediction,
+        calibrate,
+        specified_cost_model,
+    )
+    from simnet.cost_models.calibration.cost_model_file import (
+        cost_model_of,
+        cost_model_yaml,
+        has_curves,
+        load_cost_model,
+    )
+    from simnet.cost_models.calibration.crossval import choose_models
+    from simnet.cost_models.calibration.curves import Curve, Setting, chosen_rows, curves_of, split_systems
+    from simnet.cost_models.calibration.software import CalibratedSoftware
+
+__all__ = [
+    "CalibratedCostModel",
+    "CalibratedSoftware",
+    "Curve",
+    "Prediction",
+    "Setting",
+    "calibrate",
+    "choose_models",
+    "chosen_rows",
+    "cost_model_of",
+    "cost_model_yaml",
+    "curves_of",
+    "has_curves",
+    "load_cost_model",
+    "specified_cost_model",
+    "split_systems",
+]
+
+_HOMES = {
+    "cost_model": ("CalibratedCostModel", "Prediction", "calibrate", "specified_cost_model"),
+    "cost_model_file": ("cost_model_of", "has_curves", "load_cost_model", "cost_model_yaml"),
+    "crossval": ("choose_models",),
+    "curves": ("Curve", "Setting", "chosen_rows", "curves_of", "split_systems"),
+    "software": ("CalibratedSoftware",),
+}
+
+
+def __getattr__(name: str) -> object:
+    # Who needs a reader, or a specification, does not wait for what fits curves.
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'simnet.cost_models.calibration' has no attribute {name!r}")
+    found: object = getattr(import_module(f"simnet.cost_models.calibration.{home}"), name)
+    return found

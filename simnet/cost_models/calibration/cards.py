@@ -1,0 +1,109 @@
+"""Number of network cards of a node, estimated where nothing states it.
+
+NCCL sends rings over all cards of a node at once, so bytes count per card that its ranks use: one card for each rank
+(*rails*), one for all, or something between. Curves of one number of ranks per node do not determine it. A number of
+cards is then the likelier, the more shipped platforms with as many cards reach the bandwidth that a node was seen to
+reach; one card alone reaches what a card of 400 Gbit/s does. Curves of several numbers of ranks per node determine it:
+the number that fits them best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from simnet.cost_models.calibration.curves import Curve
+from simnet.cost_models.calibration.platform import Platform, load_platform, platform_names
+from simnet.cost_models.calibration.step_counts import count_like_nccl
+
+CARD_PER_RANK = math.inf
+"""In place of a number of cards: each rank has its own."""
+
+LEAST_CHANCE = 0.05
+"""The least chance of a number of cards that counts: below, it would be outside a 90 % interval."""
+
+# What a platform reaches is known to about a factor of two (docs/calibration.md): half of that, as a logarithm.
+_SPREAD = 0.35
+# byte/s: the most that one card reaches, of 400 Gbit/s.
+_ONE_CARD = 50e9
+
+
+class CardCount(NamedTuple):
+    """A number of network cards of a node (>= 1, or `CARD_PER_RANK` for one per rank), and its probability."""
+
+    number: float
+    chance: float
+
+
+RAIL_CARDS: tuple[CardCount, ...] = (CardCount(CARD_PER_RANK, 1.0),)
+"""What is taken where bytes between nodes were not measured, or are not counted by cards."""
+
+
+def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
+    """Return the possible numbers of cards of a node, the likeliest first, with probabilities that add up to 1.
+
+    Those below the probability `least` are left out.
+    """
+    rate, each = node_rate(curves)
+    if not rate:
+        return RAIL_CARDS
+    if known := max(one.cards for one in curves):
+        return (CardCount(CARD_PER_RANK if known >= _most_on_a_node(curves) else float(known), 1.0),)
+    chances = {1.0: _rate_likelihood(max(rate / _ONE_CARD, 1.0))}
+    for one in _known_platforms():
+        if one.outer is None:
+            continue
+        count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else CARD_PER_RANK
+        reached = one.outer_rate(min(each, one.devices_per_node))
+        chances[count] = chances.get(count, 0.0) + _rate_likelihood(rate / reached)
+    return normalise_chances(chances, least)
+
+
+def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
+    """Return the numbers of cards, the likeliest first, with probabilities that are at least `least` and add to 1."""
+    total = sum(chances.values())
+    kept = {count: chance for count, chance in chances.items() if chance >= least * total}
+    found = [CardCount(count, chance / sum(kept.values())) for count, chance in kept.items()]
+    return tuple(sorted(found, key=lambda one: (-one.chance, one.number)))
+
+
+def _most_on_a_node(curves: Sequence[Curve]) -> float:
+    return max(one.setting.ranks / one.setting.nodes for one in curves if one.setting.nodes)
+
+
+def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return the highest observed rate out of a node [byte/s], 0 if none, and the ranks on that node."""
+    found = (0.0, 1.0)
+    for curve in curves:
+        one = curve.setting
+        if 1 < one.nodes <= one.ranks:
+            # Over one card all bytes of a node are counted.
+            (ring,) = count_like_nccl(one.collective, "ring", one.ranks, one.nodes, cards=1)
+            found = max(found, (float((ring.outer_bytes * curve.sizes / curve.seconds).max()), one.ranks / one.nodes))
+    return found
+
+
+def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
+    """Return the possible numbers of cards of a node in words, and the measurement that would determine it."""
+    if len(cards) < 2:
+        return ""
+    words = [
+        f"{'one' if one.number == 1 else 'one for each rank' if one.number == CARD_PER_RANK else f'{one.number:g}'} "
+        f"({100 * one.chance:.0f} %)"
+        for one in cards
+    ]
+    asked = "1 rank on each of several nodes" if each > 1 else "all ranks of several nodes"
+    listed = f"{', '.join(words[:-1])} or {words[-1]}"
+    return f"network cards of a node: {listed}, which these data do not tell; large messages of {asked} would"
+
+
+def _rate_likelihood(ratio: float) -> float:
+    """Return the likelihood of a ratio of rates, with heavy tails, as no two clusters are alike."""
+    return 1 / (1 + (math.log(ratio) / _SPREAD) ** 2)
+
+
+@cache
+def _known_platforms() -> tuple[Platform, ...]:
+    return tuple(load_platform(name) for name in platform_names())

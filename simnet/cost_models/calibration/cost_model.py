@@ -1,0 +1,368 @@
+"""The calibrated cost model of a system: times of collectives with prediction intervals, and where it extrapolates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.units import determined
+from simnet.cost_models.calibration.crossval import ModelChoice, choose_models, mean_log_error
+from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.jitter import FittedJitter
+from simnet.cost_models.calibration.platform import Platform
+from simnet.cost_models.calibration.predictor import BoundedTimes, FittedCurve, Predictor
+from simnet.cost_models.calibration.specification import (
+    HELD_OUT_COUNTS,
+    SPECIFIED_COLLECTIVES,
+    SpecifiedStepModel,
+    specified_half_widths,
+)
+from simnet.cost_models.calibration.specification import (
+    specified_step_model as steps_of,
+)
+from simnet.cost_models.calibration.step_counts import MAX_RANKS, known_algorithms
+from simnet.cost_models.calibration.step_model import PROTOCOLS
+from simnet.cost_models.evidence.intervals import Basis, bin_of, corrected, intervals
+
+DEFAULT_COVERAGE = 0.9
+"""Share of measurements that prediction intervals shall hold."""
+
+
+class Prediction(NamedTuple):
+    """A predicted time [s] with the ends of its interval, and whether and `why` it is outside what was measured.
+
+    `kind` says which errors the interval comes from: held-out ``sizes``, ``ranks``, ``beyond`` or ``collectives``, or
+    ``specified``, of a platform without measurements.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    extrapolates: bool
+    why: str
+    kind: str = "sizes"
+
+    @property
+    def determined(self) -> bool:
+        """Whether the measurements determine its interval; see `simnet.base.units.determined`."""
+        return determined(self.low, self.high)
+
+    def corrected(self) -> Prediction:
+        """Return it with the interval of `simnet.cost_models.evidence.intervals.corrected`."""
+        low, high = corrected(self.kind, *np.array(self[:3]))
+        return self._replace(low=float(low), high=float(high))
+
+
+class Predictions(NamedTuple):
+    """Predicted times of several sizes [s] with the ends of their intervals, shape (sizes,); see `Prediction`."""
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    extrapolates: NDArray[np.bool_]
+    kinds: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class CalibratedCostModel:
+    """The calibrated cost model of a system.
+
+    `model` has the fitted models, `intervals` the half-widths by basis of a prediction and bin of sizes, `held_out` the
+    number of predictions behind each, `scores` the mean errors of models. `sources`, `system` and `topology` say what
+    was measured; `network` has the links that simulations take [s], [byte/s], `stack` the transport stack ("" if not
+    known), `eager` whether its eager limit was raised above every message, `jitter` that of its messages, if known.
+    """
+
+    model: Predictor
+    intervals: dict[Basis, list[tuple[float, float]]]
+    held_out: dict[Basis, int]
+    scores: dict[str, float]
+    coverage: float = DEFAULT_COVERAGE
+    sources: Sequence[str] = ()
+    system: str = ""
+    topology: str = ""
+    network: dict[str, dict[str, int | float]] | None = None
+    stack: str = ""
+    eager: bool = False
+    jitter: FittedJitter | None = None
+
+    @property
+    def platform(self) -> Platform | None:
+        """The platform, if nothing was measured."""
+        return self.model.steps.platform if isinstance(self.model.steps, SpecifiedStepModel) else None
+
+    def predict(
+        self,
+        collective: str,
+        ranks: int,
+        nbytes: float,
+        *,
+        nodes: int | None = None,
+        algorithm: str | None = None,
+        protocol: str | None = None,
+        strict: bool = False,
+    ) -> Prediction:
+        """Return the predicted time of a collective of so many bytes, as nccl-tests counts them, with its interval.
+
+        Nodes are by default as in the measurements, algorithm and protocol those that were measured, if there is one
+        choice only. Raises InputError if nothing is known, a value is out of range, or it would extrapolate and is
+        `strict`.
+        """
+        if not (math.isfinite(nbytes) and nbytes > 0):
+            raise InputError(f"must be a finite number of bytes > 0, got {nbytes}", field="nbytes")
+        if not 1 <= ranks <= 10**7:
+            raise InputError(f"must be a whole number from 1 to 10,000,000, got {ranks}", field="ranks")
+        if nodes is not None and not 1 <= nodes <= ranks:
+            raise InputError(f"must be a whole number from 1 to {ranks:,}, the ranks, got {nodes}", field="nodes")
+        setting = self._setting(collective, ranks, nodes, algorithm, protocol)
+        found = self.times(setting, np.array([nbytes]))
+        if found is None:
+            raise self._unknown(setting)
+        seconds, low, high = (one.item() for one in found)
+        if not 0 < seconds < math.inf:
+            raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be predicted, but {seconds:g} s")
+        basis = self.model.basis(setting)
+        unlike = basis == "ranks" and self._unlike_nodes(setting)
+        reasons = self._extrapolated(setting, basis, nbytes)
+        if strict and reasons:
+            raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
+        rests = {
+            "sizes": "the curve itself",
+            "ranks": "other numbers of ranks or nodes",
+            "beyond": "other numbers of ranks or nodes",
+            "collectives": "other collectives",
+        }
+        what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
+        why = "; ".join([f"rests on {what}", *reasons])
+        return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
+
+    def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
+        """Return the predicted times of total sizes [byte] with prediction intervals; None where nothing is known."""
+        found, basis = self.model.within(setting, sizes), self.model.basis(setting)
+        if found is None:
+            return None
+        unlike = basis == "ranks" and self._unlike_nodes(setting)
+        below, above = self._half_widths(setting, "beyond" if unlike else basis, sizes).T
+        return BoundedTimes(found.seconds, found.least * np.exp(-below), found.most * np.exp(above))
+
+    def fastest(
+        self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
+    ) -> Prediction:
+        """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest.
+
+        A collective that was not measured counts by its own algorithm where others were measured by theirs, else by
+        what the library would choose. Arguments and errors as of `predict`.
+        """
+        found = [
+            self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one, protocol=protocol)
+            for one, protocol in self._ways(collective, algorithm)
+        ]
+        return min(found, key=lambda one: one.seconds)
+
+    def fastest_of(self, collective: str, algorithm: str, ranks: int, sizes: Floats) -> Predictions:
+        """Return the predictions of `fastest` for several sizes [byte], > 0, shape (sizes,)."""
+        found, kinds = [], []
+        for one, protocol in self._ways(collective, algorithm):
+            setting = self._setting(collective, ranks, None, one, protocol)
+            predicted, basis = self.times(setting, sizes), self.model.basis(setting)
+            # Of the first size without a time, or else of the first, `predict` says what is wrong.
+            timed = predicted is not None and (predicted.seconds > 0) & np.isfinite(predicted.seconds)
+            self.predict(collective, ranks, float(sizes[np.argmin(timed)]), algorithm=one, protocol=protocol)
+            assert predicted is not None, "a size of it was predicted"
+            unlike = basis == "ranks" and self._unlike_nodes(setting)
+            outside = np.ones(len(sizes), dtype=bool)
+            if self.platform is None:
+                low, high = self._measured(setting)
+                outside = (sizes < low) | (sizes > high) | bool(self._extrapolated(setting, basis, low))
+            found.append(np.stack([*predicted, outside]))
+            kinds.append(self._kind(basis, unlike=unlike))
+        every = np.stack(found)
+        fastest = every[:, 0].argmin(axis=0)
+        seconds, low_, high_, outside = every[fastest, :, np.arange(len(sizes))].T
+        return Predictions(seconds, low_, high_, outside > 0, tuple(kinds[one] for one in fastest.tolist()))
+
+    def _kind(self, basis: Basis, *, unlike: bool) -> str:
+        """Return the kind of an interval."""
+        return "specified" if self.platform is not None else "beyond" if unlike else basis
+
+    def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
+        """Return the algorithms and protocols of which the fastest counts for a call; None: the library's choice."""
+        families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
+        own = {one for one in families if one[0].casefold() == algorithm}
+        if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
+            own = {(algorithm, "")}
+        return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
+
+    def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:
+        """Return the half-widths below and above the predictions, as logarithms, shape (sizes, 2)."""
+        bounds = np.array(self.intervals[basis])[bin_of(sizes)] * self.model.widening(setting)
+        return np.asarray(bounds * self._size_widening(setting, sizes)[:, np.newaxis])
+
+    def pinned(self, name: str) -> list[str]:
+        """Return the known values of ``algorithm`` or ``protocol``, measured or of the step model."""
+        known = known_algorithms() if name == "algorithm" else PROTOCOLS
+        return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
+
+    def refuse_unknown(self, algorithm: str | None, protocol: str | None) -> None:
+        """Raise InputError for an unknown algorithm or protocol."""
+        for name, value in (("algorithm", algorithm), ("protocol", protocol)):
+            known = self.pinned(name)
+            if value is not None and value.casefold() not in map(str.casefold, known):
+                raise InputError(f"there is no {value!r}; {suggest_names(value, known)}", file=f"--{name}")
+
+    def _setting(
+        self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
+    ) -> Setting:
+        """Return the setting of a question, with its gaps filled from the curves."""
+        given = {"algorithm": algorithm, "protocol": protocol}
+        matching = [
+            one.setting
+            for one in self.model.known
+            if one.setting.collective == collective
+            and all(value is None or getattr(one.setting, name) == value for name, value in given.items())
+        ]
+        words = {}
+        for name, value in given.items():
+            choices = {getattr(one, name) for one in matching}
+            if value is None and len(choices) > 1 and "" not in choices:
+                listed = ", ".join(sorted(choices))
+                raise InputError(f"several were measured of {collective}: {listed}; name one", field=name)
+            words[name] = value if value is not None else "" if len(choices) != 1 else choices.pop()
+        if self.platform is not None:
+            least = self.platform.nodes(ranks)
+            if nodes is not None and nodes < least:
+                what = f"{ranks} ranks need {least} nodes of {self.platform.name}"
+                raise InputError(f"{what}, got {nodes}", field="nodes")
+            nodes = nodes or least
+        if nodes is None:
+            family = [one for one in matching if (one.algorithm, one.protocol) == tuple(words.values())]
+            family = family or [one.setting for one in self.model.known]
+            same = [one for one in family if one.ranks == ranks]
+            close = min(family, key=lambda one: abs(math.log(one.ranks / ranks)))
+            nodes = max(one.nodes for one in same) if same else _nodes_like(close, ranks)
+        return Setting(collective, ranks, nodes, words["algorithm"], words["protocol"])
+
+    def _unknown(self, setting: Setting) -> InputError:
+        """Return why nothing is known of a setting."""
+        name = setting.collective
+        known = {one.setting.collective for one in self.model.known}
+        if self.model.steps is not None:
+            known |= set(SPECIFIED_COLLECTIVES)
+        if name not in known:
+            return InputError(f"nothing is known of {name!r}; {suggest_names(name, known)}", field="collective")
+        some = "2 or more" if self.model.steps is not None and self.model.steps.nccl else f"2 to {MAX_RANKS:,}"
+        return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
+
+    def _unlike_nodes(self, setting: Setting) -> bool:
+        """Return whether the number of nodes, or of ranks on each, is outside what was measured of the family."""
+        if not setting.nodes:
+            return False
+        known = [one.setting for one in self.model.family(setting) if one.setting.nodes]
+        nodes = [one.nodes for one in known]
+        if not known or not min(nodes) <= setting.nodes <= max(nodes):
+            return True
+        filled = [-(-setting.ranks * one.nodes // one.ranks) for one in known]
+        return not min(filled) <= setting.nodes <= max(filled)
+
+    def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
+        """Return the respects in which a prediction is outside what was measured."""
+        if self.platform is not None:
+            return ["nothing was measured"]
+        family = self.model.family(setting)
+        if not family:
+            what = ", ".join(word for word in setting.family if word)
+            return [f"{what} was not measured"]
+        reasons = []
+        ranks = sorted({one.setting.ranks for one in family})
+        if basis == "beyond":
+            reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured were {_describe_range(ranks)}")
+        elif basis == "ranks" and self._unlike_nodes(setting):
+            asked = f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}"
+            reasons.append(f"{asked}, {_measured_nodes(family)}")
+        low, high = self._measured(setting)
+        if not low <= nbytes <= high:
+            reasons.append(f"{nbytes:g} bytes, measured were {low:g} to {high:g}")
+        return reasons
+
+    def _measured(self, setting: Setting) -> tuple[float, float]:
+        """Return the smallest and largest size [byte] measured of the curve, else of its family, else of anything."""
+        near = self.model.near(setting)
+        return min(one.smallest for one in near), max(one.largest for one in near)
+
+    def _size_widening(self, setting: Setting, sizes: Floats) -> Floats:
+        """Return the widening of intervals beyond the measured sizes: errors add up with each doubling."""
+        if self.platform is not None:
+            return np.ones(len(sizes))
+        low, high = self._measured(setting)
+        doublings = np.maximum(np.log2(low / sizes), np.log2(sizes / high))
+        return np.asarray(np.sqrt(1.0 + np.maximum(doublings, 0.0)))
+
+
+def calibrate(
+    curves: Sequence[Curve],
+    *,
+    coverage: float = DEFAULT_COVERAGE,
+    sources: Sequence[str] = (),
+    system: str = "",
+    topology: str = "",
+    chosen: ModelChoice | None = None,
+) -> CalibratedCostModel:
+    """Fit a cost model to the curves of one system: models chosen by cross-validation, intervals from its errors.
+
+    `coverage` is the share of measurements that intervals shall hold, in (0, 1); `chosen` the choice, if made already.
+    Raises InputError if there are no curves.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 20)
+    >>> model = calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8, 16)])
+    >>> round(model.predict("all_reduce", 8, 100_000).seconds, 6)
+    0.00018
+    """
+    if not curves:
+        raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
+    made = choose_models(curves) if chosen is None else chosen
+    model = made.fitted(curves)
+    bounds = intervals(made.held, coverage)
+    counts = {basis: sum(len(one.sizes) for one in held) for basis, held in made.held.items()}
+    scores = {name: mean_log_error(held) for name, held in made.by_curve_model.items() if held}
+    return CalibratedCostModel(model, bounds, counts, scores, coverage, sources, system, topology)
+
+
+def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
+    """Return a cost model from a specification alone; all its predictions are extrapolations."""
+    bounds = specified_half_widths(platform, coverage)
+    intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
+    model = Predictor("interpolated", "steps", "steps", "steps", (), steps_of(platform))
+    held_out: dict[Basis, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT_COUNTS[platform.counted]}
+    return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
+
+
+def _nodes_like(like: Setting, ranks: int) -> int:
+    """Return the nodes of ranks if a node holds as many as in another setting; 0 if not known."""
+    return -(-ranks * like.nodes // like.ranks)
+
+
+def _counted_of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _measured_nodes(family: Sequence[FittedCurve]) -> str:
+    """Return the measured numbers of nodes, and of ranks on each, in words."""
+    known = [one.setting for one in family if one.setting.nodes]
+    if not known:
+        return "on how many was measured is not known"
+    nodes, each = {one.nodes for one in known}, {-(-one.ranks // one.nodes) for one in known}
+    return f"measured were {_describe_range(sorted(nodes))}, with {_describe_range(sorted(each))} on each"
+
+
+def _describe_range(counts: Sequence[int]) -> str:
+    """Return ascending numbers as a range in words."""
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

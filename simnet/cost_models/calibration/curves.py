@@ -1,0 +1,159 @@
+"""Curves of time over size, the input of calibration.
+
+A *curve* has the times of one collective for several sizes, with algorithm, protocol, ranks and nodes fixed. A *system*
+is what one calibrated cost model describes: curves measured on the same hardware, with the same configuration.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from simnet.base import units
+from simnet.base.arrays import Floats
+from simnet.base.checks import read_number
+from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.readers import TABLE_COLUMNS, total_bytes
+
+CONDITION_COLUMNS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
+"""Columns whose values tell one system from another; so do those of the links and contributions of single hosts."""
+
+_OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """The setting of a curve: a collective as nccl-tests names it, by algorithm and protocol where these were pinned.
+
+    0 `nodes` are not known.
+
+    Examples
+    --------
+    >>> str(Setting("all_reduce", 16, 2, "ring"))
+    'all_reduce, ring, 16 ranks on 2 nodes'
+    """
+
+    collective: str
+    ranks: int
+    nodes: int = 0
+    algorithm: str = ""
+    protocol: str = ""
+
+    def __str__(self) -> str:
+        what = ", ".join(part for part in (self.collective, self.algorithm, self.protocol) if part)
+        nodes = f" on {self.nodes} node{'s' if self.nodes > 1 else ''}" if self.nodes else ""
+        return f"{what}, {self.ranks} ranks{nodes}"
+
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """Collective, algorithm and protocol: curves of one family differ in ranks and nodes alone."""
+        return self.collective, self.algorithm, self.protocol
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Time over size: total sizes as of nccl-tests [byte], ascending, medians over repetitions [s], shape (n,).
+
+    `cards` are the network cards of a node; 0 if not known.
+    """
+
+    setting: Setting
+    sizes: Floats
+    seconds: Floats
+    cards: int = 0
+
+    def at(self, chosen: NDArray[np.bool_]) -> Curve:
+        """Return the curve of the chosen sizes alone."""
+        return Curve(self.setting, self.sizes[chosen], self.seconds[chosen], self.cards)
+
+
+def curves_of(rows: pd.DataFrame) -> list[Curve]:
+    """Return the curves of one system, medians over repetitions, in the order of their settings."""
+    found = []
+    for setting, part in setting_groups(rows_on_curves(rows)):
+        medians = part.groupby("size")["seconds"].median()
+        cards = int(part["network_cards"].fillna(0).max()) if "network_cards" in part else 0
+        found.append(Curve(setting, medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float), cards))
+    return found
+
+
+def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
+    """Yield the rows of each setting, in order, with their total sizes [byte] as a column ``size``."""
+    keys = [rows["collective"].astype(str), *(rows[name].fillna(0).astype(int) for name in ("ranks", "nodes"))]
+    keys += [rows[name].fillna("").astype(str) for name in ("algorithm", "protocol")]
+    for key, part in rows.assign(size=total_bytes(rows)).groupby(keys, sort=True):
+        collective, ranks, nodes, algorithm, protocol = map(str, key)
+        yield Setting(collective, int(ranks), int(nodes), algorithm, protocol), part
+
+
+def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of more than 0 bytes among more than one rank, which have a place on a curve."""
+    return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
+
+
+def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of each system in a table, by a name of what differs between them; "" if nothing does."""
+    keys = {name: one for name, one in _condition_columns(rows).items() if one.nunique() > 1}
+    if rows["in_place"].fillna(False).nunique() > 1:
+        keys["in_place"] = rows["in_place"].fillna(False).astype(str)
+    if not keys:
+        return {"": rows}
+    grouped = rows.groupby(list(keys.values()), sort=False)
+    return {
+        ", ".join(f"{name}={value}" for name, value in zip(keys, values, strict=True) if value): part
+        for values, part in grouped
+    }
+
+
+def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
+    """Return the columns that may tell systems apart, as texts."""
+    names = [name for name in CONDITION_COLUMNS if name in rows]
+    names += sorted(name for name in map(str, rows) if _OF_HOST.fullmatch(name))
+    return {name: rows[name].map(lambda value: "" if pd.isna(value) else str(value)) for name in names}
+
+
+def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
+    """Return the rows of one side, in place or out of place, whose columns have given values.
+
+    Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
+    unit. Raises InputError if there is no such column or value.
+    """
+    for name, value in where.items():
+        if name not in rows:
+            allowed = list(dict.fromkeys([*TABLE_COLUMNS, *rows.columns]))
+            raise InputError(f"there is no column {name!r}; {suggest_names(name, allowed)}", file="--where")
+        column, number = rows[name], _read_quantity(value)
+        texts = column.astype(str).where(column.notna(), "")
+        if is_numeric_dtype(column) and not is_bool_dtype(column) and not math.isnan(number):
+            taken = np.isclose(column.to_numpy(np.float64, na_value=math.nan), number, rtol=1e-9, atol=0.0)
+        else:
+            taken = (texts == value).to_numpy()
+        if not taken.any():
+            allowed = sorted(texts.unique())[:30]
+            raise InputError(f"no row has {name} = {value!r}; {suggest_names(value, allowed)}", file="--where")
+        rows = rows[taken]
+    side = rows["in_place"].fillna(False) == in_place
+    return rows[side] if side.any() else rows
+
+
+def _read_quantity(text: str) -> float:
+    """Return the number in a text, in SI units; NaN without one."""
+    for read in (read_number, units.seconds, units.bandwidth, units.size):
+        with suppress(ValueError):
+            if not math.isnan(number := read(text)):
+                return number
+    return math.nan
+
+
+def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the columns that distinguish systems and have several values, with these."""
+    values = {name: sorted(one.unique()) for name, one in _condition_columns(rows).items()}
+    return {name: found for name, found in values.items() if len(found) > 1}

@@ -1,0 +1,212 @@
+"""Measured device profile of a processor or GPU: the costs of the kernels of the sparsifiers.
+
+For each kernel, times on gradients of growing length are fitted by the model of `simnet.cost_models.costs.devices`: a
+launch and seconds per entry, by least squares of relative errors, and corrections at each length, as caches make short
+gradients faster. The interval comes from predictions of every second length from the others, and, for kernels whose
+time depends on the number of selected entries, from other densities. A time is the median of several repetitions.
+
+The kernels are those of torch on a GPU or the processor, or simnet's own. Kernels of codes of indices
+and values are simnet's own, timed on the processor at every second length.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from simnet.base.errors import InputError
+from simnet.base.progress import track_progress
+from simnet.base.yaml_loader import yaml_text
+from simnet.cost_models.calibration.device_kernels import LibraryKernels, kernels_of
+from simnet.cost_models.calibration.encoding_kernels import KernelCall
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod
+from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES
+
+GRADIENT_LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
+"""Entries of the gradients, four in a decade; those that need too much memory or time are left out.
+
+The shortest are what merges of sparse messages go through, and take as long as a launch.
+"""
+
+INTERVAL_DENSITIES = (0.1, 0.01, 0.001)
+"""Shares of the entries that are selected for which intervals have to hold."""
+
+LARGEST_LAYER = 1_000_000
+"""Entries of the longest gradient that top-k of a layer is fitted to."""
+
+_LEAST_LENGTHS, _LEAST_LARGEST = 3, 10_000
+# How long these take depends on how much is selected; at which lengths that is looked at.
+_BY_DENSITY = (
+    "topk", "topk_segments", "scan",
+    *(one for one in CODE_METHODS if one.partition("_")[2] in INDEX_CODES),
+)  # fmt: skip
+_LENGTHS_BY_DENSITY = (10_000, 100_000, 1_000_000)
+# Values, magnitudes, what selecting keeps beside them with its indices, and what takes them in other formats.
+_BYTES_PER_ENTRY = 60
+# What memory binds is said in bytes, so that it may be compared.
+_NOT_STREAMED = ("topk", "topk_layer", "topk_segments", *CODE_METHODS)
+
+
+def measure_device(
+    name: str,
+    library: str | None = None,
+    *,
+    density: float = 0.1,
+    largest: int = GRADIENT_LENGTHS[-1],
+    budget: float = 0.25,
+) -> DeviceProfile:
+    """Measure a device profile with the kernels of a library, by default the best available.
+
+    `density` is the share that is selected, `largest` the longest gradient, `budget` the seconds for each method and
+    length; a length is left out where three calls would take more than ten times that. Raises InputError for what is
+    out of range.
+    """
+    if not 0 < density < 1:
+        raise InputError(f"must be between 0 and 1, got {density}", file="--density")
+    if largest < _LEAST_LARGEST:
+        raise InputError(f"must be at least {_LEAST_LARGEST:,}, got {largest:,}", file="--largest")
+    if not 0 < budget <= 60:
+        raise InputError(f"must be between 0 and 60 s, got {budget}", file="--budget")
+    return profile_of(kernels_of(library), name, density, largest, budget)
+
+
+def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
+    """Return the measured profile of kernels; raise InputError if a method has too few lengths."""
+    entries: dict[str, list[int]] = {}
+    seconds: dict[str, list[float]] = {}
+    for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
+        for method, (count, call) in track_progress(kernels.make(n, density).items()):
+            if method in CODE_METHODS and n not in GRADIENT_LENGTHS[::2]:
+                continue
+            before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))
+            if before and count <= before[-1][0]:
+                continue
+            if len(before) >= _LEAST_LENGTHS and before[-1][1] * count / before[-1][0] * 3 > 10 * budget:
+                continue
+            entries.setdefault(method, []).append(count)
+            seconds.setdefault(method, []).append(_median_seconds(kernels, call, budget))
+    lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
+    if lacking:
+        said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(lacking)}"
+        raise InputError(f"must be more, or --density: {said}", file="--largest")
+    bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
+    timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
+    beside = density_factors(kernels, timed, density, budget)
+    methods = {}
+    for method, source in kernels.sources.items():
+        if method in CODE_METHODS and len(entries[method]) < _LEAST_LENGTHS:
+            # Passes that were measured say more than one length or two.
+            continue
+        if method == "topk":
+            few = sum(count <= LARGEST_LAYER for count in entries[method])
+            layers = entries[method][:few], seconds[method][:few]
+            methods["topk_layer"] = _profile_method("topk_layer", source, *layers, bandwidth, beside[method])
+        methods[method] = _profile_method(
+            method, source, entries[method], seconds[method], bandwidth, beside.get(method, ())
+        )
+    if kernels.on_host:
+        nothing = KernelMethod(0, 0, "the device is the host: nothing is copied", known="measured")
+        methods |= {"copy_out": nothing, "copy_in": nothing}
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return DeviceProfile(
+        name=name,
+        device=f"{kernels.device}, {kernels.library}",
+        source=f"simnet calibrate device on {today}, at density {density:g}; memory bandwidth by the longest copy, "
+        "bytes read and written. Intervals: every second length predicted from the others, and what selects at "
+        f"densities of {', '.join(f'{one:g}' for one in INTERVAL_DENSITIES)} beside that.",
+        memory_bandwidth=bandwidth,
+        methods=methods,
+    )
+
+
+def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Return launch and seconds per entry with the least squares of relative errors, and the largest error."""
+    x, y = np.array(entries, dtype=np.float64), np.array(seconds)
+    # Columns of the relative time per unit of each; neither may be negative, so that the best pair may lie on an edge.
+    columns = np.column_stack([1 / y, x / y])
+    both = np.linalg.lstsq(columns / columns.max(axis=0), np.ones(len(y)), rcond=None)[0] / columns.max(axis=0)
+    edges = [
+        np.where(np.arange(2) == one, columns[:, one].sum() / np.square(columns[:, one]).sum(), 0) for one in (0, 1)
+    ]
+    pairs = [pair for pair in (both, *edges) if pair.min() >= 0]
+    launch, slope = min(pairs, key=lambda pair: float(np.square(columns @ pair - 1).sum()))
+    error = np.abs(columns @ (launch, slope) - 1).max()
+    return float(launch), float(slope), float(error)
+
+
+def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod:
+    """Return the method that takes the measured times: the best fit, and its corrections at each length."""
+    launch, slope, error = fit_launch_cost(entries, seconds)
+    factors = (took / (launch + slope * count) for count, took in zip(entries, seconds, strict=True))
+    pairs = tuple((float(count), round(factor, 4)) for count, factor in zip(entries, factors, strict=True))
+    said = f"{entries[0]} to {entries[-1]} entries; without corrections within {100 * error:.0f} %"
+    return KernelMethod(launch, 0.0, said, slope, known="measured", corrections=pairs)
+
+
+def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the extreme factors (<= 1, >= 1) of every second length but the last over its prediction from others."""
+    left_out = range(1, len(entries) - 1, 2)
+    others = [place for place in range(len(entries)) if place not in left_out]
+    method = fit_method([entries[one] for one in others], [seconds[one] for one in others])
+    profile = DeviceProfile("", "", "", 1.0, {"held out": method})
+    factors = [seconds[one] / float(profile.once(DeviceOp("held out", entries[one]))) for one in left_out]
+    return min(1.0, *factors), max(1.0, *factors)
+
+
+def density_factors(
+    kernels: LibraryKernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
+) -> dict[str, list[float]]:
+    """Return factors of the times of kernels that select, at other densities than the measured one."""
+    found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
+    for n in [n for n in _LENGTHS_BY_DENSITY if n in timed["topk"]]:
+        for other in [other for other in INTERVAL_DENSITIES if other != density]:
+            for method, (count, call) in kernels.make(n, other).items():
+                if method in found and count in timed[method]:
+                    found[method].append(_median_seconds(kernels, call, budget) / timed[method][count])
+    return found
+
+
+def _profile_method(
+    name: str,
+    source: str,
+    entries: Sequence[int],
+    seconds: Sequence[float],
+    bandwidth: float,
+    beside: Sequence[float] = (),
+) -> KernelMethod:
+    found = fit_method(entries, seconds)
+    low, high = held_out_factors(entries, seconds)
+    found = replace(found, source=f"{source}, {found.source}.", low=min((low, *beside)), high=max((high, *beside)))
+    if name in _NOT_STREAMED:
+        return found
+    return replace(found, bytes_per_entry=found.seconds_per_entry * bandwidth, seconds_per_entry=0.0)
+
+
+def profile_yaml(profile: DeviceProfile) -> str:
+    """Return a profile as the YAML that `simnet.cost_models.costs.devices.load_device` reads."""
+    fields = asdict(profile, dict_factory=lambda pairs: {name: _rounded(one) for name, one in pairs if one or one == 0})
+    return yaml_text(fields, width=120)
+
+
+def _rounded(value: Any) -> Any:
+    """Return numbers with five digits, and texts on one line."""
+    if isinstance(value, float):
+        return float(f"{value:.4e}")
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def _median_seconds(kernels: LibraryKernels, call: KernelCall, budget: float) -> float:
+    """Return the median time of a call over the repetitions that fit into `budget` [s], three at least."""
+    took: list[float] = []
+    count, stop = 1, time.perf_counter() + budget
+    kernels.seconds(call, 1)
+    while len(took) < 3 or time.perf_counter() < stop:
+        took.append(kernels.seconds(call, count) / count)
+        # What is shorter than the clock is good for is called several times in a row.
+        count = max(1, min(1000, int(1e-3 / min(took)))) if min(took) > 0 else 1000
+    return max(float(np.median(took)), 1e-12)

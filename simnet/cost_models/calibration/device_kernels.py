@@ -1,0 +1,238 @@
+"""Kernels of a sparsifier in a library, to be timed: simnet's own and torch's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.rng import stream
+from simnet.cost_models.calibration.encoding_kernels import CODE_SOURCES, KernelCall, encoding_calls
+from simnet.sparsifier_models import selection
+
+Library: TypeAlias = Literal["numpy", "torch", "cuda"]
+
+KERNEL_LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda")
+"""simnet's own kernels; torch on the processor; torch on a GPU."""
+
+ROW_SEGMENTS = 16
+"""Segments that one top-k goes through."""
+
+
+@dataclass(frozen=True)
+class LibraryKernels:
+    """The kernels of a library on a device that has `memory` bytes to use.
+
+    `make` returns, given entries and density, for each method the entries that it processes, and the call; `seconds`
+    the time of several calls one after the other; `sources` describe them. A device `on_host` needs no copies.
+    """
+
+    device: str
+    library: str
+    memory: float
+    make: Callable[[int, float], dict[str, tuple[int, KernelCall]]]
+    seconds: Callable[[KernelCall, int], float]
+    sources: Mapping[str, str]
+    on_host: bool = True
+
+
+def kernels_of(library: str | None = None) -> LibraryKernels:
+    """Return the kernels of a library; by default the first of torch on a GPU, torch and numpy."""
+    if library is not None and library not in KERNEL_LIBRARIES:
+        raise InputError(
+            f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--library"
+        )
+    for name in (library,) if library is not None else ("cuda", "torch"):
+        try:
+            return _KERNEL_MAKERS[name]()
+        except InputError:
+            if library is not None:
+                raise
+    return numpy_kernels()
+
+
+def numpy_kernels() -> LibraryKernels:
+    """Return simnet's own kernels, on the processor."""
+
+    def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
+        values = stream(0, "device", n).standard_t(3, n).astype(np.float32)
+        k, *_ = _entry_counts(n, density)
+        chosen = selection.top_k(values, k)
+        sent, total, copy = values[chosen], np.zeros(n, dtype=np.float32), np.zeros_like(values)
+        half, message = np.empty(n, dtype=np.float16), np.empty(2 * k, dtype=np.int32)
+        threshold = float(np.abs(sent).min())
+
+        def scatter() -> None:
+            total[chosen] += sent
+
+        def pack() -> None:
+            message[:k] = sent.view(np.int32)
+            message[k:] = chosen
+
+        return {
+            "topk": (n, lambda: selection.top_k(values, k)),
+            "scan": (n, lambda: selection.above(values, threshold, strict=False)),
+            "count": (n, lambda: selection.count_above(values, threshold, strict=False)),
+            "norm": (n, lambda: selection.squared_norm(values)),
+            "gather": (k, lambda: values[chosen]),
+            "scatter": (k, scatter),
+            "cast": (n, lambda: np.copyto(half, values, casting="same_kind")),
+            "sum": (n, lambda: np.add(copy, values, out=copy)),
+            "pack": (k, pack),
+            "copy": (n, lambda: np.copyto(total, values)),
+            **encoding_calls(n, chosen, sent),
+        }
+
+    sources = {
+        "topk": "exact top-k as simnet selects it",
+        "scan": "comparison of the magnitudes and compaction, as simnet does",
+        "count": "entries above a threshold counted, as simnet does",
+        "norm": "squares summed in double precision, as simnet does",
+        "gather": "numpy take at ascending indices",
+        "scatter": "numpy add at ascending indices",
+        "cast": "numpy copy from float32 to float16",
+        "sum": "numpy add of two float32 vectors, in place",
+        "pack": "float32 values and int32 indices copied into one buffer",
+        "copy": "numpy copyto, entries of four bytes",
+        **CODE_SOURCES,
+    }
+    return LibraryKernels(processor_name(), f"numpy {np.__version__}", _free_memory(), make, _host_timer, sources)
+
+
+def torch_kernels(torch: Any, where: str) -> LibraryKernels:
+    """Return the kernels of the module torch, on ``cpu`` or ``cuda``."""
+    on_gpu = where == "cuda"
+
+    def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
+        generator = torch.Generator(device=where).manual_seed(0)
+        values = torch.randn(n, device=where, generator=generator)
+        k, row, in_row = _entry_counts(n, density)
+        sent, chosen = torch.topk(values.abs(), k, sorted=False)
+        chosen = chosen.sort().values
+        threshold = float(sent.min())
+        total, copy = torch.zeros_like(values), torch.zeros_like(values)
+        half, message = values.half(), torch.empty(2 * k, dtype=torch.int32, device=where)
+        rows = torch.randn(ROW_SEGMENTS, row, device=where, generator=generator)
+
+        def pack() -> None:
+            message[:k] = sent.view(torch.int32)
+            message[k:] = chosen
+
+        calls: dict[str, tuple[int, KernelCall]] = {
+            "topk": (n, lambda: torch.topk(values.abs(), k, sorted=False)),
+            "topk_segments": (ROW_SEGMENTS * row, lambda: torch.topk(rows.abs(), in_row, dim=1, sorted=False)),
+            "scan": (n, lambda: torch.nonzero(values.abs() >= threshold)),
+            "count": (n, lambda: torch.count_nonzero(values.abs() >= threshold)),
+            "norm": (n, lambda: torch.linalg.vector_norm(values)),
+            "gather": (k, lambda: values[chosen]),
+            "scatter": (k, lambda: total.index_add_(0, chosen, sent)),
+            "cast": (n, lambda: half.copy_(values)),
+            "sum": (n, lambda: copy.add_(values)),
+            "pack": (k, pack),
+            "copy": (n, lambda: total.copy_(values)),
+        }
+        if on_gpu:
+            host = sent.cpu()
+            return calls | {"copy_out": (k, lambda: sent.cpu()), "copy_in": (k, lambda: sent.copy_(host))}
+        return calls | encoding_calls(n, chosen.numpy(), values[chosen].numpy())
+
+    sources = {
+        "topk": "torch.topk of the magnitudes, unsorted",
+        "topk_segments": f"torch.topk of the magnitudes of {ROW_SEGMENTS} rows, unsorted",
+        "scan": "torch.nonzero of magnitudes at or above a threshold",
+        "count": "torch.count_nonzero of magnitudes at or above a threshold",
+        "norm": "torch.linalg.vector_norm in single precision",
+        "gather": "entries taken at ascending indices",
+        "scatter": "torch index_add_ at ascending indices",
+        "cast": "torch copy_ from float32 to float16",
+        "sum": "torch add_ of two float32 vectors",
+        "pack": "float32 values and int32 indices copied into one buffer",
+        "copy": "torch copy_, entries of four bytes",
+    }
+    if on_gpu:
+        sources |= {"copy_out": "Tensor.cpu(), pageable memory", "copy_in": "copy_ from pageable memory"}
+        library = f"torch {torch.__version__}, CUDA {torch.version.cuda}, timed by events"
+        seconds = event_timer(
+            lambda: torch.cuda.Event(enable_timing=True), lambda begin, end: float(begin.elapsed_time(end))
+        )
+        free = float(torch.cuda.mem_get_info()[0])
+        return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
+    sources |= CODE_SOURCES
+    library = f"torch {torch.__version__} with {_count_text(torch.get_num_threads(), 'thread')}"
+    return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
+
+
+def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
+    """Return the selected ones of n entries, the entries of a segment, and its selected ones; each one at least."""
+    row = max(1, n // ROW_SEGMENTS)
+    return max(1, round(density * n)), row, max(1, round(density * row))
+
+
+def event_timer(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[KernelCall, int], float]:
+    """Return a timer of calls by events on a GPU's stream; `elapsed` returns the milliseconds between two events."""
+
+    def seconds(call: KernelCall, count: int) -> float:
+        begin, end = event(), event()
+        begin.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return elapsed(begin, end) / 1e3
+
+    return seconds
+
+
+def _torch_there(where: str) -> LibraryKernels:
+    try:
+        import torch
+    except ImportError:
+        raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file="--library") from None
+    if where == "cuda" and not torch.cuda.is_available():
+        raise InputError("torch finds no GPU", file="--library")
+    return torch_kernels(torch, where)
+
+
+_KERNEL_MAKERS: dict[str, Callable[[], LibraryKernels]] = {
+    "numpy": numpy_kernels,
+    "torch": lambda: _torch_there("cpu"),
+    "cuda": lambda: _torch_there("cuda"),
+}
+
+
+def _host_timer(call: KernelCall, count: int) -> float:
+    """Return how long `count` calls one after the other take [s]."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - start
+
+
+def _count_text(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _free_memory() -> float:
+    """Return half of the free memory [byte]."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+    except (ValueError, OSError, AttributeError):
+        return 2.0 * 2**30
+
+
+def processor_name() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        pairs = (line.partition(":") for line in lines)
+        fields = {name.strip(): value.strip() for name, _, value in pairs}
+        return f"{fields['model name']}, family {fields['cpu family']} model {fields['model']}"
+    except (OSError, KeyError):
+        return platform.processor() or platform.machine()

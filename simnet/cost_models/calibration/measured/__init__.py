@@ -1,0 +1,71 @@
+"""Measurements that come with simnet, with source, hardware, date and licence.
+
+`registry.toml` describes them; each is a tidy CSV in the format of `simnet.cost_models.calibration.readers.tidy`:
+curves of GPU clusters that others published (``public``, with licences), measurements of simnet's own tools on shaped
+networks, and single published numbers with citation.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import as_file, files
+from types import MappingProxyType
+from typing import Any
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.readers.tables import Measurements
+from simnet.cost_models.calibration.readers.tidy import read_tidy
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Measurements that come with simnet: a table, relative to the registry, and facts that hold for all rows."""
+
+    name: str
+    file: str
+    title: str
+    source: str
+    hardware: str
+    interconnect: str
+    date: str
+    licence: str
+    citation: str
+    notes: str
+    collectives: tuple[str, ...]
+    ranks: tuple[int, ...]
+    rows: int
+    facts: MappingProxyType[str, Any]
+    columns: MappingProxyType[str, str]
+
+
+@cache
+def datasets() -> MappingProxyType[str, Dataset]:
+    """Return the measurements that come with simnet, by name."""
+    registry = tomllib.loads(
+        files("simnet.cost_models.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8")
+    )
+    named = {field.name for field in fields(Dataset)} - {"name"}
+    made = {}
+    for name, entry in registry.items():
+        if set(entry) | {"columns"} != named:
+            differs = sorted(set(entry).symmetric_difference(named) - {"columns"})
+            raise InputError(f"missing or unknown: {', '.join(differs)}", file="registry.toml", field=name)
+        lists = {key: tuple(entry[key]) for key in ("collectives", "ranks")}
+        maps = {key: MappingProxyType(dict(entry.get(key, {}))) for key in ("facts", "columns")}
+        made[name] = Dataset(**(entry | lists | maps | {"name": name}))
+    return MappingProxyType(made)
+
+
+def load_dataset(name: str) -> Measurements:
+    """Return the measurements of a dataset."""
+    if name not in datasets():
+        raise InputError(f"there are no measurements {name!r}; {suggest_names(name, datasets())}")
+    one = datasets()[name]
+    with as_file(files("simnet.cost_models.calibration.measured").joinpath(one.file)) as path:
+        read = read_tidy(path, facts=one.facts)
+    return Measurements(read.rows.assign(source=name), read.problems, read.kind)
+
+
+__all__ = ["Dataset", "datasets", "load_dataset"]

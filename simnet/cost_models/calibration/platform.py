@@ -1,0 +1,213 @@
+"""Platforms as their vendors describe them: devices, links, network cards, library.
+
+A platform is a YAML file; those of simnet are in ``platforms/``. `simnet.cost_models.calibration.specification`
+predicts times of collectives from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from simnet.base import units
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.reading import read_text
+from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
+
+MAX_BYTES = 2**16
+"""The largest platform file that is read."""
+
+
+class Transport(NamedTuple):
+    """A transport: share of a card's rate, most of one card [byte/s], latency beyond InfiniBand's [s]."""
+
+    efficiency: float
+    most: float
+    latency: float
+
+
+TRANSPORTS: MappingProxyType[str, Transport] = MappingProxyType(
+    {
+        "infiniband": Transport(0.9, math.inf, 0.0),
+        "roce": Transport(0.85, math.inf, 1e-6),
+        "slingshot": Transport(0.8, math.inf, 5e-6),
+        "efa": Transport(0.85, math.inf, 15e-6),
+        "tcpx": Transport(0.85, math.inf, 25e-6),
+        "sockets": Transport(0.6, 2.5e9, 25e-6),
+    }
+)
+"""Transports. Where their figures are from, and how far they are to be believed, stands in ``docs/calibration.md``."""
+
+STAGED_SHARE = 0.47
+"""Share of the bandwidth of a card that is left where it cannot read the memory of the device (no GPUDirect RDMA)."""
+
+LINK_SHARES: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
+"""Share of the line rate that is left: of NVLink 20 of 25 GB/s; of PCIe through the processors, in both directions at
+once, 10 GB/s / 1.2 of 15.75 GB/s (both as ``topo.h`` has it); of memory half, as shared memory is copied into and out
+of. That of Infinity Fabric is an assumption near the one of NVLink."""
+
+
+StepCounting: TypeAlias = Literal["as NCCL does", "through the schedule"]
+"""How steps and bytes are counted: one for NCCL and RCCL, the other for MPI and gloo."""
+
+
+class Generation(NamedTuple):
+    """NCCL's limit of LL on one node [byte/s] and efficiency of in-switch reduction (0: none), by generation."""
+
+    ll: float
+    switch: float
+
+
+GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
+    {
+        "older": Generation(39e9, 0.0),
+        "volta": Generation(39e9, 0.0),
+        "ampere": Generation(87.7e9, 0.0),
+        "hopper": Generation(141e9, 0.85),
+        "blackwell": Generation(282e9, 0.74),
+        "cdna": Generation(87.7e9, 0.0),
+        "cpu": Generation(39e9, 0.0),
+    }
+)
+"""Generations of devices, after the constants of NCCL's tuning model."""
+
+
+def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
+    """Return a validator that refuses names other than these, with the nearest."""
+
+    def known(name: object) -> object:
+        if not isinstance(name, str) or name not in names:
+            raise ValueError(f"there is no {what} {name!r:.60}; {suggest_names(str(name)[:60], filter(None, names))}")
+        return name
+
+    return BeforeValidator(known)
+
+
+_Name = Annotated[str, Field(max_length=200)]
+_Rate = Annotated[
+    float, BeforeValidator(units.bandwidth), Field(gt=0, le=1e15), PlainSerializer(lambda value: _format_rate(value))
+]
+
+
+class _PlatformPart(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeLink(_PlatformPart):
+    """The link inside a node: `memory` for processes of a host, the rate of one device in one direction [byte/s].
+
+    With `switch_reduction`, switches between the devices reduce (NVLink SHARP).
+    """
+
+    link: Literal["nvlink", "xgmi", "pcie", "memory"]
+    rate: _Rate
+    switch_reduction: bool = False
+
+
+class NodeNetwork(_PlatformPart):
+    """The network between nodes: a name of `TRANSPORTS`, cards of a node, and the rate of one way of one [byte/s].
+
+    `device_direct` cards reach the memory of the devices (GPUDirect RDMA); with `switch_reduction`, switches of the
+    network reduce, and the library lets them (SHARP, CollNet).
+    """
+
+    transport: Annotated[str, one_of("transport", TRANSPORTS)]
+    nics: Annotated[int, Field(ge=1, le=256)]
+    rate: _Rate
+    device_direct: bool = True
+    switch_reduction: bool = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it carries the LL128 protocol, which needs 128 bytes to arrive as one, and in order."""
+        return self.device_direct and self.transport in ("infiniband", "roce")
+
+
+class Platform(_PlatformPart):
+    """A platform, as its vendor describes it; a node ends where the inner link ends, and without `outer` there is one.
+
+    `devices_per_node` are the devices, or ranks of a host, on a full node. Of libraries, `rccl` counts as `nccl`; the
+    others count schedules: `openmpi` (from 4.1 on) those of its own tables, `mpi` and `gloo` the fastest.
+    """
+
+    name: _Name
+    description: Annotated[str, Field(max_length=1000)] = ""
+    sources: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=50)] = ()
+    devices_per_node: Annotated[int, Field(ge=1, le=4096)]
+    generation: Annotated[str, one_of("generation", GENERATIONS)]
+    library: Literal["nccl", "rccl", "mpi", "openmpi", "gloo"] = "nccl"
+    inner: NodeLink
+    outer: NodeNetwork | None = None
+
+    @property
+    def counted(self) -> StepCounting:
+        """How steps and bytes are counted."""
+        return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
+
+    def nodes(self, ranks: int) -> int:
+        """Return the fewest nodes that hold so many ranks."""
+        return math.ceil(ranks / self.devices_per_node) if self.outer is not None else 1
+
+    def inner_rate(self) -> float:
+        """Return the goodput of a device inside its node [byte/s]."""
+        return self.inner.rate * LINK_SHARES[self.inner.link]
+
+    def outer_rate(self, per_node: float) -> float:
+        """Return the goodput of a node with so many active devices [byte/s]: each has its share of the cards."""
+        if self.outer is None:
+            return math.inf
+        transport = TRANSPORTS[self.outer.transport]
+        cards = min(self.outer.nics, max(1.0, per_node * self.outer.nics / self.devices_per_node))
+        if self.counted == "through the schedule":
+            cards = min(self.outer.nics, per_node)
+        each = min(self.outer.rate * transport.efficiency, transport.most)
+        return cards * each * (1.0 if self.outer.device_direct else STAGED_SHARE)
+
+
+@cache
+def platform_names() -> tuple[str, ...]:
+    """Return the names of the platforms that come with simnet."""
+    folder = files("simnet.cost_models.calibration") / "platforms"
+    return tuple(sorted(one.name.removesuffix(".yaml") for one in folder.iterdir() if one.name.endswith(".yaml")))
+
+
+def load_platform(source: str | Path) -> Platform:
+    """Return a platform by its name, or from a file."""
+    name = str(source)
+    if name in platform_names():
+        with as_file(files("simnet.cost_models.calibration") / "platforms" / f"{name}.yaml") as path:
+            return _read_platform(path, name)
+    if isinstance(source, str) and "." not in name and "/" not in name and not Path(name).exists():
+        raise InputError(f"there is no platform {name!r}; {suggest_names(name, platform_names())}")
+    return _read_platform(Path(source), name)
+
+
+def is_platform(path: Path) -> bool:
+    """Return whether a file describes a platform: `devices_per_node` is at the start of a line."""
+    try:
+        with path.open("rb") as file:
+            return b"\ndevices_per_node:" in b"\n" + file.read(MAX_BYTES)
+    except OSError:
+        return False
+
+
+def _read_platform(path: Path, name: str) -> Platform:
+    read = load_yaml_mapping(read_text(path, MAX_BYTES), name, "a platform")
+    try:
+        return Platform.model_validate(read.value)
+    except pydantic.ValidationError as error:
+        raise validation_refusal(error, name, read) from None
+
+
+def _format_rate(value: float) -> str:
+    """Return a bandwidth [byte/s] as text that reads back as the same number."""
+    text = f"{value / 1e9:.12g} GB/s"
+    return text if units.bandwidth(text) == value else f"{value!r} B/s"

@@ -1,0 +1,32 @@
+"""Measured times of collectives, read from the output of benchmarks: a module per format.
+
+`nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `rccl_records` (records of rccl-tests), `osu`, `imb`, `perftest`,
+`kineto`, `chakra` and `inspector` (traces of jobs), `tidy` (simnet's own CSV), `wide` (CSV with both sides in a row),
+`shaped` (CSV of shaped links). `kinds` recognises formats, those of packages included; `folders` reads folders, `facts`
+adds what files lack. All return the table of `tables`; `conventions` defines sizes. Files are untrusted data: sizes are
+checked before parsing, secrets are not kept, and errors name the file, the line and the reason.
+"""
+
+from simnet.cost_models.calibration.readers.conventions import bus_factor, total_bytes
+from simnet.cost_models.calibration.readers.facts import LogFacts, parse_facts
+from simnet.cost_models.calibration.readers.folders import read_logs
+from simnet.cost_models.calibration.readers.kinds import LOG_FORMATS, LogFormat, log_format, read_measurements
+from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, LogProblem, Measurements
+from simnet.cost_models.calibration.readers.tidy import read_tidy, write_tidy
+
+__all__ = [
+    "LOG_FORMATS",
+    "TABLE_COLUMNS",
+    "LogFacts",
+    "LogFormat",
+    "LogProblem",
+    "Measurements",
+    "bus_factor",
+    "log_format",
+    "parse_facts",
+    "read_logs",
+    "read_measurements",
+    "read_tidy",
+    "total_bytes",
+    "write_tidy",
+]

@@ -1,0 +1,142 @@
+"""Facts that logs lack: of all logs, of those whose name fits a pattern, or in their names.
+
+``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
+folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of
+ranks from the name itself: all digits that stand together. Later facts override earlier ones; the log overrides both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS
+
+MAX_PATTERN = 200
+"""Characters of a pattern; it has at most eight stars."""
+
+_ANY_NAME = re.compile(".*", re.DOTALL)
+_PLAIN_FACT = re.compile(r"([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
+_FOR_SOME = re.compile(r"(.+):([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
+_FROM_NAME = re.compile(r"\{([A-Za-z_]\w{0,59})\}")
+
+
+class FactRule(NamedTuple):
+    """Facts of the logs whose names fit a pattern."""
+
+    text: str
+    """As it was given."""
+
+    pattern: re.Pattern[str]
+    """What fits the whole of a name."""
+
+    values: Mapping[str, Any]
+    """Values by column; one that is None is what the group of this name fits."""
+
+
+@dataclass
+class LogFacts:
+    """Facts about logs: rules in the order in which they count, and the numbers of those that fitted a log so far."""
+
+    rules: tuple[FactRule, ...] = ()
+    fitted: set[int] = field(default_factory=set)
+
+    def of(self, path: str | Path) -> dict[str, Any]:
+        """Return the facts about a log by column; raise InputError for a wrong value in its name."""
+        found: dict[str, Any] = {}
+        name = Path(path).as_posix()[-2000:]
+        for number, rule in enumerate(self.rules):
+            if (fits := rule.pattern.fullmatch(name)) is None:
+                continue
+            self.fitted.add(number)
+            for column, value in rule.values.items():
+                found[column] = typed_fact(column, fits[column]) if value is None else value
+        return found
+
+    def refuse_idle(self) -> None:
+        """Raise InputError for a pattern that fitted no log so far."""
+        for number, rule in enumerate(self.rules):
+            if number not in self.fitted and rule.pattern is not _ANY_NAME:
+                raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
+
+
+def constant_facts(values: Mapping[str, Any]) -> LogFacts:
+    """Return facts that hold for every log, by column."""
+    return LogFacts((FactRule("", _ANY_NAME, dict(values)),))
+
+
+def parse_facts(texts: Iterable[str]) -> LogFacts:
+    """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``.
+
+    Examples
+    --------
+    >>> parse_facts(["ranks=16", "tool=osu"]).of("any.log")
+    {'ranks': 16, 'tool': 'osu'}
+    """
+    rules: list[FactRule] = []
+    for text in texts:
+        plain, some = _PLAIN_FACT.fullmatch(text), _FOR_SOME.fullmatch(text)
+        if plain is not None and (plain[1] in TABLE_COLUMNS or some is None):
+            rules.append(FactRule(text, _ANY_NAME, {plain[1]: typed_fact(plain[1], plain[2])}))
+        elif some is not None:
+            rules.append(FactRule(text, _name_pattern(some[1], {}), {some[2]: typed_fact(some[2], some[3])}))
+        elif columns := dict.fromkeys(_FROM_NAME.findall(text)):
+            for column in columns:
+                if column not in TABLE_COLUMNS:
+                    raise InputError(
+                        f"there is no column {column!r}; {suggest_names(column, TABLE_COLUMNS)}", file="--fact"
+                    )
+                if text.count(f"{{{column}}}") > 1:
+                    raise InputError(f"names {column!r} twice: {text[:60]!r}", file="--fact")
+            rules.append(FactRule(text, _name_pattern(text, columns), columns))
+        else:
+            allowed = "COLUMN=VALUE, PATTERN:COLUMN=VALUE or a pattern with {COLUMN}"
+            raise InputError(f"must be {allowed}, got {text[:60]!r}", file="--fact")
+    return LogFacts(tuple(rules))
+
+
+def typed_fact(name: str, value: str) -> Any:
+    """Return the value of a fact, a number where its column has numbers; raise InputError for a wrong one."""
+    if name not in TABLE_COLUMNS:
+        raise InputError(f"there is no column {name!r}; {suggest_names(name, TABLE_COLUMNS)}", file="--fact")
+    form = TABLE_COLUMNS[name]
+    if form == "text":
+        return value
+    if value.isascii() and value.isdigit() and len(value) < 16:
+        return int(value) if form == "whole" else float(value)
+    raise InputError(f"must be a whole number, got {value[:40]!r}", file="--fact", field=name)
+
+
+def _name_pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
+    """Return the regular expression of names, or ends of names behind a slash, that fit a text with stars."""
+    if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
+        message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
+        raise InputError(message, file="--fact")
+    parts = [part for part in re.split(r"(\*+|\?|\{\w+\})", text.replace("\\", "/")) if part]
+    words = {f"{{{column}}}" for column in groups if TABLE_COLUMNS[column] == "text"}
+    for pair in pairwise(parts):
+        if (beside := words.intersection(pair)) and any(part.startswith("*") for part in pair):
+            message = f"has a star beside {beside.pop()}, so that nothing says where it begins or ends: {text[:60]!r}"
+            raise InputError(message, file="--fact")
+    made = [""]
+    for part in parts:
+        column = part[1:-1]
+        if part.startswith("*"):
+            made.append("")
+        elif part == "?":
+            made[-1] += "[^/]"
+        elif part.startswith("{") and column in groups:
+            made[-1] += f"(?P<{column}>" + (
+                "[^/]{1,60}?)" if TABLE_COLUMNS[column] == "text" else r"(?<!\d)\d{1,15}(?!\d))"
+            )
+        else:
+            made[-1] += re.escape(part)
+    # What follows a star is taken where it first stands, for good: else time grows with a power of the length.
+    first, *middle, last = made if len(made) > 1 else (made[0], None)
+    between = "".join(f"(?>[^/]*?{part})" for part in middle)
+    return re.compile("(?:.*/)?" + first + between + ("" if last is None else "[^/]*" + last), re.DOTALL)

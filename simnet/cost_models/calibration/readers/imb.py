@@ -1,0 +1,168 @@
+"""Output of the Intel MPI benchmarks.
+
+``# Benchmarking Allreduce`` and ``# #processes = 16`` head a table whose columns its last header line names. Times are
+per call: of the fastest and the slowest process, and the mean over processes. Of non-blocking collectives ``t_pure`` is
+the time of a call and its wait, with nothing computed between. A megabyte is 10^6 bytes since version 2018, 2^20 bytes
+before. A table without heading is of the collective in the name of the file.
+
+References
+----------
+Intel MPI Benchmarks User Guide; https://github.com/intel/mpi-benchmarks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from simnet.cost_models.calibration.readers.conventions import NON_BLOCKING, collective_name, named_collective
+from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    RowCollector,
+    TableRow,
+    format_reader,
+    mpi_row,
+    parse_printed,
+    parse_whole,
+)
+
+IMB_TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
+"""What heads a table."""
+
+IMB_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
+"""The line that names its columns."""
+
+_PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,8})")
+_GROUPS = re.compile(r"\(\s*(\d{1,8}) groups of\s+(\d{1,8}) processes")
+_SETTING = re.compile(r"#\s*(MPI_Datatype for reductions|MPI_Op)\s*:\s*MPI_(\w{1,20})")
+_TIMES = {
+    "t[usec]": "seconds",
+    "t_avg[usec]": "seconds",
+    "t_pure[usec]": "seconds",
+    "t_min[usec]": "seconds_min",
+    "t_max[usec]": "seconds_max",
+}
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
+"""Messages of the size that a process sends and receives in the time, as its throughput counts them."""
+
+_UNNAMED: Mapping[int, Sequence[str]] = {
+    4: ("#bytes", "#repetitions", "t[usec]", "Mbytes/sec"),
+    5: ("#bytes", "#repetitions", "t_min[usec]", "t_max[usec]", "t_avg[usec]"),
+    6: ("#bytes", "#repetitions", "t_min[usec]", "t_max[usec]", "t_avg[usec]", "Mbytes/sec"),
+}
+"""Columns by how many there are, where nothing names them."""
+
+
+@format_reader("imb")
+def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
+    """Read the output of Intel MPI benchmarks.
+
+    Raises InputError if the file cannot be read or holds no row.
+    """
+    given = out.facts.get("collective")
+    name = _benchmark_name(path.name)[0] or named_collective(path.name) or (given if isinstance(given, str) else None)
+    reported = False
+    columns: Sequence[str] = ()
+    ranks: int | None = None
+    variant = ""
+    settings: dict[str, str] = {}
+    table = 1
+    for at, raw in enumerate(read_lines(path), 1):
+        line = bare_line(raw)
+        if "#repetitions" in line and IMB_HEADER.match(line.lstrip()):
+            columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
+            if name is None and not reported:
+                out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
+                reported = True
+            continue
+        if line.lstrip().startswith("#"):
+            if title := IMB_TITLE.search(line):
+                name, variant = _benchmark_name(title[1])
+                columns, ranks, table, reported = (), None, table + 1, name is None
+                if reported:
+                    out.report(at, f"{title[1]!r} is no benchmark that is read")
+            elif processes := _PROCESSES.search(line):
+                ranks = parse_whole(processes[1], MAX_RANKS)
+            elif groups := _GROUPS.search(line):
+                ranks, variant = parse_whole(groups[2], MAX_RANKS), f"{groups[1]} groups"
+            elif setting := _SETTING.search(line):
+                settings[setting[1]] = setting[2].lower()
+            continue
+        words = line.split()
+        if name is None or not words:
+            continue
+        if columns and columns[0] == "#Benchmarking":
+            if _benchmark_name(words[0])[0] != name:
+                continue
+        elif parse_whole(words[0]) is None:
+            continue
+        columns = columns or _guess_columns(words)
+        if not columns:
+            continue
+        if len(words) != len(columns):
+            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
+            continue
+        cells = dict(zip(columns, words, strict=True))
+        row = _imb_row(cells, name)
+        if row is None:
+            out.report(at, f"the row is not of {name}: its size or its time is no number")
+            continue
+        if name in _REDUCING:
+            row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
+        row |= {"ranks": parse_whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
+        row["variant"] = variant
+        wrong = _wrong_throughput(cells, name)
+        if wrong is not None:
+            out.report(at, wrong)
+            continue
+        out.add(row, at)
+    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+
+
+def _benchmark_name(title: str) -> tuple[str | None, str]:
+    """Return the collective of a benchmark's name, and whether it is non-blocking."""
+    word = title.strip().removesuffix("_pure")
+    if found := collective_name(word):
+        return found, ""
+    found = collective_name(word[1:]) if word[:1] in ("I", "i") else None
+    return found, NON_BLOCKING if found else ""
+
+
+def _guess_columns(words: Sequence[str]) -> Sequence[str]:
+    """Return the columns of a row in a table without names; none if it is no such row."""
+    numbers = parse_whole(words[0]) is not None and parse_whole(words[1] if len(words) > 1 else "") is not None
+    return _UNNAMED.get(len(words), ()) if numbers and all(parse_printed(word) for word in words) else ()
+
+
+def _imb_row(cells: Mapping[str, str], name: str) -> TableRow | None:
+    """Return a row from cells by column, or None without a size or a time."""
+    size = parse_whole(cells.get("#bytes", "0"))
+    if size is None:
+        return None
+    row = mpi_row(name, size, cells, "#repetitions", _TIMES)
+    return row if "seconds" in row else None
+
+
+def _wrong_throughput(cells: Mapping[str, str], name: str) -> str | None:
+    """Return the error of the throughput of a row, or None; with messages per second (IMB-P2P) it is of all pairs."""
+    rate = parse_printed(cells.get("Mbytes/sec", ""))
+    time = parse_printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
+    size = parse_whole(cells.get("#bytes", ""))
+    if rate is None or time is None or time.value <= 0 or size is None or name not in _MESSAGES:
+        return None
+    sent = float(_MESSAGES[name] * size)
+    per_second = parse_printed(cells.get("Msg/sec", ""))
+    if per_second is not None:
+        sent *= max(round(min(per_second.value * time.value, MAX_WHOLE)), 1)
+    for megabyte in (1e6, 2**20):
+        low = sent / (time.value + time.half) / megabyte
+        high = sent / (time.value - time.half) / megabyte
+        if rate.may_be_within(low, high):
+            return None
+    return (
+        f"throughput is {rate.value:g} MB/s, but {sent:g} bytes in {time.value:.5g} s are {sent / time.value / 1e6:.5g}"
+    )

@@ -1,0 +1,206 @@
+"""Formats of measurements: recognition of a file by its content, and its reader.
+
+A package may register a `LogFormat` as an entry point ``simnet.log_readers``; it is asked after simnet's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from simnet.base import plugins
+from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration.readers import imb, kineto, osu, perftest, rccl_records, shaped, tidy, wide
+from simnet.cost_models.calibration.readers.chakra import is_chakra, read_chakra_collectives
+from simnet.cost_models.calibration.readers.imb import read_imb
+from simnet.cost_models.calibration.readers.inspector import read_inspector
+from simnet.cost_models.calibration.readers.kineto import read_kineto
+from simnet.cost_models.calibration.readers.lines import bare_line, read_head, read_lines
+from simnet.cost_models.calibration.readers.nccl_json import read_nccl_json
+from simnet.cost_models.calibration.readers.nccl_text import TableCells, is_table_header, parse_row, read_nccl_text
+from simnet.cost_models.calibration.readers.osu import read_osu
+from simnet.cost_models.calibration.readers.perftest import read_perftest
+from simnet.cost_models.calibration.readers.rccl_records import read_rccl_records
+from simnet.cost_models.calibration.readers.shaped import read_shaped
+from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, Measurements
+from simnet.cost_models.calibration.readers.tidy import read_tidy
+from simnet.cost_models.calibration.readers.wide import read_wide
+
+DATA_FILE = "data.csv"
+"""The file that a folder stands for, if it is there."""
+
+
+def _never_matches(_: str | bytes) -> bool:
+    return False
+
+
+class LogFormat(NamedTuple):
+    """A format of measurements: `read` returns the `Measurements` of a path and takes ``facts`` by keyword.
+
+    A file is recognised by the `first` line that is neither empty nor a comment, by a `line` that only this format has,
+    without colours and labels of launchers, by its `head`, the first 64 KiB, unpacked, which is asked before the file
+    is read, or by the `name` of the file, where its content does not tell.
+    """
+
+    read: Callable[..., Measurements]
+    first: Callable[[str], bool] = _never_matches
+    line: Callable[[str], bool] = _never_matches
+    head: Callable[[bytes], bool] = _never_matches
+    name: Callable[[str], bool] = _never_matches
+
+
+def _column_names(line: str) -> set[str]:
+    return {name.strip() for name in line[: tidy.MAX_LINE].split(",")}
+
+
+def _is_shaped(line: str) -> bool:
+    names = _column_names(line)
+    return names >= set(shaped.SHAPED_COLUMNS) and bool(names & {"collective", "method"})
+
+
+def _is_tidy(line: str) -> bool:
+    return len(_column_names(line) & set(tidy.REQUIRED_COLUMNS)) >= 2
+
+
+def _in_table(line: str) -> bool:
+    start = line.lstrip()[:1]
+    return start == "#" or start.isdigit()
+
+
+def _is_nccl(line: str) -> bool:
+    return _in_table(line) and (is_table_header(line) or isinstance(parse_row(line), TableCells))
+
+
+def _is_json(head: bytes) -> bool:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
+def _is_kineto(head: bytes) -> bool:
+    """Return whether a file begins as a trace of the PyTorch profiler."""
+    return _is_json(head) and any(b'"%s"' % word in head for word in kineto.KINETO_WORDS)
+
+
+LOG_FORMATS: Mapping[str, LogFormat] = {
+    "chakra": LogFormat(read_chakra_collectives, head=is_chakra),
+    "kineto": LogFormat(read_kineto, head=_is_kineto),
+    "inspector": LogFormat(
+        read_inspector, head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head
+    ),
+    "rccl": LogFormat(
+        read_rccl_records,
+        head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
+        first=lambda line: _column_names(line) >= set(rccl_records.RCCL_KEYS),
+    ),
+    "nccl-json": LogFormat(read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
+    "osu": LogFormat(
+        read_osu,
+        line=lambda line: _in_table(line) and osu.OSU_TITLE.search(line) is not None,
+        name=lambda name: osu.OSU_PROGRAM.search(name) is not None,
+    ),
+    "imb": LogFormat(
+        read_imb,
+        line=lambda line: (
+            _in_table(line) and (imb.IMB_TITLE.search(line) or imb.IMB_HEADER.match(line.lstrip())) is not None
+        ),
+        name=lambda name: re.search(r"(?<![a-z])imb(?![a-z])", name.casefold()) is not None,
+    ),
+    "perftest": LogFormat(read_perftest, line=lambda line: perftest.PERFTEST_HEADER.match(line) is not None),
+    "nccl": LogFormat(read_nccl_text, line=_is_nccl),
+    "wide": LogFormat(read_wide, first=lambda line: _column_names(line) >= set(wide.WIDE_COLUMNS)),
+    "shaped": LogFormat(read_shaped, first=_is_shaped),
+    "tidy": LogFormat(read_tidy, first=_is_tidy),
+}
+"""The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, JSON of
+nccl-tests, OSU and Intel MPI benchmarks, perftest, text of nccl-tests, CSV with both sides in a row, CSV of
+measurements on shaped links, tidy CSV. Where a file fits several, the first counts."""
+
+TOOL_FORMATS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "osu", "imb": "imb"}
+"""Formats of tables that lost what heads them, by the fact ``tool``."""
+
+
+def log_format(path: str | Path, tool: str = "") -> str | None:
+    r"""Return the format of a file (or of the ``data.csv`` of a folder) by its content; None for an unknown one.
+
+    Where the content does not tell, as in a table without heading, the tool
+    (of `TOOL_FORMATS`) or the name of the file does.
+    """
+    path = measurements_file(path)
+    head = read_head(path)
+    for name, one in LOG_FORMATS.items():
+        if one.head(head):
+            return name
+    lines = read_lines(path)
+    own = _recognise_format(lines, LOG_FORMATS) or _recognise_format(
+        lines, plugins.usable_plugins("log_readers", registered_format)
+    )
+    if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
+        own = TOOL_FORMATS.get(tool) or next((name for name, one in LOG_FORMATS.items() if one.name(path.name)), None)
+    return own
+
+
+def _recognise_format(lines: Sequence[str], formats: Mapping[str, LogFormat]) -> str | None:
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    for name, one in formats.items():
+        if one.first(first):
+            return name
+    for line in map(bare_line, lines):
+        for name, one in formats.items():
+            if one.line(line):
+                return name
+    return None
+
+
+def registered_format(name: str) -> LogFormat | None:
+    """Return the format that a package registers under a name; None without one."""
+    return plugins.load_plugin("log_readers", name, lambda found: plugins.check_instance(found, LogFormat))
+
+
+def read_measurements(
+    path: str | Path,
+    kind: str | None = None,
+    *,
+    facts: Mapping[str, object] | None = None,
+) -> Measurements:
+    """Read measurements from a file of any format; rows that contradict themselves are reported and left out.
+
+    The path is that of a log, a CSV, a trace, or a folder with a ``data.csv``; `kind` is by default found by the
+    content; `facts` are values by column that the file lacks, as ``{"ranks": 16}``.
+    """
+    for name in facts or {}:
+        if name not in TABLE_COLUMNS:
+            raise ValueError(f"unknown column {name!r}; {suggest_names(name, TABLE_COLUMNS)}")
+    path = measurements_file(path)
+    known = [*LOG_FORMATS, *plugins.plugin_names("log_readers")]
+    if kind is not None and kind not in known:
+        raise InputError(f"unknown format {kind!r}; {suggest_names(kind, known)}", file=str(path))
+    found = log_format(path, str((facts or {}).get("tool", ""))) if kind is None else kind
+    if found is None:
+        message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
+        message += plugins.refused_names("log_readers")
+        raise InputError(message, file=str(path))
+    one = LOG_FORMATS.get(found) or registered_format(found)
+    assert one is not None
+    measured = one.read(path, facts=facts)
+    if not isinstance(measured, Measurements):
+        raise plugins.return_error(one.read, measured, "Measurements")
+    return measured
+
+
+def measurements_file(path: str | Path) -> Path:
+    """Return a file, or the data.csv of a folder; raise InputError if a folder has none."""
+    path = Path(path)
+    if not is_folder(path):
+        return path
+    if not (path / DATA_FILE).is_file():
+        raise InputError(f"is a folder without a {DATA_FILE}; give the file", file=str(path))
+    return path / DATA_FILE
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder of this name; raise InputError if there can be none."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)[:200]) from None

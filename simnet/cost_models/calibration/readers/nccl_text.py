@@ -1,0 +1,373 @@
+"""Text output of nccl-tests and rccl-tests.
+
+A table has a row per size: ``size count type redop root``, then ``time algbw busbw #wrong`` out of place and again in
+place. Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the
+number of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row ends in a
+timestamp. Anything may stand between the rows: logs of NCCL, output of the job, other tables.
+
+Numbers may tell what no line says: ``count`` is per rank in an all-gather, reduce-scatter, all-to-all, gather or
+scatter, so that size over count is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an all-reduce.
+
+References
+----------
+NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from simnet.base.errors import InputError
+from simnet.cost_models.calibration.readers.conventions import (
+    PARTED_COLLECTIVES,
+    collective_name,
+    named_collective,
+    nccl_convention,
+)
+from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_ROWS,
+    PrintedNumber,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
+
+ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+ELEMENT_BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
+ELEMENT_BYTES |= {"int64": 8, "uint64": 8, "double": 8, "f64": 8}
+"""Types that a row may begin with, and bytes of an element of each."""
+
+NCCL_ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
+"""Algorithms of NCCL, as a setting may pin them."""
+
+RANK_STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
+"""What times are over ranks, by the option ``-a`` of the tests."""
+
+NCCL_PROTOCOLS = frozenset(("ll", "ll128", "simple"))
+"""Protocols of NCCL."""
+
+_HEAD = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z][a-z0-9_]{2,11})(?:\s+(.*))?$")
+_NUMBER = re.compile(
+    r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|N/A|[-+]?nan|[-+]?inf", re.ASCII
+)
+_ROOT = re.compile(r"-?[0-9]{1,9}")
+_OPERATION = re.compile(r"[a-z][a-z0-9_]{1,11}")
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_PROGRAM = re.compile(
+    r"(?<![A-Za-z_])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|sendrecv|gather|scatter"
+    r"|hypercube)_perf)(?![A-Za-z_])"
+)
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,8})\s+(?:Group\s+(\d{1,8})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
+_ITERATIONS = re.compile(r"(?<!warmup )(?<!agg )iters:\s{0,9}(\d{1,12})")
+_EXCERPT = re.compile(r"#.*\bnranks=(\d{1,8})\b(?:.*\bnnodes=(\d{1,8})\b)?")
+_NCCL_RANKS = re.compile(r"\bnranks (\d{1,8})\b")
+_CHOICE = re.compile(r"\bNCCL_(ALGO|PROTO)(?:=| set by environment to )([A-Za-z0-9_]{2,20})(?![\w,;:^])")
+_AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
+_OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
+
+
+class TableCells(NamedTuple):
+    """A row of a table as printed."""
+
+    nbytes: int
+    elements: int
+    dtype: str
+    reduction: str
+    root: int | None
+    sides: Sequence[tuple[bool, Sequence[str]]]
+    """Whether it is in place, and the printed numbers of that side."""
+
+
+@dataclass
+class _TableContext:
+    """Values that the lines above a table give it."""
+
+    collective: str | None = None
+    named_in_use: bool = False
+    groups: dict[int, set[int]] = field(default_factory=dict)
+    hosts: dict[int, set[str]] = field(default_factory=dict)
+    stated_ranks: int | None = None
+    stated_nodes: int | None = None
+    iterations: int | None = None
+    statistic: str = "mean"
+    choices: dict[str, str] = field(default_factory=dict)
+    unit: int = -6
+    counts_wrong: bool = True
+    width: int | None = None
+
+    def restart(self) -> None:
+        """Forget the values of the previous test."""
+        if self.named_in_use:
+            self.collective, self.named_in_use = None, False
+        self.groups, self.hosts = {}, {}
+        self.stated_ranks = self.stated_nodes = self.iterations = None
+        self.unit, self.width, self.counts_wrong = -6, None, True
+
+    def facts(self) -> dict[str, int | None]:
+        """Return ranks and nodes; of a run split into groups, those of the first."""
+        first = min(self.groups, default=None)
+        ranks, nodes = self.stated_ranks, self.stated_nodes
+        if first is not None:
+            members = self.groups[first]
+            ranks = max(members) + 1 if len(self.groups) == 1 else len(members)
+            nodes = len(self.hosts[first]) if ranks == len(members) else None
+        return {"ranks": ranks, "nodes": nodes, "iterations": self.iterations}
+
+
+@format_reader("nccl")
+def read_nccl_text(path: Path, out: RowCollector) -> None:
+    """Read the output of nccl-tests or rccl-tests."""
+    lines = read_lines(path)
+    context = _TableContext()
+    tool = "nccl-tests"
+    number = 0
+    waiting: list[tuple[int, TableCells, _TableContext]] = []
+    known_rows: list[tuple[int, TableCells, str, dict[str, int | None], _TableContext, int]] = []
+    fallback = named_collective(path.name)
+
+    def settle() -> None:
+        """Give the rows of a table their collective, once all of them are there."""
+        if not waiting:
+            return
+        line, _, above = waiting[0]
+        rows = [cells for _, cells, _ in waiting]
+        name = above.collective or fallback or _infer_collective(rows) or out.facts.get("collective")
+        if not isinstance(name, str):
+            message = "does not say which collective this is; give it, as collective=all_reduce"
+            raise InputError(message, file=str(path), line=line)
+        stated = above.facts()
+        unknown = stated["ranks"] is None
+        ranks = None if unknown and "ranks" in out.facts else _infer_ranks(rows, name, stated["ranks"])
+        if ranks is not None:
+            listed = "no line says how many ranks" if unknown else "the list of ranks is cut"
+            out.report(line, f"{listed}; sizes, counts and bandwidths say {ranks}", dropped=False)
+            stated |= {"ranks": ranks, "nodes": above.stated_nodes}
+        for at, cells, one in waiting:
+            known_rows.append((at, cells, name, stated, one, number))
+        waiting.clear()
+
+    above = context
+    for at, raw in enumerate(lines, 1):
+        line = bare_line(raw)
+        cells = parse_row(line, context.width)
+        if isinstance(cells, TableCells):
+            if not waiting:
+                number += 1
+                context.named_in_use = True
+                above = _TableContext(**vars(context))
+                above.choices = dict(context.choices)
+            waiting.append((at, cells, above))
+            if len(waiting) + len(known_rows) > MAX_ROWS:
+                raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=str(path), line=at)
+            continue
+        if cells is not None:
+            out.report(at, cells)
+            continue
+        if "rccl" in line.casefold():
+            tool = "rccl-tests"
+        if _begins_table(line, context):
+            settle()
+        _read_context(line, context)
+    settle()
+    for at, cells, name, stated, one, table_number in known_rows:
+        for row, time, algbw, busbw in _side_rows(cells, name, one):
+            row |= {key: value for key, value in stated.items() if value is not None}
+            row |= one.choices | {"tool": tool, "run": str(table_number)}
+            side = "in place" if row["in_place"] else "out of place"
+            out.add(row, at, time=time, algbw=algbw, busbw=busbw, where=side)
+
+
+def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
+    """Return a row of a table; None for another line; the error of a damaged row.
+
+    `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
+
+    Examples
+    --------
+    >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.90  17.33  0  105.7  9.92  17.37  0").reduction
+    'sum'
+    """
+    text = line.rstrip()
+    head = _HEAD.match(text[:-19].rstrip() if _STAMP.fullmatch(text[-19:]) else text)
+    if head is None:
+        return None
+    rest = head[4] or ""
+    words = rest.split()
+    certain = head[3] in ELEMENT_BYTES
+    reduction = ""
+    if words and not _NUMBER.fullmatch(words[0]) and _OPERATION.fullmatch(words[0]):
+        reduction = words.pop(0)
+    if not certain and (len(words) < 4 or not all(_NUMBER.fullmatch(word) for word in words)):
+        return None
+    numbers = words[: next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))]
+    each = width or (8 if len(numbers) > 9 else 4)
+    rooted = len(numbers) % each == 1 and _ROOT.fullmatch(numbers[0]) is not None
+    values = numbers[1:] if rooted else numbers
+    nbytes, elements = parse_whole(head[1]), parse_whole(head[2])
+    noisy = len(numbers) != len(words)
+    if nbytes is None or elements is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
+        most = 2 * each
+        return (
+            f"the row has {len(numbers)} numbers after type and operation; a whole one {most}, or {most + 1} with root"
+        )
+    root = int(numbers[0]) if rooted else None
+    sides = [(False, values[:each]), (True, values[each:])]
+    if len(values) == each:
+        gap = re.search(r"\s{24,}\S", rest)
+        sides = [(gap is not None, values)]
+    return TableCells(
+        nbytes,
+        elements,
+        head[3],
+        "" if reduction == "none" else reduction,
+        root if root is None or root >= 0 else None,
+        sides,
+    )
+
+
+def is_table_header(line: str) -> bool:
+    """Return whether a line heads a table of nccl-tests."""
+    return "algbw" in line and "busbw" in line and "time" in line.split()
+
+
+def _begins_table(line: str, context: _TableContext) -> bool:
+    """Return whether rows below this line belong to another table than those above."""
+    if not line.lstrip().startswith("#"):
+        return _PROGRAM.search(line) is not None
+    return (
+        is_table_header(line)
+        or "nThread" in line
+        or "Using devices" in line
+        or "Collective test starting" in line
+        or _EXCERPT.match(line.lstrip()) is not None
+    )
+
+
+def _read_context(line: str, context: _TableContext) -> None:
+    """Take from a line the values of the tables below."""
+    if "nThread" in line or "Collective test starting" in line:
+        context.restart()
+    if "Collective test concluded" in line:
+        return
+    if excerpt := _EXCERPT.match(line.lstrip()):
+        context.restart()
+        ranks, nodes = excerpt.groups()
+        context.stated_ranks = parse_whole(ranks, MAX_RANKS)
+        context.stated_nodes = None if nodes is None else parse_whole(nodes, MAX_RANKS)
+        context.collective = named_collective(line.rpartition("|")[2]) or context.collective
+    programs = set(_PROGRAM.findall(line))
+    if len(programs) == 1:
+        context.collective, context.named_in_use = collective_name(programs.pop()), False
+        average = _AVERAGE.search(line)
+        context.statistic = RANK_STATISTICS[average[1] if average else "1"]
+    if "iters:" in line and (iterations := _ITERATIONS.search(line)):
+        context.iterations = int(iterations[1])
+    if "Rank" in line and (rank := _RANK.search(line)):
+        group = int(rank[2] or 0)
+        context.groups.setdefault(group, set()).add(min(int(rank[1]), MAX_RANKS))
+        context.hosts.setdefault(group, set()).add(rank[3])
+    if "NCCL INFO" in line and context.stated_ranks is None and (ranks_said := _NCCL_RANKS.search(line)):
+        context.stated_ranks = int(ranks_said[1])
+    if "NCCL_" in line:
+        for what, value in _CHOICE.findall(line):
+            context.choices |= pinned_setting(what, value)
+    if is_table_header(line):
+        context.unit = -3 if _OLD_HEADER.search(line) else -6
+        words = line.replace("timestamp", "").split()
+        first = words.index("time")
+        context.width = words[first + 1 :].index("time") + 1 if words.count("time") > 1 else len(words) - first
+        context.counts_wrong = "wrong" in line
+
+
+def pinned_setting(what: str, value: str) -> dict[str, str]:
+    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one of NCCL."""
+    word = value.casefold().replace("_", "")
+    if what == "ALGO":
+        return {"algorithm": word} if word in NCCL_ALGORITHMS else {}
+    return {"protocol": word} if word in NCCL_PROTOCOLS else {}
+
+
+def _side_rows(
+    cells: TableCells, name: str, context: _TableContext
+) -> list[tuple[TableRow, PrintedNumber | None, PrintedNumber | None, PrintedNumber | None]]:
+    """Return the sides of a row, each with its time and bandwidths as printed."""
+    made = []
+    for in_place, words in cells.sides:
+        time = parse_printed(words[0], context.unit)
+        algbw, busbw = parse_printed(words[1], 9), parse_printed(words[2], 9)
+        error = parse_printed(words[3]) if len(words) > 3 else None
+        row: TableRow = {
+            "collective": name,
+            "nbytes": cells.nbytes,
+            "size_convention": nccl_convention(name),
+            "dtype": cells.dtype,
+            "reduction": cells.reduction,
+            "root": cells.root,
+            "in_place": in_place,
+            "statistic": context.statistic,
+        }
+        if error is not None:
+            count = context.counts_wrong and error.value == int(error.value) and "e-" not in words[3]
+            row["wrong" if count else "max_error"] = error.value
+        if len(words) == 8:
+            for column, word in zip(("seconds_min", "seconds_max", "seconds_p99"), words[4:7], strict=True):
+                number = parse_printed(word, context.unit)
+                row[column] = None if number is None else number.value
+        made.append((row, time, algbw, busbw))
+    return made
+
+
+def _infer_collective(rows: Sequence[TableCells]) -> str | None:
+    """Return the only collective that can have printed a table, by counts, roots, operations and bandwidths."""
+    shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
+    reduces, rooted = rows[0].reduction != "", rows[0].root is not None
+    if _bandwidth_ratios(rows)[0] > 1.001:
+        return "all_reduce"
+    if len(shares) != 1 or any((one.reduction != "", one.root is not None) != (reduces, rooted) for one in rows):
+        return None
+    if shares == {1}:
+        return {(True, False): "all_reduce", (True, True): "reduce", (False, True): "broadcast"}.get((reduces, rooted))
+    return "reduce_scatter" if reduces and not rooted else None
+
+
+def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
+    """Return the number of ranks that follows from the numbers of a table, if nothing else tells."""
+    shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
+    found = shares.pop() if len(shares) == 1 and name in PARTED_COLLECTIVES else None
+    low, high = _bandwidth_ratios(rows)
+    # No number of ranks has twice the algorithm bandwidth.
+    if name == "all_reduce" and low < 2:
+        least, most = math.ceil(2 / (2 - low)), 2 / (2 - high) if high < 2 else math.inf
+        found = least if least == math.floor(min(most, MAX_RANKS)) else None
+    if found is None or found < 2:
+        return None
+    return found if stated is None or (stated < found and len(rows) > 1) else None
+
+
+def _size_per_count(cells: TableCells) -> int | None:
+    """Return the size of a row over its count; None if that is no whole number."""
+    each = ELEMENT_BYTES.get(cells.dtype)
+    if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
+        return None
+    return cells.nbytes // (each * cells.elements)
+
+
+def _bandwidth_ratios(rows: Sequence[TableCells]) -> tuple[float, float]:
+    """Return bounds of bus over algorithm bandwidth in all rows, by their digits."""
+    low, high = 0.0, math.inf
+    for cells in rows:
+        for _, words in cells.sides:
+            algbw, busbw = parse_printed(words[1]), parse_printed(words[2])
+            if algbw is not None and busbw is not None and algbw.value >= 20 * algbw.half > 0:
+                low = max(low, (busbw.value - busbw.half) / (algbw.value + algbw.half))
+                high = min(high, (busbw.value + busbw.half) / (algbw.value - algbw.half))
+    return low, high

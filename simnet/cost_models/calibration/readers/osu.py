@@ -1,0 +1,215 @@
+"""Output of the OSU micro-benchmarks: collectives, and messages between ranks or pairs of them.
+
+``# OSU MPI Allreduce Latency Test v7.5`` heads a table whose columns its second line names; ``-f`` adds the fastest and
+the slowest rank and the number of iterations. Only the command that started it tells the number of ranks. Of
+non-blocking collectives ``Pure Comm.`` is the time of a call and its wait, with nothing computed between. A table
+without heading is of the program in the line above or in the name of the file.
+
+References
+----------
+OSU Micro-Benchmarks, ``c/mpi/collective`` and ``c/util/osu_util_mpi.c``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from simnet.cost_models.calibration.readers.conventions import (
+    COLLECTIVES,
+    NON_BLOCKING,
+    ONE_SIDED_MESSAGES,
+    collective_name,
+)
+from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_RANKS,
+    RowCollector,
+    TableRow,
+    format_reader,
+    mpi_row,
+    parse_printed,
+    parse_whole,
+)
+
+OSU_TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
+"""What heads a table."""
+
+_PROGRAMS = {name.replace("_", ""): name for name in COLLECTIVES} | {
+    **{name: name for name in ("reduce_scatter", *ONE_SIDED_MESSAGES)},
+    "bcast": "broadcast",
+    "latency": "p2p_latency",
+    "multi_lat": "p2p_latency",
+    "latency_mt": "p2p_latency",
+    "bw": "p2p_bw",
+    "mbw_mr": "p2p_bw",
+    "bibw": "p2p_bibw",
+    "acc_latency": "accumulate_latency",
+    "get_acc_latency": "get_accumulate_latency",
+}
+OSU_PROGRAM = re.compile(
+    r"(?<![a-z])osu_(?:(?:xccl_)?(i?)(" + "|".join(sorted(_PROGRAMS, key=len, reverse=True)) + r")(?![a-z])|[a-z])"
+)
+"""The program that measured, as commands and names of files have it."""
+
+SEVERAL_PAIRS = "several pairs"
+"""What the column ``variant`` says where pairs of ranks send at once and nobody says how many there are."""
+
+_ONE_SIDED = {"latency": "latency", "bandwidth": "bw", "bidirectionalbandwidth": "bibw"}
+_COLUMNS = re.compile(
+    r"Transfer Size|Size|Avg Latency\s?\(us\)|Min Latency\s?\(us\)|Max Latency\s?\(us\)|Latency\s?\(us\)|Iterations"
+    r"|Bandwidth \(MB/s\)|MB/s|Messages/s|P50 Tail Lat\(us\)|P90 Tail Lat\(us\)|P99 Tail Lat\(us\)"
+    r"|P\d\d Tail BW\(MB/s\)|Validation"
+    r"|Overall\(us\)|Compute\(us\)|Coll\. Init\(us\)|MPI_Test\(us\)|MPI_Wait\(us\)|Pure Comm\.\(us\)|Min Comm\.\(us\)"
+    r"|Max Comm\.\(us\)|Overlap\(%\)"
+)
+_FULL = ("Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations")
+_OVERLAP = ("Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)")
+_PAIRS = re.compile(r"#\s*\[ pairs: (\d{1,8}) \]|#\s*Pairs:\s*(\d{1,8})")
+_TYPE = re.compile(r"#\s*Datatype:\s*MPI_(\w{1,20})")
+_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b.*")
+_RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s*|=)(\d{1,8})\b")
+_NODES = re.compile(r"(?:\s|^)(?:-N\s*|--nodes[= ])(\d{1,8})\b")
+_EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
+_SHORT = {"CHAR": "int8", "INT": "int32", "FLOAT": "float", "DOUBLE": "double"}
+_TIMES = {
+    "Avg Latency(us)": "seconds",
+    "Latency(us)": "seconds",
+    "Pure Comm.(us)": "seconds",
+    "Min Latency(us)": "seconds_min",
+    "Max Latency(us)": "seconds_max",
+    "Min Comm.(us)": "seconds_min",
+    "Max Comm.(us)": "seconds_max",
+    "P50 Tail Lat(us)": "seconds_p50",
+    "P99 Tail Lat(us)": "seconds_p99",
+}
+
+
+@format_reader("osu")
+def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
+    """Read the output of OSU micro-benchmarks.
+
+    Raises InputError if the file cannot be read or holds no row.
+    """
+    name, variant = _name_by_program(path.name)
+    if name is None and isinstance(given := out.facts.get("collective"), str):
+        name = given
+    dtype = ""
+    columns: Sequence[str] = ()
+    pairs = 0
+    started: dict[str, object] = {}
+    table = 1
+    reported = False
+    for at, raw in enumerate(read_lines(path), 1):
+        line = bare_line(raw)
+        if title := OSU_TITLE.search(line):
+            name, variant = _name_by_title(title)
+            columns, dtype, pairs, table, reported = (), "", 0, table + 1, name is None
+            if reported:
+                out.report(at, f"{title[3]!r} is no benchmark that is read")
+            continue
+        if launch := _LAUNCH.search(line):
+            started = _launch_columns(launch)
+        if line.lstrip().startswith("#"):
+            if found := _TYPE.search(line):
+                dtype = _SHORT.get(found[1], found[1].lower())
+            elif several := _PAIRS.search(line):
+                pairs = parse_whole(several[1] or several[2], MAX_RANKS) or 0
+            elif "=" not in line and (heads := _COLUMNS.findall(line)):
+                columns = [head.replace(" (us)", "(us)") for head in heads]
+            continue
+        if OSU_PROGRAM.search(line):
+            name, variant = _name_by_program(line)
+            columns, dtype, pairs, table, reported = (), "", 0, table + 1, False
+            continue
+        words = line.split()
+        if not words or parse_printed(words[0]) is None:
+            continue
+        columns = columns or _guess_columns(words, name or "", variant)
+        if not columns:
+            continue
+        if name is None:
+            if not reported:
+                out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
+            reported = True
+            continue
+        if len(words) < len(columns):
+            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
+            continue
+        row = _osu_row(dict(zip(columns, words, strict=False)), name, max(pairs, 1))
+        if row is None:
+            out.report(at, f"the row is not of {name}: its size or its time is no number")
+            continue
+        if name.endswith(("_latency", "bw")) and (pairs or variant != SEVERAL_PAIRS):
+            row["ranks"] = 2 * max(pairs, 1)
+        row = started | row | {"dtype": dtype, "run": str(table), "tool": "osu"}
+        row["variant"] = f"{pairs} pairs" if pairs > 1 else "" if pairs else variant
+        out.add(row, at)
+    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+
+
+def _name_by_title(title: re.Match[str]) -> tuple[str | None, str]:
+    """Return the collective of a heading, and whether it is non-blocking or persistent."""
+    _, suffix, what = title.groups()
+    what = re.sub(r" [Ll]atency$", "", what)
+    if suffix.startswith("_"):
+        kind = _ONE_SIDED.get(re.sub(r"[^a-z]", "", what.casefold()))
+        name = f"{suffix[1:].casefold()}_{kind}"
+        return (name if name in COLLECTIVES else None), ""
+    for word in ("Non-blocking", "Persistent"):
+        if what.startswith(word):
+            return collective_name(what.removeprefix(word)), NON_BLOCKING if word == "Non-blocking" else "persistent"
+    if what == "Multi" or what.startswith("Multiple Bandwidth"):
+        return ("p2p_latency" if what == "Multi" else "p2p_bw"), SEVERAL_PAIRS
+    return collective_name(what), ""
+
+
+def _name_by_program(text: str) -> tuple[str | None, str]:
+    """Return the collective of the last program in a text, if known, and whether it is non-blocking."""
+    found = OSU_PROGRAM.findall(text[-400:])
+    if not found:
+        return None, ""
+    starts, program = found[-1]
+    several = SEVERAL_PAIRS if program in ("multi_lat", "mbw_mr") else ""
+    return _PROGRAMS.get(program), NON_BLOCKING if starts else several
+
+
+def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
+    """Return the columns of a table without names, by how many there are; none if it is no such table."""
+    if not all(parse_printed(word) for word in words) or "." not in "".join(words[1:]):
+        return ()
+    if len(words) == 2:
+        return ("Size", "Bandwidth (MB/s)" if name.endswith("bw") else "Latency(us)")
+    if name.endswith("bw"):
+        return ("Size", "MB/s", "Messages/s") if len(words) == 3 else ()
+    return (_OVERLAP if variant else _FULL) if len(words) == 5 else ()
+
+
+def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
+    """Return ranks and nodes that a command of a launcher names; nodes only where -N are nodes."""
+    options = launch[0].partition("osu_")[0]
+    said: dict[str, object] = {}
+    ranks, each = _RANKS.search(options), _EACH.search(options)
+    nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
+    if ranks:
+        said["ranks"] = parse_whole(ranks[1], MAX_RANKS)
+    elif nodes and each:
+        said["ranks"] = min(int(nodes[1]) * int(each[1]), MAX_RANKS)
+    if nodes:
+        said["nodes"] = parse_whole(nodes[1], MAX_RANKS)
+    return said
+
+
+def _osu_row(cells: Mapping[str, str], name: str, pairs: int) -> TableRow | None:
+    """Return a row from cells by column, or None without a size or a time; rates are per pair."""
+    size = parse_whole(cells.get("Size", cells.get("Transfer Size", "0")))
+    if size is None:
+        return None
+    row = mpi_row(name, size, cells, "Iterations", _TIMES)
+    rate = parse_printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
+    if rate is not None and rate.value > 0:
+        row |= {"seconds": size * pairs / rate.value, "algbw": rate.value / pairs}
+    if cells.get("Validation", "Pass").casefold() != "pass":
+        row["wrong"] = 1.0
+    return row if "seconds" in row else None

@@ -1,0 +1,124 @@
+"""Output of the RDMA benchmarks of perftest (``ib_write_bw``, ``ib_send_lat``, ...): messages between two hosts.
+
+``RDMA_Write BW Test`` heads the settings, ``#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]`` the
+table; of latencies ``t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]`` and others. A megabyte is 2^20 bytes,
+whatever the column calls it, a gigabit 10^9 bits. Send and write latencies are half a round trip, as those of MPI;
+reads are one-sided.
+
+References
+----------
+linux-rdma/perftest, ``src/perftest_parameters.h`` (``RESULT_FMT``, ``RESULT_FMT_LAT``) and
+``src/perftest_parameters.c`` (``print_report_bw``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from simnet.cost_models.calibration.readers.conventions import nccl_convention
+from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.tables import (
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
+
+PERFTEST_HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
+"""The line that names the columns of a table."""
+
+_TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send|Raw_Ethernet|Atomic\w{0,20})\b.{0,40}? (BW|Latency) Test\b")
+_PAIRS = re.compile(r"Number of qps\s*:\s*(\d{1,6})")
+_COLUMN = re.compile(
+    r"#bytes|#iterations|(?:BW peak|BW average)\[(?:Gb|MB|MiB)/sec\]|MsgRate\[Mpps\]"
+    r"|99\.?9?% percentile\[usec\]|t_\w{1,12}\[usec\]|tps average"
+)
+_TIMES = {"t_avg[usec]": "seconds", "t_typical[usec]": "seconds_p50", "t_min[usec]": "seconds_min"}
+_TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
+_UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
+
+
+@format_reader("perftest")
+def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
+    """Read the output of benchmarks of perftest.
+
+    Raises InputError if the file cannot be read or holds no row.
+    """
+    title: re.Match[str] | None = None
+    bidirectional = False
+    columns: Sequence[str] = ()
+    variant = ""
+    table = 0
+    for at, raw in enumerate(read_lines(path), 1):
+        line = bare_line(raw)
+        if found := _TITLE.search(line):
+            title, bidirectional, variant, columns = found, "Bidirectional" in line, "", ()
+            if title[1].startswith("Atomic"):
+                out.report(at, f"{title[1]!r} is no benchmark that is read")
+        elif several := _PAIRS.search(line):
+            queues = int(several[1])
+            variant = f"{queues} queue pairs" if queues > 1 else ""
+        elif PERFTEST_HEADER.match(line):
+            columns = _COLUMN.findall(line)
+            table += 1
+        elif line.lstrip().startswith("#"):
+            columns = ()
+        if not columns or (title is not None and title[1].startswith("Atomic")):
+            continue
+        words = line.split()
+        if not words or parse_whole(words[0]) is None or len(words) < 2 or parse_whole(words[1]) is None:
+            continue
+        if len(words) < len(columns) - (columns[-1] == "MsgRate[Mpps]"):
+            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
+            continue
+        cells = dict(zip(columns, words, strict=False))
+        row = _perftest_row(cells, title[1] if title else "", bidirectional)
+        if isinstance(row, str):
+            out.report(at, row)
+            continue
+        row |= {"run": str(table), "variant": variant}
+        out.add(row, at)
+    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+
+
+def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> TableRow | str:
+    """Return a row from cells by column, or its error."""
+    size = parse_whole(cells["#bytes"]) or 0
+    what = "latency"
+    row: TableRow = {}
+    for head, column in _TIMES.items():
+        time = parse_printed(cells.get(head, ""), -6)
+        if time is not None:
+            row[column] = time.value
+    if "seconds" not in row and "seconds_p50" in row:
+        row["seconds"] = row["seconds_p50"]
+    for head, text in cells.items():
+        rate = parse_printed(text) if head.startswith("BW average") else None
+        if rate is None:
+            continue
+        what = "bibw" if bidirectional else "bw"
+        unit = _UNITS[head.partition("[")[2].partition("/")[0]]
+        number = parse_printed(cells.get("MsgRate[Mpps]", ""))
+        if number is not None and size:
+            low, high = ((number.value + sign * number.half) * 1e6 * size / unit for sign in (-1, 1))
+            if not rate.may_be_within(low, high):
+                return f"{rate.value:g} is not {number.value:g} million messages of {size} bytes a second"
+        if rate.value > 0:
+            row |= {"seconds": size / (rate.value * unit), "algbw": rate.value * unit}
+    if "seconds" not in row:
+        return "the row has no time and no bandwidth"
+    name = f"{'get' if operation == 'RDMA_Read' else 'p2p'}_{what}"
+    return row | {
+        "collective": name,
+        "nbytes": size,
+        "size_convention": nccl_convention(name),
+        "in_place": False,
+        "statistic": "rank0",
+        "iterations": parse_whole(cells["#iterations"]),
+        "ranks": 2,
+        "nodes": 2,
+        "tool": "perftest",
+    }

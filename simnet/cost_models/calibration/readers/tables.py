@@ -1,0 +1,375 @@
+"""Measurements as a table of tidy rows, their problems, and checks of rows against themselves."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.errors import InputError
+from simnet.cost_models.calibration.readers.conventions import (
+    bandwidth_factors,
+    fill_nodes,
+    misspelt_collective,
+    mpi_convention,
+    total_size,
+)
+
+ColumnForm: TypeAlias = Literal["text", "whole", "number", "flag"]
+TableRow: TypeAlias = dict[str, object]
+
+TABLE_COLUMNS: Mapping[str, ColumnForm] = {
+    "collective": "text",
+    "algorithm": "text",
+    "protocol": "text",
+    "ranks": "whole",
+    "nodes": "whole",
+    "ranks_per_node": "whole",
+    "network_cards": "whole",
+    "nbytes": "whole",
+    "size_convention": "text",
+    "dtype": "text",
+    "reduction": "text",
+    "root": "whole",
+    "in_place": "flag",
+    "seconds": "number",
+    "statistic": "text",
+    "seconds_min": "number",
+    "seconds_max": "number",
+    "seconds_p10": "number",
+    "seconds_p50": "number",
+    "seconds_p90": "number",
+    "seconds_p99": "number",
+    "algbw": "number",
+    "busbw": "number",
+    "wrong": "number",
+    "max_error": "number",
+    "iterations": "whole",
+    "iteration": "whole",
+    "tool": "text",
+    "run": "text",
+    "source": "text",
+    "line": "whole",
+}
+"""Columns of every table, and what their values are; text is empty, the others missing, where it is not known."""
+
+MAX_ROWS = 500_000
+"""The most rows that are read from a file."""
+
+MAX_PROBLEMS = 10_000
+"""The most problems of a file that are listed."""
+
+MAX_WHOLE = 2**62
+"""The largest whole number that is read."""
+
+MAX_RANKS = 10_000_000
+"""The most ranks that a file may name."""
+
+SHORTEST_TIME, LONGEST_TIME = 1e-12, 1e9
+"""Times that a measurement may have [s]: a picosecond to thirty years."""
+
+BETWEEN_NODES = 1e-7
+"""The least time of a collective between nodes [s]: a message takes several times as long."""
+
+RELATIVE_SLACK = 1e-6
+"""Relative error that numbers may have beyond what is printed: products were rounded too."""
+
+_TYPES: Mapping[ColumnForm, Any] = {
+    "text": np.dtype(object),
+    "whole": pd.Int64Dtype(),
+    "number": np.dtype(float),
+    "flag": pd.BooleanDtype(),
+}
+_MISSING: Mapping[str, object] = {"text": "", "number": math.nan}
+_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
+
+
+class LogProblem(NamedTuple):
+    """A problem in a file, and whether it removed the row."""
+
+    file: str
+    line: int | None
+    message: str
+    dropped: bool
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{where}: {self.message}{' (left out)' if self.dropped else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Measured times of collectives: rows with `TABLE_COLUMNS` and others in SI units, problems, and the format."""
+
+    rows: pd.DataFrame
+    problems: tuple[LogProblem, ...] = ()
+    kind: str = "tidy"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class PrintedNumber(NamedTuple):
+    """A printed number: its value, and the largest rounding error of its digits."""
+
+    value: float
+    half: float
+
+    def may_be_within(self, low: float, high: float) -> bool:
+        """Return whether the true number may be between two others, which were rounded too."""
+        return low * (1 - RELATIVE_SLACK) <= self.value + self.half and self.value - self.half <= high * (
+            1 + RELATIVE_SLACK
+        )
+
+
+@dataclass
+class RowCollector:
+    """Rows and problems of a file while it is read.
+
+    Parameters
+    ----------
+    file, kind : str
+        The file as the user named it, and its format.
+    facts : mapping
+        Values for columns where the file has none.
+    """
+
+    file: str
+    kind: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    rows: list[TableRow] = field(default_factory=list)
+    problems: list[LogProblem] = field(default_factory=list)
+
+    def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
+        """Add a problem; of very many, the first."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(LogProblem(self.file, line, message, dropped))
+        elif len(self.problems) == MAX_PROBLEMS:
+            self.problems.append(LogProblem(self.file, line, "has more problems, which are not listed", False))
+
+    def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
+        """Raise InputError."""
+        raise InputError(message, file=self.file, line=line, field=name)
+
+    def add(
+        self,
+        row: TableRow,
+        line: int | None,
+        *,
+        time: PrintedNumber | None = None,
+        algbw: PrintedNumber | None = None,
+        busbw: PrintedNumber | None = None,
+        where: str = "",
+    ) -> None:
+        """Add a row, unless it has no valid time, or contradicts itself.
+
+        The printed time [s], algorithm and bus bandwidth [byte/s] are its ``seconds``, ``algbw`` and ``busbw``, unless
+        the row has its own. `where` names the part of the line in messages. Raises InputError if there are too many
+        rows.
+        """
+        if len(self.rows) >= MAX_ROWS:
+            self.refuse(f"has more than {MAX_ROWS:,} rows, the most that are read", line)
+        for name, one in (("seconds", time), ("algbw", algbw), ("busbw", busbw)):
+            row.setdefault(name, None if one is None else one.value)
+        seconds = row["seconds"]
+        before = f"{where}: " if where else ""
+        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
+            self.report(line, f"{before}the time must be a number > 0, got {_show_value(seconds)}")
+            return
+        if not SHORTEST_TIME <= seconds <= LONGEST_TIME:
+            allowed = f"{SHORTEST_TIME:g} to {LONGEST_TIME:g} s"
+            self.report(line, f"{before}the time must be {allowed}, got {_show_value(seconds)} s")
+            return
+        for name, value in self.facts.items():
+            if row.get(name) in (None, ""):
+                row[name] = value
+        name = str(row.get("collective") or "")
+        if meant := misspelt_collective(name):
+            self.report(line, f"{before}there is no collective {name[:40]!r}: did you mean {meant!r}?")
+            return
+        row |= fill_nodes(row)
+        nodes = row.get("nodes")
+        if isinstance(nodes, int) and nodes > 1 and seconds < BETWEEN_NODES:
+            message = f"nothing can have been sent between {nodes} nodes in {_show_value(seconds)} s"
+            self.report(line, f"{before}{message}; are there fewer elements than ranks?")
+            return
+        count = row.get("wrong")
+        if isinstance(count, float) and count > 0:
+            self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)
+        wrong = find_inconsistency(row, time, algbw, busbw)
+        if wrong is not None:
+            self.report(line, before + wrong)
+            return
+        if not row.get("source"):
+            row["source"] = self.file
+        if row.get("line") is None:
+            row["line"] = line
+        self.rows.append(row)
+
+    def done(self, extra: Mapping[str, bool] | None = None) -> Measurements:
+        """Return the table, with more columns of numbers (true) or texts; raise InputError without any row."""
+        if not self.rows:
+            first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
+            line = self.problems[0].line if self.problems else None
+            self.refuse(f"holds no measurement that can be read{first}", line)
+        made = measurement_table(self.rows, list(extra or {}))
+        for name in (name for name, of_numbers in (extra or {}).items() if of_numbers):
+            made[name] = pd.Series(map(_cell_number, made[name]), index=made.index, dtype="float64")
+        return Measurements(made, tuple(self.problems), self.kind)
+
+
+_Fill: TypeAlias = Callable[[Path, RowCollector], Mapping[str, bool] | None]
+
+
+def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
+    """Return a decorator that makes a reader of a format of a function that fills a `RowCollector` from a path.
+
+    The function may return more columns of the table, and whether they hold numbers. The reader takes ``facts`` by
+    keyword, as of `simnet.cost_models.calibration.readers.read_measurements`.
+    """
+
+    def wrapped(fill: _Fill) -> Callable[..., Measurements]:
+        @wraps(fill)
+        def read(path: str | Path, *, facts: Mapping[str, object] | None = None) -> Measurements:
+            out = RowCollector(str(path), kind, dict(facts or {}))
+            return out.done(fill(Path(path), out))
+
+        return read
+
+    return wrapped
+
+
+def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Return rows as a table with all `TABLE_COLUMNS`, then those of `extra`."""
+    listed = list(rows)
+    # Columns take the most of the time of a short log, and of most of them nothing is known.
+    index, known = pd.RangeIndex(len(listed)), {name for row in listed for name, one in row.items() if one is not None}
+    missing = {form: pd.Series([_MISSING.get(form)] * len(listed), index, kind) for form, kind in _TYPES.items()}
+    made = {name: missing[form] for name, form in TABLE_COLUMNS.items()}
+    made |= {
+        name: pd.Series(
+            [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed], index, _TYPES[form]
+        )
+        for name, form in TABLE_COLUMNS.items()
+        if name in known
+    }
+    for name in extra:
+        made[name] = pd.Series([row.get(name) for row in listed], index)
+    return pd.DataFrame(made, index)
+
+
+def _cell_number(found: object) -> float:
+    """Return the number in a cell, NaN for none; pandas before 3.1 is off by a rounding in one of five."""
+    try:
+        return float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:
+    """Return a printed number in units of ten to a power, or None if it is none (``N/A``, ``nan``).
+
+    Examples
+    --------
+    >>> parse_printed("2.50"), parse_printed("3e+06", -6), parse_printed("N/A")
+    (PrintedNumber(value=2.5, half=0.005), PrintedNumber(value=3.0, half=0.5), None)
+    """
+    word = text.strip()
+    if not _NUMBER.fullmatch(word):
+        return None
+    digits, _, exponent = word.lower().partition("e")
+    last = int(exponent or 0) - len(digits.partition(".")[2]) + power
+    value, half = float(Decimal(word).scaleb(power)), float(f"5e{last - 1}")
+    return PrintedNumber(value, half) if math.isfinite(value) and math.isfinite(half) else None
+
+
+def parse_whole(text: str, most: int = MAX_WHOLE) -> int | None:
+    """Return a whole number in 0 .. `most`, or None if the text is none."""
+    word = text.strip()
+    if not (word.isascii() and word.isdigit() and len(word) <= 19):
+        return None
+    return int(word) if int(word) <= most else None
+
+
+def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> TableRow:
+    """Return a row of an MPI benchmark, whose times are means over ranks in microseconds.
+
+    `cells` has the printed cells by column; `iterations` is the column of the number of iterations, `times` maps
+    columns of times to those of the row.
+    """
+    row: TableRow = {
+        "collective": name,
+        "nbytes": size,
+        "size_convention": mpi_convention(name),
+        "in_place": False,
+        "statistic": "mean",
+        "iterations": parse_whole(cells.get(iterations, "")),
+    }
+    for head, column in times.items():
+        time = parse_printed(cells.get(head, ""), -6)
+        if time is not None:
+            row[column] = time.value
+    return row
+
+
+def find_inconsistency(
+    row: Mapping[str, object], time: PrintedNumber | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
+) -> str | None:
+    """Return the contradiction in a row, or None.
+
+    Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
+    and its ranks, both within the printed digits of time [s] and bandwidths [byte/s].
+    """
+    ranks, name = row.get("ranks"), str(row.get("collective"))
+    known = ranks if isinstance(ranks, int) and ranks > 0 else None
+    nbytes = row.get("nbytes")
+    size = None if not isinstance(nbytes, int) else total_size(nbytes, str(row.get("size_convention")), known)
+    first = None
+    for algorithm_factor, bus_factor in bandwidth_factors(name, known):
+        found = _wrong_algorithm_bandwidth(size, algorithm_factor, time, algbw) or _wrong_bus_bandwidth(
+            name, known, bus_factor, algbw, busbw
+        )
+        if found is None:
+            return None
+        first = first or found
+    return first
+
+
+def _wrong_algorithm_bandwidth(
+    size: float | None, factor: float, time: PrintedNumber | None, algbw: PrintedNumber | None
+) -> str | None:
+    if size is None or time is None or algbw is None:
+        return None
+    low = factor * size / (time.value + time.half)
+    high = factor * size / (time.value - time.half) if time.value > time.half else math.inf
+    if algbw.may_be_within(low, high):
+        return None
+    got, must = algbw.value / 1e9, factor * size / time.value / 1e9
+    return f"algorithm bandwidth is {got:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s are {must:.5g} GB/s"
+
+
+def _wrong_bus_bandwidth(
+    name: str, ranks: int | None, factor: float | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
+) -> str | None:
+    if factor is None or algbw is None or busbw is None:
+        return None
+    room = factor * algbw.half + busbw.half + RELATIVE_SLACK * abs(busbw.value)
+    if abs(factor * algbw.value - busbw.value) <= room:
+        return None
+    must = factor * algbw.value / 1e9
+    return (
+        f"bus bandwidth is {busbw.value / 1e9:.5g} GB/s, but {factor:.5g} times the algorithm bandwidth is "
+        f"{must:.5g} GB/s ({name}, {ranks} ranks)"
+    )
+
+
+def _show_value(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]

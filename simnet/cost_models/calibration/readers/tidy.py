@@ -1,0 +1,235 @@
+"""Measurements as tidy CSV: the format that simnet writes, and asks others for.
+
+A row is one measurement. The first row names the columns, those of
+`simnet.cost_models.calibration.readers.tables.TABLE_COLUMNS`; ``collective``, ``nbytes`` and ``seconds`` are required.
+Values are in SI units. Other columns are kept, numbers as numbers. Lines that begin with ``#`` are remarks.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.spreadsheets import guard_cell, unguard_cell
+from simnet.cost_models.calibration.readers.conventions import SIZE_CONVENTIONS, nccl_convention
+from simnet.cost_models.calibration.readers.lines import read_lines
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    TABLE_COLUMNS,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
+
+REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
+"""Columns without which a table is none of measurements."""
+
+MAX_COLUMNS = 100
+"""The most columns of a table."""
+
+MAX_LINE = 65_536
+"""The longest row [characters]."""
+
+MAX_TEXT = 200
+"""The longest text in a cell [characters]."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
+
+
+@format_reader("tidy")
+def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
+    r"""Read a tidy CSV of measurements.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.csv")
+    ...     _ = file.write_text("collective,ranks,nbytes,seconds,site\nall_reduce,8,1024,2.5e-05,Bergen\n")
+    ...     rows = read_tidy(file).rows
+    >>> rows[["seconds", "site"]].to_dict("records")
+    [{'seconds': 2.5e-05, 'site': 'Bergen'}]
+    """
+    given = out.facts
+    head, names, records = csv_records(
+        read_lines(path), [name for name in REQUIRED_COLUMNS if name not in given], out.file
+    )
+    extra = [name for name in names if name not in TABLE_COLUMNS]
+    for name in extra:
+        if close := difflib.get_close_matches(name, TABLE_COLUMNS, n=1, cutoff=0.85):
+            message = f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?"
+            out.report(head, message, dropped=False)
+    numeric = set(extra)
+    for line, cells in records:
+        row: TableRow = {}
+        for name, text in cells.items():
+            if name in TABLE_COLUMNS:
+                row[name] = _parse_cell(name, text, out, line)
+            else:
+                row[name] = _check_length(text, name, out, line)
+                if name in numeric and text.strip() and parse_printed(text) is None:
+                    numeric.discard(name)
+        if row.get("nbytes", given.get("nbytes")) is None:
+            out.refuse("must be a whole number >= 0, got ''", line, "nbytes")
+        convention = str(row.get("size_convention") or given.get("size_convention") or "")
+        if not convention:
+            row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
+        elif convention not in SIZE_CONVENTIONS:
+            out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, SIZE_CONVENTIONS)}", line)
+        own = {name: parse_printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
+        shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
+        out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
+    return {name: name in numeric for name in extra}
+
+
+def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()) -> None:
+    """Write measurements as tidy CSV, empty columns left out; `read_tidy` returns them to the last bit.
+
+    `remarks` are lines above the table.
+    """
+    missing = [name for name in REQUIRED_COLUMNS if name not in rows]
+    if missing:
+        raise ValueError(f"rows must have columns {', '.join(REQUIRED_COLUMNS)}; missing: {', '.join(missing)}")
+    ordered = [name for name in TABLE_COLUMNS if name in rows] + [
+        str(name) for name in rows if name not in TABLE_COLUMNS
+    ]
+    written = {name: [_format_cell(value) for value in rows[name].tolist()] for name in ordered}
+    kept = [name for name in ordered if name in REQUIRED_COLUMNS or any(written[name])]
+    try:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.writelines(f"# {one}\n" for one in remarks)
+            out = csv.writer(file, lineterminator="\n")
+            out.writerow(kept)
+            out.writerows(zip(*(written[name] for name in kept), strict=True))
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+def csv_records(
+    lines: Sequence[str], needed: Iterable[str], file: str
+) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line."""
+    rows = _csv_rows(lines, file)
+    line, head = next(rows, (1, []))
+    names = [name.strip() for name in head]
+    if not names:
+        raise InputError("is empty", file=file, line=line)
+    if len(names) > MAX_COLUMNS:
+        raise InputError(f"has {len(names):,} columns; at most {MAX_COLUMNS} are read", file=file, line=line)
+    for at, name in enumerate(names):
+        if not _NAME.fullmatch(name):
+            message = f"column {at + 1} is named {name[:60]!r}; allowed are letters, digits and _, from a letter on"
+            raise InputError(message, file=file, line=line)
+        if name in names[:at]:
+            raise InputError(f"column {name!r} stands twice", file=file, line=line)
+    for name in needed:
+        if name not in names:
+            message = f"has no column {name!r}; {suggest_names(name, names)}".replace("Allowed:", "Given:")
+            raise InputError(message, file=file, line=line)
+
+    def records() -> Iterator[tuple[int, dict[str, str]]]:
+        for at, cells in rows:
+            if len(cells) != len(names):
+                raise InputError(f"has {len(cells)} values, but there are {len(names)} columns", file=file, line=at)
+            yield at, dict(zip(names, map(unguard_cell, cells), strict=True))
+
+    return line, names, records()
+
+
+class CsvColumn(NamedTuple):
+    """What a column of a CSV becomes: a column of the table, a whole number up to, or a number times `factor`."""
+
+    name: str
+    form: Literal["whole", "number"]
+    factor: float = 1.0
+    power: int = 0
+
+
+def csv_values(
+    cells: Mapping[str, str], columns: Mapping[str, CsvColumn], out: RowCollector, line: int, needed: Iterable[str] = ()
+) -> TableRow:
+    """Return the columns of the table from the cells of a row; refuse what is no number, and empty `needed` ones."""
+    row: TableRow = {}
+    for name, one in columns.items():
+        text = cells.get(name, "").strip()
+        if one.form == "whole":
+            row[one.name] = parse_whole(text.removesuffix(".0"), MAX_WHOLE if one.factor == 1 else int(one.factor))
+        else:
+            number = parse_printed(text, one.power)
+            row[one.name] = None if number is None else number.value * one.factor
+        if row[one.name] is None and (text or name in needed):
+            allowed = "a whole number >= 0" if one.form == "whole" else "a number"
+            out.refuse(f"must be {allowed}, got {text[:40]!r}", line, name)
+    return row
+
+
+def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are neither empty nor remarks, each with its line; a row is one line."""
+    for at, line in enumerate(lines, 1):
+        text = line.rstrip("\r")
+        if not text.strip() or text.startswith("#"):
+            continue
+        if len(text) > MAX_LINE:
+            raise InputError(f"is longer than {MAX_LINE:,} characters", file=file, line=at)
+        try:
+            yield at, next(csv.reader(io.StringIO(text), strict=True))
+        except csv.Error as error:
+            raise InputError(f"is not CSV: {error}", file=file, line=at) from None
+
+
+def _parse_cell(name: str, text: str, out: RowCollector, line: int) -> object:
+    """Return the value of a cell of a known column."""
+    word = text.strip()
+    form = TABLE_COLUMNS[name]
+    if form == "text":
+        return _check_length(word, name, out, line)
+    if form == "flag":
+        if word.casefold() not in _FLAGS:
+            out.refuse(f"must be true or false, got {word[:40]!r}", line, name)
+        return _FLAGS[word.casefold()]
+    if not word:
+        return None
+    if form == "whole":
+        most = MAX_RANKS if name in ("ranks", "nodes", "ranks_per_node") else MAX_WHOLE
+        number = parse_whole(word.removesuffix(".0"), most)
+        if number is None or (number == 0 and most == MAX_RANKS):
+            low = 1 if most == MAX_RANKS else 0
+            out.refuse(f"must be a whole number in {low}..{most}, got {word[:40]!r}", line, name)
+        return number
+    value = parse_printed(word)
+    if value is None or value.value < 0:
+        out.refuse(f"must be a finite number >= 0, got {word[:40]!r}", line, name)
+    return value.value
+
+
+def _check_length(text: str, name: str, out: RowCollector, line: int) -> str:
+    if len(text) > MAX_TEXT:
+        out.refuse(f"is longer than {MAX_TEXT} characters", line, name)
+    return text
+
+
+def _format_cell(value: object) -> str:
+    """Return a value as it is written: numbers with the fewest digits that restore them."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        short = Decimal(repr(value)).normalize()
+        plain = f"{short:f}"
+        return plain if -5 < short.adjusted() < 5 and not (len(plain) > 1 and plain.endswith("0")) else f"{short:e}"
+    return guard_cell(str(value))

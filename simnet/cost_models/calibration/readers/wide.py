@@ -1,0 +1,96 @@
+"""Collections of benchmark results as CSV with both sides in a row, and units in the names of the columns.
+
+The columns are ``collective, algo, proto, nranks, nnodes, ranks_per_node, dtype, op, size_bytes, total_bytes,
+time_us_oop, algbw_gbs_oop, busbw_gbs_oop, err_oop`` and the same with ``_ip`` for in place, ``time_min_us,
+time_max_us, time_p50_us, n_iter``, and ``variant, run`` for repetitions of a setting. Empty means not stated.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
+from simnet.cost_models.calibration.readers.lines import read_lines
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_RANKS,
+    PrintedNumber,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
+from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values
+
+WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
+"""Columns without which a table is none of these."""
+
+_COLUMNS = {
+    "nranks": CsvColumn("ranks", "whole", MAX_RANKS),
+    "nnodes": CsvColumn("nodes", "whole", MAX_RANKS),
+    "ranks_per_node": CsvColumn("ranks_per_node", "whole", MAX_RANKS),
+    "n_iter": CsvColumn("iterations", "whole"),
+    "time_min_us": CsvColumn("seconds_min", "number", power=-6),
+    "time_max_us": CsvColumn("seconds_max", "number", power=-6),
+    "time_p50_us": CsvColumn("seconds_p50", "number", power=-6),
+}
+_TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "reduction"}
+_WORD = re.compile(r"[\w .:/+-]{0,120}")
+
+
+@format_reader("wide")
+def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
+    """Read a CSV with both sides in a row.
+
+    The size is ``total_bytes`` where given, else ``size_bytes``; both as nccl-tests counts. The column ``variant`` is
+    kept;
+    ``run`` tells repetitions apart.
+    """
+    _, names, records = csv_records(read_lines(path), WIDE_COLUMNS, out.file)
+    for line, cells in records:
+        measured = collective_name(cells["collective"]) or cells["collective"][:60]
+        size = parse_whole(cells.get("total_bytes") or cells["size_bytes"])
+        if size is None:
+            out.refuse(f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}", line, "size_bytes")
+        common: TableRow = {
+            "collective": measured,
+            "nbytes": size,
+            "size_convention": nccl_convention(measured),
+            "statistic": "mean",
+            "tool": "",
+        }
+        for name in ("variant", "run"):
+            common[name] = cells.get(name, "")[:120]
+        for name, column in _TEXT.items():
+            word = cells.get(name, "").strip()
+            common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
+        common |= {name: number or None for name, number in csv_values(cells, _COLUMNS, out, line).items()}
+        for side, in_place in (("oop", False), ("ip", True)):
+            text = cells.get(f"time_us_{side}", "").strip()
+            if not text:
+                continue
+            algbw, busbw = (parse_printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
+            row = common | {
+                "in_place": in_place,
+                "algbw": None if algbw is None else algbw.value,
+                "busbw": None if busbw is None else busbw.value,
+            }
+            error = parse_printed(cells.get(f"err_{side}", ""))
+            if error is not None:
+                row["wrong" if error.value == int(error.value) else "max_error"] = error.value
+            where = "in place" if in_place else "out of place"
+            out.add(
+                row,
+                line,
+                time=parse_printed(text, -6),
+                algbw=_nonzero_rate(algbw),
+                busbw=_nonzero_rate(busbw),
+                where=where,
+            )
+    return {"variant": False} if "variant" in names else {}
+
+
+def _nonzero_rate(rate: PrintedNumber | None) -> PrintedNumber | None:
+    """Return a bandwidth unless it is 0: a printed 0 is one too small for its digits."""
+    return None if rate is None or rate.value == 0 else rate

@@ -1,0 +1,410 @@
+"""Software of a calibrated system in simulations: the time of a collective beyond its messages on idle links.
+
+A call that the cost model knows keeps its messages. What it takes beyond their time on the idle links of the
+calibration is software, spread evenly over its rounds. So alone on an idle network a call takes its predicted time, and
+everywhere else its messages meet others, weather and stragglers. Three cases need more:
+
+- Messages that take longer than the call are shortened, so that links are busy no longer than measured.
+- Messages that take longer even without bytes: the library used another algorithm, and the messages are those of the
+  one with the least latency. Latencies of links are drawn down beforehand, so that there is one.
+- Chunks of unequal size get the software, and the share of bytes, of equal chunks with the same total.
+
+A round outside all calls is a send-receive of its largest message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.base.errors import InputError
+from simnet.collectives import registry
+from simnet.cost_models.calibration.cost_model import CalibratedCostModel, Prediction
+from simnet.cost_models.calibration.jitter import median_extra_time, messages_of
+from simnet.network import STACKS, Network, Stack
+from simnet.schedule import Call, Round, Schedule
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+
+_LIBRARIES = {"nccl-tests": "nccl", "rccl-tests": "nccl"}
+
+_KEPT = 4096
+"""Fits of calls that are kept; a ring of ranks has one for each size."""
+
+# How close to a time shortened messages have to come, from below; software is the rest. Where times are straight in
+# bytes, the second attempt is there to rounding.
+_CLOSE, _ROUNDING, _ATTEMPTS = 1e-3, 1e-12, 24
+# Latencies that pass until a message has arrived, where words between libraries go before it.
+_TRIPS = {"ready": 2, "request": 3}
+
+
+class CallPrediction(NamedTuple):
+    """A call in a simulation (``sendrecv``: messages outside all calls) and its prediction, if anything is known."""
+
+    operation: str
+    algorithm: str
+    ranks: int
+    nodes: int
+    nbytes: float
+    prediction: Prediction | None
+
+
+class _MessageFit(NamedTuple):
+    """Fit of messages to the time of a call: algorithm, if another, share of bytes, seconds before rounds."""
+
+    algorithm: str | None
+    share: float
+    each: float
+    first: float
+
+
+class CalibratedSoftware:
+    """Software of a calibrated system, added to schedules; see `simnet.network.Network`.
+
+    Parameters
+    ----------
+    model : CalibratedCostModel
+        The system, with a network.
+    graph : networkx.DiGraph
+        Its links, of as many nodes as are simulated.
+    file : str
+        Name of its file.
+    jitter : bool
+        Whether messages have the fitted extra latencies, which `simnet.network.jitter` draws: then calls are shorter
+        without them, so that they take the predicted time in the median.
+
+    Examples
+    --------
+    >>> from simnet import topologies
+    >>> from simnet.cost_models.calibration import Curve, Setting, calibrate
+    >>> from simnet.collectives import allreduce_ring
+    >>> sizes = 2.0 ** np.arange(10, 24)
+    >>> model = calibrate([Curve(Setting("all_reduce", 8, 8), sizes, 3e-4 + sizes * 2e-9)])
+    >>> model.network = {"star": {"hosts": 8, "latency": 2e-5, "bandwidth": 1e9}}
+    >>> software = CalibratedSoftware(model, topologies.star(8, 2e-5, 1e9))
+    >>> network = Network(software.graph, stack=software.stack, software=software)
+    >>> round(network.time(allreduce_ring(8, 1e5)).finish, 9), round(model.predict("all_reduce", 8, 1e5).seconds, 9)
+    (0.0005, 0.0005)
+    """
+
+    def __init__(
+        self,
+        model: CalibratedCostModel,
+        graph: nx.DiGraph[Any],
+        file: str = "the calibration",
+        *,
+        jitter: bool = False,
+    ) -> None:
+        self.model, self.file = model, file
+        self._jitter = model.jitter if jitter else None
+        network = model.network or {}
+        self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
+        self.stack = stack_of(model)
+        self.graph = self._drawn_down(graph)
+        self._fits: dict[tuple[object, ...], _MessageFit] = {}
+        self._extra: dict[tuple[object, ...], float] = {}
+
+    def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
+        """Return a schedule with the software of its calls, and of messages outside all calls, on its rounds."""
+        rounds: list[Round] = []
+        calls: list[Call] = []
+        at = 0
+        changed: dict[int, Round] = {}
+        for call in (*schedule.calls, None):
+            until = len(schedule.rounds) if call is None else call.first
+            rounds += [self._alone(one, schedule.n_ranks, hosts, changed) for one in schedule.rounds[at:until]]
+            if call is not None:
+                at = call.first + call.rounds
+                own = self._called(call, schedule.rounds[call.first : at], schedule.n_ranks, hosts)
+                calls.append(call._replace(first=len(rounds), rounds=len(own)))
+                rounds += own
+        return Schedule(schedule.n_ranks, rounds, calls)
+
+    def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
+        """Return the predictions of the calls of a schedule, and of other messages; `hosts` by rank, shape (P,)."""
+        found, at = [], 0
+        for call in (*schedule.calls, None):
+            until = len(schedule.rounds) if call is None else call.first
+            for one in schedule.rounds[at:until]:
+                if len(one):
+                    places, nbytes = hosts[_participating_ranks([one])], float(one.nbytes.max())
+                    found.append(self._known("sendrecv", "", places, nbytes))
+            if call is not None:
+                at = call.first + call.rounds
+                places = hosts[_participating_ranks(schedule.rounds[call.first : at])]
+                found.append(self._known(call.operation, call.algorithm, places, call.nbytes))
+        return found
+
+    def _known(self, operation: str, algorithm: str, places: Ranks, nbytes: float) -> CallPrediction:
+        nodes = len(set((places // self._per_node).tolist())) if self._per_node else None
+        try:
+            prediction = self.model.fastest(operation, algorithm, places.size, nbytes, nodes=nodes)
+        except InputError:
+            prediction = None
+        return CallPrediction(operation, algorithm, places.size, nodes or 0, nbytes, prediction)
+
+    @cached_property
+    def _idle(self) -> Network:
+        """The network of the calibration with nothing else on it."""
+        return Network(self.graph, stack=self.stack)
+
+    def _seconds(self, schedule: Schedule, hosts: Ranks) -> float:
+        return self._idle.time(schedule, placement=hosts).duration
+
+    def _typical(self, schedule: Schedule) -> float:
+        """Return the median extra time of a schedule by extra latencies of its messages [s]."""
+        return 0.0 if self._jitter is None else median_extra_time(self._jitter, self.stack.cut(schedule))
+
+    def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
+        """Return the rounds of a call with its software."""
+        ranks = _participating_ranks(rounds)
+        key = (
+            call.operation,
+            call.algorithm,
+            call.nbytes,
+            call.sizes is None,
+            _pattern_key(rounds),
+            hosts[ranks].tobytes(),
+        )
+        if key not in self._fits:
+            if len(self._fits) >= _KEPT:
+                self._fits.clear()
+            self._fits[key] = self._fitted(call, rounds, ranks, n_ranks, hosts)
+        fit = self._fits[key]
+        if fit.algorithm is not None:
+            # What ranks do beside sending they do before the messages that stand for theirs.
+            work = Schedule(n_ranks, rounds).compute()
+            rounds = self._by(call, fit.algorithm, ranks, n_ranks)
+            rounds = [_change_round(rounds[0], n_ranks, ranks, 1.0, 0.0, work), *rounds[1:]]
+        return _spread_software(rounds, n_ranks, ranks, fit)
+
+    def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _MessageFit:
+        """Fit the messages of a call to its predicted time on idle links."""
+        prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
+        if prediction is None:
+            return _MessageFit(None, 1.0, 0.0, 0.0)
+        if call.sizes is None:
+            own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
+        else:
+            own = self._by(call._replace(sizes=None), call.algorithm, ranks, n_ranks)
+        target = prediction.seconds - self._typical(Schedule(n_ranks, own))
+        other = None
+        if self._without_bytes(own, n_ranks, hosts) > target:
+            quickest = {
+                name: self._without_bytes(self._by(call._replace(sizes=None), name, ranks, n_ranks), n_ranks, hosts)
+                for name in self._others(call, ranks.size)
+            }
+            other = min(quickest, key=quickest.__getitem__, default=None)
+            if other is not None:
+                own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
+                target = prediction.seconds - self._typical(Schedule(n_ranks, own))
+        share = self._share(own, n_ranks, hosts, target)
+        scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, 0.0, 0.0))
+        left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
+        if left <= _ROUNDING * target:
+            return _MessageFit(other, share, 0.0, 0.0)
+        each = left / len(own)
+        spread = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, each, 0.0))
+        rest = target - self._seconds(Schedule(n_ranks, spread), hosts)
+        # Where messages of several rounds meet, they may do so the more the further they are apart.
+        if each <= _ROUNDING * target or rest < -_ROUNDING * target:
+            return _MessageFit(other, share, 0.0, left)
+        return _MessageFit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
+
+    def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
+        """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
+
+        def takes(share: float) -> float:
+            scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, share, 0.0, 0.0))
+            return self._seconds(Schedule(n_ranks, scaled), hosts)
+
+        low, high = 0.0, 1.0
+        over = takes(high) - target
+        if over <= 0:
+            return 1.0
+        under = takes(low) - target
+        if under >= 0:
+            return 0.0
+        for turn in range(_ATTEMPTS):
+            # Times are straight in bytes, but for where a message is no longer eager.
+            at = low + (high - low) * (under / (under - over) if turn % 3 < 2 else 0.5)
+            left = takes(at) - target
+            if -_CLOSE * target <= left <= _ROUNDING * target:
+                return at
+            if left > 0:
+                high, over = at, left
+            else:
+                low, under = at, left
+        return low
+
+    def _without_bytes(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> float:
+        empty = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, 0.0, 0.0, 0.0))
+        return self._seconds(Schedule(n_ranks, empty), hosts)
+
+    def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
+        """Return the rounds of a call by an algorithm, with its own sizes or with equal ones."""
+        found = registry.known(call.operation, algorithm)
+        if found is None:
+            raise ValueError(f"there is no {call.operation} by {algorithm}")
+        P = ranks.size
+        if call.sizes is not None:
+            sizes = call.sizes.reshape(P, P) if call.operation == "alltoall" else call.sizes
+            schedule = found.schedule_of_sizes(sizes)
+        else:
+            schedule = found.schedule_of_vector(P, call.nbytes)
+        return list((schedule if n_ranks == P else schedule.embed(ranks, n_ranks)).rounds)
+
+    def _others(self, call: Call, n_ranks: int) -> list[str]:
+        """Return the algorithms whose messages may replace those of a call; none where it has a root."""
+        if call.operation in ("broadcast", "reduce"):
+            return []
+        return [
+            one.algorithm
+            for one in registry.every()
+            if one.operation == call.operation
+            and (one.calibrated or one.nccl)
+            and one.ranks.among(n_ranks)
+            and not one.needs
+            and (call.sizes is None or one.varying is not None)
+        ]
+
+    def _alone(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
+        """Return a round outside all calls with its software: that of a send-receive of its largest message."""
+        if not len(one):
+            return one
+        if id(one) not in changed:
+            ranks, largest = _participating_ranks([one]), int(np.argmax(one.nbytes))
+            ends, nbytes = (int(one.src[largest]), int(one.dst[largest])), float(one.nbytes[largest])
+            key = nbytes, ends if self._per_node else (), ranks.size, hosts[ranks].tobytes() if self._per_node else b""
+            if key not in self._extra:
+                if len(self._extra) >= _KEPT:
+                    self._extra.clear()
+                prediction = self._known("sendrecv", "", hosts[ranks], nbytes).prediction
+                message = Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)])
+                takes = self._seconds(message, hosts) + self._typical(message)
+                self._extra[key] = 0.0 if prediction is None else max(prediction.seconds - takes, 0.0)
+            changed[id(one)] = _change_round(one, n_ranks, ranks, 1.0, self._extra[key])
+        return changed[id(one)]
+
+    def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+        """Return links with latencies at which some algorithm's messages fit into every measured call."""
+        share = 1.0
+        bare = Network(graph)
+        hosts = int(graph.graph["hosts"])
+        each = self._per_node or 1
+        for one in self.model.model.known:
+            setting = one.setting
+            nodes = setting.nodes or -(-setting.ranks // each)
+            ranks = np.arange(setting.ranks)
+            # Ranks fill nodes in blocks.
+            slots = -(-setting.ranks // nodes) if each > 1 else 1
+            places = ranks // slots * each + ranks % slots
+            costs = [
+                float(known.cost(1.0, 0.0, 0.0, setting.ranks))
+                for known in registry.every()
+                if known.operation == setting.collective
+                and known.cost is not None
+                and (known.calibrated or known.nccl)
+                and known.ranks.among(setting.ranks)
+                and not known.needs
+            ]
+            if setting.ranks < 2 or slots > each or places[-1] >= hosts or not costs:
+                continue
+            latency = bare.path(0, int(places[-1]))[0]
+            steps = min(costs) * latency * _TRIPS.get(self.stack.send_completion, 1)
+            if steps > 0:
+                messages = None if self._jitter is None else messages_of(setting, one.smallest)
+                room = float(one.shape.at(np.array([one.smallest]))[0])
+                room -= 0.0 if messages is None else self._typical(messages)
+                share = min(share, max(room, 0.0) / steps)
+        if share == 1.0:
+            return graph
+        drawn = graph.copy()
+        for *_, link in drawn.edges(data=True):
+            link["latency"] *= share
+        return drawn
+
+
+def stack_measured(rows: pd.DataFrame) -> str:
+    """Return the stack of the measured library; empty where rows name none, or several.
+
+    Benchmarks of NCCL, RCCL and simnet tell it; those of MPI do not.
+    """
+    tools = set(rows["tool"].fillna("").astype(str))
+    found = {_LIBRARIES.get(tool, tool) for tool in tools}
+    return found.pop() if len(found) == 1 and found <= STACKS.keys() else ""
+
+
+def raises_eager_limit(profile: str) -> bool:
+    """Return whether the column ``profile`` ("": default) says that MPI's eager limit was above every message."""
+    return not profile or "eager" in profile
+
+
+def eager_measured(rows: pd.DataFrame) -> bool:
+    """Return whether rows name their library, and its eager limit was above every message."""
+    named = STACKS[stack_measured(rows) or "ideal"]
+    profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
+    return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))
+
+
+def stack_of(model: CalibratedCostModel) -> Stack:
+    """Return the stack of a calibrated system: when a send of its library ends; the rest is in links and curves.
+
+    Framing is in the bandwidth of the links, software in the curves. The stack of an unknown library is `ideal`.
+    """
+    named = STACKS[model.stack or "ideal"]
+    if named == STACKS["ideal"]:
+        return named
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("segment", "beside", "acknowledged", "before", "after", "before_byte", "after_byte"), 0.0
+    )
+    limit = math.inf if model.eager else named.eager_limit
+    return dataclasses.replace(named, **nothing, eager_limit=limit, measured="in the curves of the calibration")
+
+
+def _participating_ranks(rounds: Sequence[Round]) -> Ranks:
+    """Return the ranks that have messages in rounds, in order."""
+    distinct = {id(one): one for one in rounds}.values()
+    return np.unique(np.concatenate([ends for one in distinct for ends in (one.src, one.dst)]))
+
+
+def _pattern_key(rounds: Sequence[Round]) -> bytes:
+    """Return a key of calls that differ in their root alone."""
+    return rounds[0].src.tobytes() + rounds[0].dst.tobytes()
+
+
+def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:
+    """Return rounds with a share of their bytes and software before each; the same round stays one object."""
+    made: dict[int, Round] = {}
+    for one in rounds:
+        if id(one) not in made:
+            made[id(one)] = _change_round(one, n_ranks, ranks, fit.share, fit.each)
+    # A round of its own, as a stack may cut others.
+    before = (
+        [_change_round(Round((), (), (), 0.0, rounds[0].phase), n_ranks, ranks, 1.0, fit.first)] if fit.first else []
+    )
+    return before + [made[id(one)] for one in rounds]
+
+
+def _change_round(
+    one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None
+) -> Round:
+    """Return a round with a share of its bytes, and more seconds before it at the ranks that take part."""
+    compute: float | Floats = one.compute
+    if seconds and ranks.size == n_ranks:
+        compute = compute + seconds
+    elif seconds:
+        compute = np.zeros(n_ranks) + compute
+        compute[ranks] += seconds
+    if work is not None and work.any():
+        compute = compute + work
+    nbytes = one.nbytes if share == 1.0 else one.nbytes * share
+    return Round(one.src, one.dst, nbytes, compute, one.phase)

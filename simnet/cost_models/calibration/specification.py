@@ -1,0 +1,320 @@
+"""Times of collectives from the specification of a platform alone: devices, links, network cards and library.
+
+For NCCL and RCCL every algorithm takes, in each of its protocols,
+
+    base latency + steps inside nodes * latency + steps between nodes * latency + size * seconds per byte,
+
+as in NCCL's own tuning model, with its latencies by link and its bandwidths of links; bytes are those out of the
+busiest device or node. For MPI and gloo, steps and bytes come from the schedules of `simnet.collectives`, for Open MPI
+of the algorithm that it chooses (`simnet.cost_models.calibration.library_autotuning`). Whether a ring or a tree runs on
+two nodes, where a tree sends half as much, a specification does not tell: the geometric mean is predicted.
+
+References
+----------
+NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h`` (links).
+Z. Hu et al., "Demystifying NCCL: An in-depth analysis of GPU communication protocols and algorithms",
+arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
+and scan", Parallel Computing 35(12), 2009.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.cost_models.calibration.curves import Setting
+from simnet.cost_models.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
+from simnet.cost_models.calibration.platform import GENERATIONS, TRANSPORTS, Platform, StepCounting
+from simnet.cost_models.calibration.step_counts import count_like_nccl, count_steps
+from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
+
+HELD_OUT_COUNTS: MappingProxyType[StepCounting, int] = MappingProxyType(
+    {"as NCCL does": 4085, "through the schedule": 691}
+)
+"""Public measurements from which the widths of intervals are, each of a platform left out of what was fitted."""
+
+_HALF_WIDTHS: MappingProxyType[StepCounting, tuple[tuple[float, float], ...]] = MappingProxyType(
+    {
+        "as NCCL does": ((0.75, 1.1), (0.65, 1.4), (0.55, 1.15), (0.5, 0.8)),
+        "through the schedule": ((2.2, 1.5), (1.7, 1.3), (0.8, 1.1), (0.35, 1.15)),
+    }
+)
+# The same where devices send over links of their own, and over InfiniBand: there what is left of a line rate is known.
+_HALF_WIDTHS_KNOWN = ((0.35, 0.85), (0.4, 1.3), (0.4, 0.55), (0.3, 0.35))
+_HALF_WIDTHS_HOLD = 0.9
+
+SPECIFIED_COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "reduce", "reduce_scatter", "sendrecv")
+"""Collectives that are predicted."""
+
+
+class _NcclProtocol(NamedTuple):
+    """A protocol of NCCL: share of the bandwidth that it leaves, base latency, and latency of a step by link [s]."""
+
+    share: float
+    base: float
+    ring: Mapping[str, float]
+    tree: Mapping[str, float]
+
+
+# Constants of NCCL's tuning model, those of ring and tree put together where they are alike.
+_LL_INSIDE = {"nvlink": 0.6e-6, "pcie": 1.0e-6}
+_PROTOCOLS = {
+    "ll": _NcclProtocol(0.5, 6.7e-6, _LL_INSIDE | {"net": 2.7e-6}, _LL_INSIDE | {"net": 5.0e-6}),
+    "ll128": _NcclProtocol(0.92, 14e-6, {"nvlink": 1.9e-6, "net": 4.0e-6}, {"nvlink": 1.25e-6, "net": 8.5e-6}),
+    "simple": _NcclProtocol(
+        1.0, 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "net": 14e-6}, {"nvlink": 4.0e-6, "pcie": 4.0e-6, "net": 14e-6}
+    ),
+}
+_SWITCH_LATENCY = MappingProxyType({"inner": 25e-6, "outer": 21e-6})
+_COLLNET_LATENCY = 35e-6
+_COLLNET_SHARE = 0.9
+_LL_BETWEEN = (39e9, 20.4e9)
+# Log2 of the size, and the share of bandwidth that it reaches: a little less than NCCL's tuning model leaves of trees.
+_REACHED = ((12.0, 16.0, 18.0, 20.0, 24.0, 28.0), (1.0, 0.5, 0.35, 0.42, 0.75, 1.0))
+# Latencies that were measured, over those of NCCL's tuning model, which is of all-reduces. Of five values each, with
+# three curves of the bandwidth reached, the same are the best with any one of 19 sites left out but for three, for
+# which neighbours are. Without, 81 and 70 % of the sizes below 64 KiB and 1 MiB are within a factor of 2, with them 88
+# and 81 %.
+_MEASURED_LATENCY = MappingProxyType({"all_reduce": 1.2, "alltoall": 1.3, "sendrecv": 1.0})
+_MEASURED_LATENCY_OF_OTHERS = 2.0
+_TREE_SHARE = 0.92
+_PEER_SHARE = 0.7
+# Of MPI: one way over InfiniBand, through memory; what an eager message costs more in bytes and one by rendezvous in
+# latency; what a core reduces, and what a rank of several on a node receives through memory, per byte of the size.
+_HOST_LATENCY = 1e-6
+_MEMORY_LATENCY = 0.5e-6
+_EAGER = MappingProxyType({"latency": 2.0, "bytes": 2.0})
+_REDUCED_PER_SECOND = 3.5e9
+_RECEIVED = MappingProxyType({"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0})
+
+
+@dataclass(frozen=True)
+class SpecifiedStepModel(StepModel):
+    """The step model of a platform that was never measured."""
+
+    platform: Platform | None = None
+
+    def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
+        """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
+        assert self.platform is not None
+        return specified_times(self.platform, setting, sizes)
+
+
+def specified_step_model(platform: Platform) -> SpecifiedStepModel:
+    """Return the step model of a platform."""
+    found = specified_parameters(platform)
+    return SpecifiedStepModel(
+        nccl=platform.counted == "as NCCL does",
+        values=tuple(value for value, _ in found.values()),
+        errors=tuple(error for _, error in found.values()),
+        switch=platform.inner.switch_reduction,
+        platform=platform,
+    )
+
+
+def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
+    """Return value and standard error of the logarithm of each of `PARAMETERS`, from the specification, on full nodes.
+
+    `specified_times` distinguishes links, protocols and algorithms further.
+    """
+    nccl = platform.counted == "as NCCL does"
+    link, far = _link_kind(platform), _extra_latency(platform)
+    low, middle, high = (_PROTOCOLS[name] for name in ("ll", "ll128", "simple"))
+    full = platform.devices_per_node
+    node = platform.outer_rate(full) if platform.outer is not None else platform.inner_rate() * full
+    outer_latency = low.ring["net"] + far
+    found = {
+        "launch": (high.base if nccl else _HOST_LATENCY, 0.7),
+        "inner_latency": (low.ring[link] if nccl else _MEMORY_LATENCY, 0.7),
+        "outer_latency": (outer_latency if nccl else _HOST_LATENCY + far, 0.7),
+        "inner_seconds_per_byte": (1 / platform.inner_rate(), 0.2),
+        "outer_seconds_per_byte": ((full if nccl else 1) / node, 0.35),
+        "gamma": (5e-14 if nccl else 1 / _REDUCED_PER_SECOND, 0.5),
+        "ll128_latency_factor": (middle.ring["net"] / low.ring["net"], 0.5),
+        "simple_latency_factor": ((high.ring["net"] + far) / outer_latency if nccl else _EAGER["latency"], 0.5),
+        "ll_byte_factor": (1 / low.share if nccl else _EAGER["bytes"], 0.5),
+        "ll128_byte_factor": (1 / middle.share, 0.05),
+        "tree_latency_factor": ((high.tree["net"] + far) / (high.ring["net"] + far), 0.5),
+        "tree_byte_factor": (1 / _TREE_SHARE, 0.2),
+        "peer_latency": (high.ring["net"] / 2, 0.7),
+        "peer_byte_factor": (1.0, 0.3),
+        "pair_byte_factor": (1 / _PEER_SHARE, 0.4),
+        "switch_byte_factor": (1 / (GENERATIONS[platform.generation].switch or 1.0), 0.1),
+    }
+    return {name: found[name] for name in PARAMETERS}
+
+
+def describe_parameters(platform: Platform) -> list[str]:
+    """Return the parameters of the step model from a specification, as lines for people."""
+    lines = [platform.description or platform.name, "nothing was measured: whatever is predicted is an extrapolation"]
+    lines.append("parameters of a step, from the specification:")
+    for name, (value, error) in specified_parameters(platform).items():
+        within = f"within a factor of {math.exp(1.645 * error):.2f}"
+        lines.append(f"  {name:<24}{value:>10.3g}  {within} ({PARAMETERS[name]})")
+    return lines
+
+
+def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
+    """Return the half-widths of the logarithm of a measured time below and above a prediction, by bin of sizes.
+
+    They are quantiles of held-out public measurements, each platform counting alike; see ``docs/calibration.md``. With
+    the `coverage`, in (0, 1), they grow as those of a normal distribution.
+    """
+    scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
+    widths = _HALF_WIDTHS[platform.counted]
+    outer = platform.outer
+    direct = outer is None or (outer.transport == "infiniband" and outer.device_direct)
+    if direct and platform.inner.link != "pcie" and platform.counted == "as NCCL does":
+        widths = _HALF_WIDTHS_KNOWN
+    return [(scale * below, scale * above) for below, above in widths]
+
+
+def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:
+    """Return predicted times [s] of total sizes [byte] of a setting; None for a collective without a known algorithm.
+
+    With 0 nodes, the ranks fill as few nodes as possible.
+    """
+    asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
+    if setting.ranks < 2:
+        alone = _PROTOCOLS["ll"].base if platform.counted == "as NCCL does" else _HOST_LATENCY
+        return np.full(len(asked), alone)
+    nodes = setting.nodes or platform.nodes(setting.ranks)
+    if platform.outer is None:
+        nodes = 1
+    nodes = min(nodes, setting.ranks)
+    if platform.counted == "through the schedule":
+        return _through_schedules(platform, setting, nodes, asked)
+    ways = _like_nccl(platform, setting, nodes)
+    if not ways:
+        return None
+    pinned = setting.algorithm.casefold().rpartition("_")[2]
+    wanted = [pinned] if pinned in ways else list(ways)
+    moved = asked / np.interp(np.log2(asked), *_REACHED)
+    factor = _MEASURED_LATENCY.get(setting.collective, _MEASURED_LATENCY_OF_OTHERS)
+    found = {name: np.min([factor * low + slope * moved for low, slope in ways[name]], axis=0) for name in wanted}
+    fastest: Floats = np.min(list(found.values()), axis=0)
+    if nodes == 2 and len(found) > 1:
+        return np.asarray(np.sqrt(fastest * found["ring"]))
+    return fastest
+
+
+def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, list[tuple[float, float]]]:
+    """Return for each algorithm the latency [s] and seconds per byte of each of its protocols."""
+    if setting.collective in ("alltoall", "sendrecv"):
+        return {"peers": [_peer_cost(platform, setting, nodes)]}
+    if setting.collective not in SPECIFIED_COLLECTIVES:
+        return {}
+    # Over one card all bytes of a node are counted.
+    ring, *trees = count_like_nccl(setting.collective, "", setting.ranks, nodes, cards=1)
+    per_node, inner = setting.ranks / nodes, platform.inner_rate()
+    outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
+    link, far = _link_kind(platform), _extra_latency(platform)
+    protocols = _possible_protocols(platform, setting, nodes)
+    # Of an all-gather or reduce-scatter NCCL's tuning model has one step between nodes less.
+    between = ring.outer if trees else min(ring.outer, nodes - 1)
+    within, moved = ring.inner + ring.outer - between, ring.inner_bytes + ring.outer_bytes
+    ways = {
+        "ring": [
+            (
+                one.base + within * one.ring[link] + between * (one.ring["net"] + far),
+                moved / min(one.share * min(inner, outer), most),
+            )
+            for one, most in protocols
+        ]
+    }
+    inside = 2.0 / inner if per_node > 1 else 0.0
+    for tree in trees:
+        sent = 1.0 if nodes == 2 else 2.0
+        slope = max(inside, sent / outer) / _TREE_SHARE
+        ways["tree"] = [
+            (
+                one.base + tree.inner * one.tree[link] + tree.outer * (one.tree["net"] + far),
+                max(slope / one.share, 2.0 / most),
+            )
+            for one, most in protocols
+        ]
+        if setting.protocol.casefold() not in ("", "simple"):
+            continue
+        if platform.outer is not None and platform.outer.switch_reduction and nodes > 1:
+            # The vector leaves a node once and comes back once, in one step of the network.
+            ways["collnet"] = [(_COLLNET_LATENCY, max(inside, 1.0 / outer) / _COLLNET_SHARE)]
+        switch = GENERATIONS[platform.generation].switch
+        if platform.inner.switch_reduction and switch and per_node > 1:
+            latency = _SWITCH_LATENCY["inner"] + tree.outer * (_SWITCH_LATENCY["outer"] + far)
+            ways["nvls" if nodes == 1 else "nvlstree"] = [(latency, max(1 / (inner * switch), sent / outer))]
+    return ways
+
+
+def _possible_protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_NcclProtocol, float]]:
+    """Return the protocols that NCCL may use, each with its maximum bandwidth [byte/s]; a pinned one alone."""
+    most = {"ll": GENERATIONS[platform.generation].ll if nodes == 1 else _LL_BETWEEN[0 if nodes == 2 else 1]}
+    reaches = nodes == 1 or (platform.outer is not None and platform.outer.ordered)
+    names = [name for name in _PROTOCOLS if name != "ll128" or (_link_kind(platform) == "nvlink" and reaches)]
+    pinned = setting.protocol.casefold()
+    return [(_PROTOCOLS[name], most.get(name, math.inf)) for name in ([pinned] if pinned in names else names)]
+
+
+def _peer_cost(platform: Platform, setting: Setting, nodes: int) -> tuple[float, float]:
+    """Return latency [s] and seconds per byte of messages from each rank to each other, or to the next alone."""
+    simple, inner, per_node = _PROTOCOLS["simple"], platform.inner_rate(), setting.ranks / nodes
+    near = simple.ring[_link_kind(platform)]
+    if setting.collective == "sendrecv":
+        if nodes == 1:
+            return simple.base + near, 1 / inner
+        # One rank of a node sends to the next node, and has its own share of the cards for it.
+        rate = _PEER_SHARE * min(inner, platform.outer_rate(1.0))
+        return simple.base + simple.ring["net"] + _extra_latency(platform), 1 / rate
+    latency = simple.base + (setting.ranks - 1) * (near if nodes == 1 else simple.ring["net"] / 2)
+    away = per_node * (1 - 1 / nodes) / platform.outer_rate(per_node)
+    return latency, max((per_node - 1) / setting.ranks / inner, away)
+
+
+def _link_kind(platform: Platform) -> str:
+    return "pcie" if platform.inner.link in ("pcie", "memory") else "nvlink"
+
+
+def _extra_latency(platform: Platform) -> float:
+    return 0.0 if platform.outer is None else TRANSPORTS[platform.outer.transport].latency
+
+
+def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
+    """Return times [s] of a library on hosts: eager messages cost twice the bytes, others twice the latency."""
+    if platform.library == "openmpi" and not setting.algorithm and setting.collective in OPEN_MPI:
+        return _autotuned_times(platform, setting, nodes, sizes)
+    asked = Setting(setting.collective, setting.ranks, nodes, setting.algorithm)
+    counted = count_steps(asked, nccl=False)
+    if not counted:
+        return None
+    far = _HOST_LATENCY + _extra_latency(platform)
+    within = 0.0 if setting.ranks == nodes else _RECEIVED.get(setting.collective, 0.0)
+    inner_byte = 1 / platform.inner_rate()
+    outer_byte = 1 / platform.outer_rate(setting.ranks / nodes)
+    ways = []
+    for one in counted:
+        latency = one.inner * _MEMORY_LATENCY + one.outer * far
+        moved = max(one.inner_bytes * inner_byte + one.outer_bytes * outer_byte, within * inner_byte)
+        work = one.reduced / _REDUCED_PER_SECOND
+        ways.append(latency + (_EAGER["bytes"] * moved + work) * sizes)
+        ways.append(_EAGER["latency"] * latency + (moved + work) * sizes)
+    return np.asarray(_HOST_LATENCY + np.min(ways, axis=0), dtype=np.float64)
+
+
+def _autotuned_times(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
+    """Return times [s] of the algorithms that Open MPI chooses, each at its sizes."""
+    names = [autotuned_algorithm(setting.collective, setting.ranks, size) for size in sizes.tolist()]
+    found = np.empty(len(sizes))
+    for name in sorted(set(names)):
+        at = np.array([one == name for one in names])
+        seconds = _through_schedules(platform, replace(setting, algorithm=name), nodes, sizes[at])
+        if seconds is None:
+            return None
+        found[at] = seconds
+    return found

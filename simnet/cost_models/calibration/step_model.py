@@ -1,0 +1,334 @@
+"""The step model: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
+
+For every algorithm that a collective may use, and for each protocol, the time is
+
+    launch + steps * latency + peers * peer latency + bytes * seconds per byte + reduced * gamma,
+
+steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is smooth, so
+that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes and needs no fence, at a
+fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the full bandwidth and waits at each step.
+A pinned protocol counts alone. Messages of an all-to-all do not depend on each other, so it has the latency of one step
+and that of each peer. MPI's eager and rendezvous messages stand for LL and Simple. With `nccl`, steps are counted as
+NCCL does; without, through the schedules of its algorithms.
+
+References
+----------
+A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al., "Demystifying
+NCCL: An in-depth analysis of GPU communication protocols and algorithms", arXiv:2507.04786, 2025. NVIDIA, NCCL,
+``src/graph/tuning.cc``: typical values of the factors. <https://github.com/NVIDIA/nccl>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
+
+from simnet.base.arrays import Floats
+from simnet.cost_models.calibration.cards import CARD_PER_RANK
+from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.step_counts import StepCount, count_steps
+
+PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "launch": "s: cost of a call",
+        "inner_latency": "s: a step inside a node, LL",
+        "outer_latency": "s: a step between nodes, LL",
+        "inner_seconds_per_byte": "s/byte: inside a node, Simple",
+        "outer_seconds_per_byte": "s/byte: between nodes, Simple",
+        "gamma": "s/byte: reducing",
+        "ll128_latency_factor": "latency of a step of LL128 over LL, >= 1",
+        "simple_latency_factor": "latency of a step of Simple over LL, >= 1",
+        "ll_byte_factor": "seconds per byte of LL over Simple, >= 1",
+        "ll128_byte_factor": "seconds per byte of LL128 over Simple, >= 1",
+        "tree_latency_factor": "latency of a step between nodes along a tree over a ring",
+        "tree_byte_factor": "seconds per byte along a tree over a ring",
+        "peer_latency": "s: each peer of an all-to-all, those on other nodes if there are any",
+        "peer_byte_factor": "seconds per byte between nodes of an all-to-all over a ring",
+        "pair_byte_factor": "seconds per byte of send-receive over a ring",
+        "switch_byte_factor": "seconds per byte of in-switch reduction over a ring",
+    }
+)
+"""The parameters and their units."""
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+"""The protocols, in order of latency."""
+
+_NAMES = tuple(PARAMETERS)
+_OF_DATA = np.nan  # In place of a typical value, it is scaled to the data.
+# A typical value, and how far its logarithm spreads over systems.
+_NCCL = {
+    "launch": (_OF_DATA, 1.0),
+    "inner_seconds_per_byte": (_OF_DATA, 3.0),
+    "outer_seconds_per_byte": (_OF_DATA, 3.0),
+    "inner_latency": (4e-7, 0.7),
+    "outer_latency": (5e-6, 1.0),
+    "gamma": (5e-14, 0.5),
+    "ll128_latency_factor": (1.8, 0.5),
+    "simple_latency_factor": (3.5, 1.0),
+    "ll_byte_factor": (3.0, 0.7),
+    "ll128_byte_factor": (128 / 120, 0.05),
+    "tree_latency_factor": (0.8, 0.2),
+    "tree_byte_factor": (1.6, 0.3),
+    "peer_latency": (8e-6, 0.7),
+    "peer_byte_factor": (1.1, 0.3),
+    "pair_byte_factor": (1.1, 0.7),
+    "switch_byte_factor": (1 / 0.85, 0.05),
+}
+_MPI = _NCCL | {
+    "launch": (_OF_DATA, 0.5),
+    "inner_latency": (5e-7, 2.0),
+    "outer_latency": (_OF_DATA, 1.0),
+    "gamma": (1e-10, 1.5),
+}
+# Typical on the public sets of docs/calibration.md. How much each matters is said as median errors of other
+# collectives, predicted from all-reduce and send-receive alone, on eight of them.
+
+# s: the most that a call typically costs; a longer time is not taken for launch. With half, 16 % become 23 % on one
+# set; twice as much changes nothing.
+_LAUNCH = 3e-5
+# Both are a message through proxy and network, but peers need not wait for one another. With half or twice as much,
+# 31 % become 44 and 39 % on Polaris, 24 % become 29 and 31 % on Sirius, which have all-to-alls.
+_PEER_OVER_STEP = 0.6
+# Two ways that are equally fast count as one that is faster by 8 %. From 4 to 16, errors change by at most 4 points. At
+# 2 they are several times as large on four sets; a sharp minimum has no slope in ways that are not the fastest.
+_SHARPNESS = 8.0
+# A parameter that is one spread from typical costs as much as errors of 2 % everywhere. Half of that changes errors by
+# at most 5 points, and a tenth nearly doubles those of Polaris and Sirius; with twice as much, 17 % become 56 % on
+# AWS p4d.
+_PRIOR = 0.02
+_LITTLE = 0.7  # Of its variance half is left.
+# Sizes of a curve that are fitted, evenly spread, for speed; 10 or 40 change errors by at most 2 points.
+_MAX_SIZES = 20
+_AT_LEAST_ONE = ("ll128_latency_factor", "simple_latency_factor", "ll_byte_factor", "ll128_byte_factor")
+# Bounded by a factor of exp(1.5), 4.5, either way.
+_NEAR_ONE = ("tree_latency_factor", "tree_byte_factor", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor")
+# byte/s in one direction, of Hopper and Blackwell, and what of it only switches that reduce reach.
+_NVLINK = (450e9, 900e9)
+_ABOVE_A_RING = (0.9, 1.2)
+
+_TERMS = ("launch", "inner", "outer", "inner_bytes", "outer_bytes", "reduced", "peers")
+_Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """A fitted step model: `values` of `PARAMETERS`, and the standard `errors` of their logarithms.
+
+    With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
+    """
+
+    nccl: bool
+    values: tuple[float, ...]
+    errors: tuple[float, ...] = ()
+    switch: bool = False
+    cards: float = CARD_PER_RANK
+
+    def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
+        """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
+        found = self.by_algorithm(setting, sizes)
+        return None if found is None else _soft_minimum(np.stack(list(found.values()), axis=1))[0]
+
+    def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
+        """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any."""
+        ways = count_steps(setting, self.nccl, self.switch, self.cards)
+        asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
+        if not ways:
+            return None
+        counts, powers = _way_table(ways, self.nccl, setting.protocol)
+        times = _term_times(np.log(self.values), counts, powers, asked).sum(axis=2)
+        names = [
+            f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
+            for number, one in enumerate(ways)
+            for protocol in _allowed_protocols(one, self.nccl, setting.protocol)
+        ]
+        return dict(zip(names, times.T, strict=True))
+
+    def as_if(self, cards: float, each: float) -> StepModel:
+        """Return the model for nodes of so many cards, from the same measurements of `each` ranks on a node."""
+        place = _NAMES.index("outer_seconds_per_byte")
+        values = list(self.values)
+        values[place] *= min(each, cards) / min(each, self.cards)
+        return replace(self, values=tuple(values), cards=cards)
+
+
+def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_RANK) -> StepModel | None:
+    """Fit a step model to all curves of a system at once; None if no algorithm is known for any of them.
+
+    Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
+    """
+    switch = nccl and has_switch_reduction(curves)
+    parts, measured = [], []
+    for curve in curves:
+        ways = count_steps(curve.setting, nccl, switch, cards)
+        if not ways:
+            continue
+        chosen = np.unique(np.linspace(0, len(curve.sizes) - 1, min(len(curve.sizes), _MAX_SIZES)).round().astype(int))
+        counts, powers = _way_table(ways, nccl, curve.setting.protocol)
+        parts.append((counts, powers, curve.sizes[chosen]))
+        measured.append(curve.seconds[chosen])
+    if not parts:
+        return None
+    seconds = np.concatenate(measured)
+    start, spread = _start_values(parts, seconds, nccl)
+    typical = np.eye(len(_NAMES))
+    if any(counts[:, _TERMS.index("outer")].any() for counts, *_ in parts):
+        # Between nodes, what a peer costs goes with what a step costs.
+        peer, step = _NAMES.index("peer_latency"), _NAMES.index("outer_latency")
+        typical[peer, step] = -1.0
+        start[peer] = start[step] + np.log(_PEER_OVER_STEP)
+    typical /= spread[:, None]
+    weight = _PRIOR * np.sqrt(len(seconds))
+
+    def log_errors(logs: Floats) -> Floats:
+        times = [_soft_minimum(_term_times(logs, *one).sum(axis=2))[0] for one in parts]
+        return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (typical @ (logs - start))])
+
+    def slopes(logs: Floats) -> Floats:
+        return np.concatenate([*(_log_slopes(logs, *one) for one in parts), weight * typical])
+
+    low, high = start - 12, start + 12
+    for name in _AT_LEAST_ONE:
+        low[_NAMES.index(name)] = 0.0
+    for name in _NEAR_ONE:
+        low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
+    found = least_squares(log_errors, start, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
+    noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
+    # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
+    # and so not the smaller the less the data scatter.
+    jacobian = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
+    errors = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian + typical.T @ typical)))
+    return StepModel(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch, cards)
+
+
+def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
+    """Return the parameters that the data hardly determine, so that typical values stand for them.
+
+    They are those whose standard error is more than 0.7 of the spread of typical values.
+    """
+    if not steps.errors:
+        return ()
+    spread = _typical_spread(steps.nccl)
+    return tuple(name for name, error, one in zip(_NAMES, steps.errors, spread, strict=True) if error > _LITTLE * one)
+
+
+def has_switch_reduction(curves: Sequence[Curve]) -> bool:
+    """Return whether the data show in-switch reduction inside nodes.
+
+    They do if the bus bandwidth of an all-reduce on one node is 0.9 to 1.2 times that of the NVLink of a GPU of the
+    generations whose switches reduce: a ring reaches some 0.8 of it, and cannot exceed it. NVIDIA's H100 and B200 data
+    sheets give NVLinks of 900 and 1,800 GB/s, both directions together.
+    """
+    for one in curves:
+        ranks = one.setting.ranks
+        if one.setting.collective == "all_reduce" and one.setting.nodes == 1:
+            bus = 2 * (ranks - 1) / ranks * float((one.sizes / one.seconds).max())
+            if any(_ABOVE_A_RING[0] * link <= bus <= _ABOVE_A_RING[1] * link for link in _NVLINK):
+                return True
+    return False
+
+
+def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
+    """Return the protocols of an algorithm: the pinned one where it has it, else all that it has."""
+    if not nccl:
+        return "LL", "Simple"
+    if cost.kind == "switch":
+        return ("Simple",)
+    known = ("LL128", "Simple") if cost.kind == "peers" else PROTOCOLS
+    named = tuple(name for name in known if name.casefold() == pinned.casefold())
+    return named or known
+
+
+def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
+    """Return the counts of each way by term, (ways, terms), and the parameters of each term, (ways, terms, all)."""
+    counts, powers = [], []
+    for one in ways:
+        for protocol in _allowed_protocols(one, nccl, pinned):
+            counts.append([1.0, one.inner, one.outer, one.inner_bytes, one.outer_bytes, one.reduced, one.peers])
+            powers.append(_term_powers(one.kind, protocol))
+    return np.array(counts), np.array(powers)
+
+
+def _term_powers(kind: str, protocol: str) -> Floats:
+    """Return the parameters that each term multiplies, shape (terms, parameters)."""
+    of = {
+        "launch": ["launch"],
+        "inner": ["inner_latency"],
+        "outer": ["outer_latency"],
+        "inner_bytes": ["inner_seconds_per_byte"],
+        "outer_bytes": ["outer_seconds_per_byte"],
+        "reduced": ["gamma"],
+        "peers": ["peer_latency"],
+    }
+    if protocol != "LL" and kind != "peers":
+        for term in ("inner", "outer"):
+            of[term].append(f"{protocol.casefold()}_latency_factor")
+    if protocol != "Simple":
+        for term in ("inner_bytes", "outer_bytes"):
+            of[term].append(f"{protocol.casefold()}_byte_factor")
+    if kind == "tree":
+        of["outer"].append("tree_latency_factor")
+        of["inner_bytes"].append("tree_byte_factor")
+        of["outer_bytes"].append("tree_byte_factor")
+    elif kind == "peers":
+        of["outer_bytes"].append("peer_byte_factor")
+    elif kind == "pair":
+        of["inner_bytes"].append("pair_byte_factor")
+        of["outer_bytes"].append("pair_byte_factor")
+    elif kind == "switch":
+        of["inner_bytes"].append("switch_byte_factor")
+    return np.array([[float(name in of[term]) for name in _NAMES] for term in _TERMS])
+
+
+def _term_times(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+    """Return every term of the time [s], shape (sizes, ways, terms)."""
+    grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
+    each = counts * np.exp(powers @ logs)
+    return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
+
+
+def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
+    """Return the smooth minimum over ways, shape (sizes,), and its logarithmic slope in each way, (sizes, ways)."""
+    fastest = ways.min(axis=1)
+    share = (ways / fastest[:, None]) ** -_SHARPNESS
+    total = share.sum(axis=1)
+    return fastest * total ** (-1 / _SHARPNESS), share / total[:, None]
+
+
+def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+    """Return the slope of the logarithm of the time in the logarithm of each parameter, shape (sizes, parameters)."""
+    terms = _term_times(logs, counts, powers, sizes)
+    ways = terms.sum(axis=2)
+    _, share = _soft_minimum(ways)
+    return np.asarray(np.einsum("sw,swt,wtp->sp", share / ways, terms, powers), dtype=np.float64)
+
+
+def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
+    """Return the logarithms of typical parameters, scaled to the data, and their spreads."""
+    known = _NCCL if nccl else _MPI
+    moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
+    per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
+    scaled = {"inner_seconds_per_byte": per_byte, "outer_seconds_per_byte": per_byte}
+    if nccl:
+        least = float(seconds.min())
+        latency = [known["inner_latency"][0], known["outer_latency"][0]]
+        steps = min(float((counts[:, 1:3] @ latency).min()) for counts, *_ in parts)
+        scaled["launch"] = min(max(least - steps, 0.3 * least), _LAUNCH)
+    else:
+        ends = np.cumsum([len(sizes) for *_, sizes in parts])
+        first = seconds[np.concatenate([[0], ends[:-1]])]
+        fewest = np.array([counts[:, 1:3].sum(axis=1).min() for counts, *_ in parts])
+        scaled["outer_latency"] = float(np.median(first / (1 + fewest)))
+        scaled["launch"] = min(scaled["outer_latency"] / 2, _LAUNCH)
+    values = [scaled.get(name, known[name][0]) for name in _NAMES]
+    return np.log(values), _typical_spread(nccl)
+
+
+def _typical_spread(nccl: bool) -> Floats:
+    """Return the standard deviations of the logarithms of typical parameters."""
+    known = _NCCL if nccl else _MPI
+    return np.array([known[name][1] for name in _NAMES])

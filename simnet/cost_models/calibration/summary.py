@@ -1,0 +1,287 @@
+"""A calibration from logs, and its summary: held-out errors, the chosen models, the fitted network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.calibration import cards, measured
+from simnet.cost_models.calibration.cost_model import CalibratedCostModel, calibrate
+from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
+from simnet.cost_models.calibration.crossval import MIXTURE_NAME, ModelChoice, choose_models
+from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
+from simnet.cost_models.calibration.jitter import LEAST_REPETITIONS, fit_links, repeated_calls
+from simnet.cost_models.calibration.readers.facts import LogFacts, constant_facts
+from simnet.cost_models.calibration.readers.folders import read_logs
+from simnet.cost_models.calibration.readers.tables import LogProblem
+from simnet.cost_models.calibration.software import eager_measured, stack_measured, stack_of
+from simnet.cost_models.calibration.step_model import PARAMETERS, undetermined_parameters
+from simnet.cost_models.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
+from simnet.cost_models.evidence.intervals import Basis, HeldOut
+
+MAX_CURVES = 1000
+"""The most curves that are fitted at once."""
+
+_BUILT_WITH_MPI = ("nccl-tests", "rccl-tests")
+
+MAX_SIZES = 10_000
+"""The most sizes of a curve; of all curves together ten times as many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A calibration, to be written and shown.
+
+    `rows` of the logs were used, `problems` are those of the logs, `mixed` columns tell systems apart but were put
+    together. `links` is the network in the file, `logged_stack` the stack that the logs name, `repetitions` those of
+    single calls.
+    """
+
+    cost_model: CalibratedCostModel
+    chosen: ModelChoice
+    rows: int
+    problems: tuple[str, ...]
+    mixed: Mapping[str, Sequence[str]]
+    links: FittedLinks | None = None
+    logged_stack: str = ""
+    repetitions: int = 0
+
+    @property
+    def yaml(self) -> str:
+        """The fabric file."""
+        return cost_model_yaml(self.cost_model)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the fields of the JSON output."""
+        steps = self.cost_model.model.steps
+        return {
+            "rows": self.rows,
+            "curves": len(self.cost_model.model.known),
+            "problems": list(self.problems),
+            "mixed": {name: list(values) for name, values in self.mixed.items()},
+            "model": self.cost_model.model.curve_model,
+            "held_out_sizes": {
+                name: held_out_errors(held) for name, held in self.chosen.by_curve_model.items() if held
+            },
+            "across_ranks": self.cost_model.model.interpolation,
+            "held_out_ranks": held_out_errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
+            "held_out_collectives": held_out_errors(self.chosen.held["collectives"]),
+            "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
+            "cards_of_a_node": [
+                {"number": None if one.number == cards.CARD_PER_RANK else one.number, "chance": one.chance}
+                for one in self.cost_model.model.cards
+            ],
+            "network": None if self.links is None else self.links.parameters,
+            "stack": self.cost_model.stack or None,
+            "stack_told_by_logs": self.logged_stack or None,
+            "eager": self.cost_model.eager,
+            "jitter": None if self.cost_model.jitter is None else self.cost_model.jitter._asdict(),
+            "repetitions": self.repetitions,
+        }
+
+    def _describe_jitter(self) -> str:
+        """Return a sentence about the jitter of messages, or why it is not known."""
+        found = self.cost_model.jitter
+        if found is not None:
+            return (
+                f"each message has an extra latency, median {1e6 * found.median:.3g} us, sigma {found.sigma:.2f}, by "
+                f"{found.repetitions:,} repetitions of {found.settings:,} settings; network.jitter: calibrated draws it"
+            )
+        if self.repetitions < LEAST_REPETITIONS:
+            return (
+                f"not known: {self.repetitions:,} repetitions of single calls are in the logs, {LEAST_REPETITIONS} are "
+                "needed, and means over calls do not tell it"
+            )
+        return (
+            "none: repetitions do not scatter, or rather in proportion to the time of each call than as messages do "
+            "that are late each for itself"
+        )
+
+    def sentences(self) -> list[str]:
+        """Return lines for people."""
+        lines = [f"{self.rows:,} rows, {len(self.cost_model.model.known)} curves"]
+        lines += problem_lines(self.problems)
+        for name, values in self.mixed.items():
+            lines.append(
+                f"warning: rows of {len(values)} values of {name} were put together; "
+                f"--where {name}={values[0]} takes one of them"
+            )
+        shown = {name: found for name, held in self.chosen.by_curve_model.items() if (found := held_out_errors(held))}
+        if shown:
+            lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
+        for name, one in shown.items():
+            mark = "  <- chosen" if name == MIXTURE_NAME else ""
+            lines.append(_error_row(name, one) + mark)
+        titles: dict[Basis, str] = {
+            "ranks": "ranks left out",
+            "beyond": "outermost ranks",
+            "collectives": "collectives",
+        }
+        for held, title in titles.items():
+            found = held_out_errors(self.chosen.held[held])
+            if found is not None:
+                lines.append(_error_row(title, found))
+        steps = self.cost_model.model.steps
+        if steps is not None:
+            unknown = undetermined_parameters(steps)
+            lines += ["", "parameters of a step:"]
+            for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
+                within = f"within a factor of {np.exp(1.645 * error):.2f}"
+                said = "not determined by these data" if name in unknown else within
+                lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
+            if doubt := cards.describe_card_counts(self.cost_model.model.cards, self.cost_model.model.each):
+                lines.append(doubt)
+        if self.links is not None:
+            for family, parameters in self.links.parameters.items():
+                shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
+                lines += ["", f"network: {family}, {shown_parameters}"]
+            if self.links.undetermined:
+                named = ", ".join(self.links.undetermined)
+                lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
+            no_library = "not known, so that simulations take ideal; --stack names that of the library"
+            eager = ", its eager limit raised above every message" if self.cost_model.eager else ""
+            lines.append(f"stack: {self.cost_model.stack or no_library}{eager}")
+            lines.append(f"jitter: {self._describe_jitter()}")
+        if self.logged_stack and self.cost_model.stack != self.logged_stack:
+            taken = f"simulations take {self.cost_model.stack}, by --stack"
+            lines.append(f"warning: the logs are of {self.logged_stack}, and {taken}")
+        return lines
+
+
+def held_out_errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
+    """Return number, median, 90 % quantile and worst of absolute relative errors; None without held-out predictions."""
+    if not held:
+        return None
+    return error_quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
+
+
+def error_quantiles(values: Floats) -> dict[str, float]:
+    """Return number, median, 90 % quantile and worst of one or more errors."""
+    return {
+        "count": len(values),
+        "median": float(np.median(values)),
+        "p90": float(np.quantile(values, 0.9)),
+        "worst": float(values.max()),
+    }
+
+
+def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Return the rows of shipped measurements, of a log or of all logs of a folder, and their problems."""
+    shipped = measured.datasets()
+    if source in shipped:
+        found = measured.load_dataset(source)
+        return found.rows, tuple(str(one) for one in found.problems)
+    if Path(source).name == source and not Path(source).suffix and not _file_exists(source):
+        named = f"{source[:60]!r}; {suggest_names(source, shipped)}"
+        raise InputError(f"there is no such file, and no shipped measurements {named}")
+    found = read_logs(source, facts if isinstance(facts, LogFacts) else constant_facts(facts))
+    return found.rows, tuple(str(one) for one in (*found.problems, *_without_place(found.rows)))
+
+
+def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
+    """Return the rows without a place on a curve, by log: of unknown ranks, of one rank, or of 0 bytes."""
+    unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
+    found = []
+    for missing, why in (
+        (unknown, "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"),
+        (one, None),
+        (~unknown & ~one & (rows["nbytes"].fillna(0) == 0), "have 0 bytes"),
+    ):
+        for source, part in rows[missing].groupby("source", sort=False):
+            line = part["line"].dropna().min()
+            at = None if pd.isna(line) else int(line)
+            said = f"{len(part):,} rows from here on {why or f'are of {_single_rank(part)}'}"
+            found.append(LogProblem(str(source), at, said, True))
+    return found
+
+
+def _of_one_rank(rows: pd.DataFrame) -> pd.Series[bool]:
+    return (rows["ranks"] == 1).fillna(False).astype(bool)
+
+
+def _single_rank(rows: pd.DataFrame) -> str:
+    """Return a sentence on tests of one rank each, and what was probably meant."""
+    tests = int(rows.groupby(["collective", "nbytes", "in_place", "dtype"], dropna=False).size().max())
+    said = f"{tests:,} tests of one rank each" if tests > 1 else "a test of one rank"
+    if rows["tool"].isin(_BUILT_WITH_MPI).any() and tests > 1:
+        said += " (nccl-tests built without MPI; make MPI=1)"
+    return f"{said}: nothing went over a link, so they say nothing of several ranks"
+
+
+def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
+    """Return lines on the problems of logs, `most` at most, and the number of others."""
+    if not problems:
+        return []
+    shown = [f"  {one}" for one in problems[:most]]
+    more = [f"  and {len(problems) - most:,} more, which --json lists"] if len(problems) > most else []
+    return [f"{len(problems):,} {'remark' if len(problems) == 1 else 'remarks'} on the logs:", *shown, *more]
+
+
+def calibrate_logs(
+    logs: Sequence[str],
+    where: Mapping[str, str],
+    facts: LogFacts | Mapping[str, Any],
+    in_place: bool,
+    topology: Placement | None,
+    coverage: float,
+    stack: str | None = None,
+) -> Calibration:
+    """Read logs (files, folders, or names of shipped measurements) and fit a cost model to them.
+
+    Rows have the values of `where` by column; `facts` are what the logs lack; times are in place or out of place;
+    `topology` places the ranks; intervals hold a `coverage` of measurements; `stack` stands in place of that of the
+    logs. Raises InputError if a log cannot be read, or nothing, or too much, is left to calibrate on.
+    """
+    known = facts if isinstance(facts, LogFacts) else constant_facts(facts)
+    parts = [read_rows(log, known) for log in logs]
+    known.refuse_idle()
+    all_rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
+    rows = rows_on_curves(all_rows)
+    if rows.empty and len(all_rows) and _of_one_rank(all_rows).all():
+        raise InputError(f"holds {_single_rank(all_rows)}", file=", ".join(logs))
+    if rows.empty:
+        raise InputError("no row has a size above 0 and a number of ranks; --fact ranks=16 says what the logs do not")
+    if topology is not None:
+        rows = fill_nodes_of(rows, topology)
+    curves = curves_of(rows)
+    if len(curves) > MAX_CURVES:
+        raise InputError(
+            f"{len(curves):,} curves are there; at most {MAX_CURVES:,} are fitted at once, --where takes some"
+        )
+    points = [len(one.sizes) for one in curves]
+    if max(points) > MAX_SIZES or sum(points) > 10 * MAX_SIZES:
+        most = f"{MAX_SIZES:,} of a curve and {10 * MAX_SIZES:,} of all are fitted"
+        raise InputError(f"{max(points):,} sizes of one curve, {sum(points):,} of all; at most {most}")
+    chosen = choose_models(curves)
+    system = ", ".join(f"{name}={value}" for name, value in where.items())
+    name = "" if topology is None else topology.name
+    cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
+    network = None if topology is None else fit_topology_links(topology, cost_model.model.steps, curves)
+    cost_model.network = None if network is None else network.parameters
+    logged = stack_measured(rows)
+    cost_model.stack = logged if stack is None else stack
+    cost_model.eager = stack is None and eager_measured(rows)
+    again = [] if network is None else repeated_calls(rows)
+    cost_model.jitter = fit_links(again, stack_of(cost_model))
+    problems = tuple(problem for _, found in parts for problem in found)
+    repetitions = sum(one.seconds.size for one in again)
+    return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, logged, repetitions)
+
+
+def _file_exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
+def _error_row(name: str, one: Mapping[str, float]) -> str:
+    shown = "".join(f"{100 * one[key]:>7.1f} %" for key in ("median", "p90", "worst"))
+    return f"{name:<20}{shown}"

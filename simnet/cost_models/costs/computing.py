@@ -1,0 +1,277 @@
+"""Time of a forward and backward pass of a model on a device.
+
+Published steps of the model on the chip count first, scaled by the batch. Else the time is the model's operations at
+the peak of the chip, in the precision that is usual there, times a utilisation: the median of the published steps of
+its kind (images or transformers) in formats of as many bits. The interval holds the factors by which that rule misses
+published steps when those of their own chip are left out; where fewer than three chips have steps in a format, all
+formats count.
+
+`data/step_times.csv` has published steps: seconds of a batch on a chip; without a batch, seconds of a sample.
+`data/chips.csv` has peaks by the vendors' data sheets [operations per second] and the usual precision. A published 19
+sequences/s of BERT-large at 512 tokens in FP32 on a V100 exceeds its peak and is left out. Convolutions can exceed it,
+as those of VGG-16 in FP32 do: Winograd's algorithm needs fewer operations than are counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from functools import cache
+from importlib.resources import files
+from statistics import median
+from typing import Literal, NamedTuple, cast
+
+from simnet.base.errors import suggest_names
+from simnet.base.units import format_seconds
+from simnet.cost_models.costs.devices import DeviceProfile, Provenance
+from simnet.cost_models.costs.models import (
+    ComputeTime,
+    MatrixFormat,
+    ModelProfile,
+    load_model,
+    model_names,
+    model_operations,
+)
+
+# How many chips must have published steps in a format, if those in others shall not count.
+_CHIPS = 3
+
+
+class ChipPeaks(NamedTuple):
+    """A chip by its vendor's data sheet: operations per second by precision, and the usual one in training."""
+
+    name: str
+    kind: Literal["gpu", "cpu"]
+    precision: MatrixFormat
+    peaks: dict[str, float]
+    source: str
+
+
+class PassTime(NamedTuple):
+    """Time of a forward and backward pass of a batch with the ends of its interval [s], and how it is `known`.
+
+    A batch of 0 was not stated. It is measured at this batch, scaled from another, or estimated from operations.
+    """
+
+    model: str
+    seconds: float
+    low: float
+    high: float
+    batch: float
+    precision: MatrixFormat
+    known: Provenance
+    source: str
+
+    def describe(self) -> str:
+        """Return the time, its interval and its source."""
+        ends = f" ({format_seconds(self.low)} to {format_seconds(self.high)})" if self.low < self.high else ""
+        return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
+
+    def figures(self) -> dict[str, object]:
+        """Return the fields of the JSON output."""
+        return {
+            "seconds_s": self.seconds,
+            "low_s": self.low,
+            "high_s": self.high,
+            "batch": self.batch or None,
+            "precision": self.precision,
+            "known": self.known,
+            "source": self.source,
+        }
+
+
+class SampleCount(NamedTuple):
+    """Samples of all workers in an iteration: a number of images, tokens or samples."""
+
+    number: float
+    unit: Literal["images", "tokens", "samples"]
+
+
+class PeakUtilisation(NamedTuple):
+    """Share of the peak that published steps reach, the factors by which it misses single steps, and their number."""
+
+    share: float
+    low: float
+    high: float
+    steps: int
+
+
+class PublishedStep(NamedTuple):
+    """A published training step, with the operations and places of a sample where those are known."""
+
+    model: str
+    tokens: int
+    operations: float
+    time: ComputeTime
+
+
+@cache
+def known_chips() -> dict[str, ChipPeaks]:
+    """Return the chips whose peaks are known, by name."""
+    found = {}
+    for row in _read_table("chips.csv"):
+        peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
+        kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(MatrixFormat, row["precision"])
+        found[row["chip"]] = ChipPeaks(row["chip"], kind, precision, peaks, row["source"])
+    return found
+
+
+def pass_time(
+    profile: ModelProfile, device: DeviceProfile, batch: float | None = None, precision: MatrixFormat | None = None
+) -> PassTime:
+    """Return the time of a forward and backward pass of a model on a device.
+
+    `batch` are the samples of a worker in an iteration, by default those of the source, `precision` by default the
+    usual one on the chip. Raises ValueError if nothing says how long it takes.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.costs.devices import load_device
+    >>> found = pass_time(load_model("gpt2"), load_device("h100-torch2.6"))
+    >>> found.seconds, found.batch, found.precision, found.known
+    (0.21633, 64, 'bf16', 'measured')
+    """
+    chip = known_chips().get(device.chip)
+    if chip is None:
+        known = f"whose profile names no chip of which that is known: {suggest_names(device.chip, known_chips())}"
+        if not device.chip:
+            known = "whose profile names no chip"
+        raise ValueError(f"how long {profile.name} computes is not known on {device.name}, {known}")
+    if found := _published_time(profile, chip, batch, precision):
+        return found
+    return _estimated_time(profile, chip, batch, precision or chip.precision)
+
+
+def published_utilisation(transformer: bool, precision: MatrixFormat) -> PeakUtilisation:
+    """Return the share of the peak that published steps of transformers, or of convolutional networks, reach."""
+    family = [one for one in _published_steps() if bool(one.tokens) == transformer and one.operations]
+    own = [one for one in family if _format_bits(one.time.precision) == _format_bits(precision)] or family
+    counted = own if len({one.time.chip for one in own}) >= _CHIPS else family
+    missed = [_peak_share(one) / _predicted_share(one, family) for one in counted]
+    return PeakUtilisation(median(map(_peak_share, own)), min(*missed, 1.0), max(*missed, 1.0), len(counted))
+
+
+def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
+    """Return the share of the peak that steps of other chips predict, in formats of as many bits if any."""
+    others = [one for one in family if one.time.chip != step.time.chip]
+    alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
+    return median(map(_peak_share, alike or others))
+
+
+def _peak_share(step: PublishedStep) -> float:
+    time = step.time
+    rate = step.operations * time.batch / time.seconds
+    return rate / known_chips()[time.chip].peaks[time.precision]
+
+
+def _format_bits(precision: MatrixFormat) -> str:
+    return "16" if precision in ("fp16", "bf16") else precision
+
+
+def _published_time(
+    profile: ModelProfile, chip: ChipPeaks, batch: float | None, precision: MatrixFormat | None
+) -> PassTime | None:
+    """Return the published time of a model on a chip; None without one."""
+    wanted = _format_bits(precision or chip.precision)
+    times = [one for one in profile.times if one.chip == chip.name]
+    times += [
+        one.time
+        for one in _published_steps()
+        if one.model == profile.name and one.tokens == profile.tokens and one.time not in times
+    ]
+    times = [one for one in times if one.chip == chip.name and _format_bits(one.precision) == wanted]
+    if batch is None:
+        found = times[:1]
+    else:
+        # The one whose batch is nearest.
+        stated = [one for one in times if one.batch_stated]
+        found = sorted(stated, key=lambda one: abs(math.log(batch / one.batch)))[:1]
+    if not found:
+        return None
+    time = found[0]
+    # A published time of one sample is of a batch that nobody stated.
+    usual = profile.batch if time.batch == 1 else time.batch
+    own = batch or (usual if time.batch_stated else 0)
+    factor = own / time.batch if own else 1.0
+    known: Provenance = "estimated" if not time.measured else "measured" if factor == 1 else "scaled"
+    # By the batch it is at least as well known as by operations.
+    off = None if known == "measured" else published_utilisation(bool(profile.tokens), time.precision)
+    low, high = (1.0, 1.0) if off is None else (1 / off.high, 1 / off.low)
+    scaled = f", by the batch from {_describe_batch(profile, time.batch)}" if factor != 1 else ""
+    size = f", {_describe_batch(profile, own)}" if own else ""
+    seconds = factor * time.seconds
+    source = f"{chip.name}, {time.precision}{size}{scaled}: {time.source}"
+    return PassTime(profile.name, seconds, low * seconds, high * seconds, own, time.precision, known, source)
+
+
+def _estimated_time(profile: ModelProfile, chip: ChipPeaks, batch: float | None, precision: MatrixFormat) -> PassTime:
+    """Return an estimate from operations."""
+    operations, samples = model_operations(profile), batch or profile.batch
+    if precision not in chip.peaks:
+        reason = suggest_names(precision, chip.peaks)
+        raise ValueError(f"how long {profile.name} computes in {precision} is not known on {chip.name}; {reason}")
+    if not operations or not samples:
+        lacks = "its batch (--batch, job.batch)" if operations else "the tokens of a sample (job.tokens)"
+        raise ValueError(f"how long {profile.name} computes on {chip.name} is not known without {lacks}")
+    peak = chip.peaks[precision]
+    share, low, high, steps = published_utilisation(bool(profile.tokens), precision)
+    seconds = operations * samples / (share * peak)
+    kind = "transformers" if profile.tokens else "networks of images"
+    source = (
+        f"{chip.name}, {precision}, {_describe_batch(profile, samples)}: estimate, "
+        f"{operations * samples / 1e12:.3g} TFLOP at "
+        f"{100 * share:.2g} % of the vendor's peak of {peak / 1e12:.3g} TFLOP/s, the median of published steps of "
+        f"{kind}; predicted without those of their chip, {steps} of them took {1 / high:.2g} to {1 / low:.2g} times as "
+        "long"
+    )
+    return PassTime(profile.name, seconds, seconds / high, seconds / low, samples, precision, "estimated", source)
+
+
+def _describe_batch(profile: ModelProfile, samples: float) -> str:
+    each = f" of {profile.tokens:,} tokens" if profile.sample == "sequence" and profile.tokens else ""
+    return f"{samples:,.10g} {profile.sample}{'' if samples == 1 else 's'}{each}"
+
+
+def batch_samples(profile: ModelProfile | None, batch: float) -> SampleCount:
+    """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput."""
+    if profile is not None and profile.sample == "sequence" and profile.tokens:
+        return SampleCount(batch * profile.tokens, "tokens")
+    return SampleCount(batch, "images" if profile is not None and profile.sample == "image" else "samples")
+
+
+@cache
+def _published_steps() -> tuple[PublishedStep, ...]:
+    """Return all published steps, those in model profiles included."""
+    found = []
+    for row in _read_table("step_times.csv"):
+        known = load_model(row["model"]) if row["model"] in model_names() else None
+        tokens = int(row["tokens"] or 0)
+        operations = 6.0 * float(row["parameters"] or 0) * tokens
+        if known is not None:
+            operations = model_operations(known)
+            if tokens != known.tokens:
+                operations = 6.0 * known.parameters * tokens
+        source = f"{row['note']}; {row['source'].partition(' ')[0]}"
+        time = ComputeTime(
+            float(row["seconds"]),
+            int(row["batch"] or 1),
+            source if row["batch"] else f"{source}, batch not stated",
+            measured=True,
+            chip=row["chip"],
+            precision=cast(MatrixFormat, row["precision"]),
+        )
+        found.append(PublishedStep(row["model"], tokens, operations, time))
+    for name in model_names():
+        own = load_model(name)
+        found += [
+            PublishedStep(name, own.tokens, model_operations(own), one)
+            for one in own.times
+            if one.measured and one.batch_stated
+        ]
+    return tuple(found)
+
+
+def _read_table(name: str) -> list[dict[str, str]]:
+    text = (files("simnet") / "data" / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))

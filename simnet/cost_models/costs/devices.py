@@ -1,0 +1,366 @@
+"""What selecting and merging cost: the time a device takes for the kernels of a sparsifier.
+
+A scheme reports the kernels it ran, such as one top-k over n entries, and between which of its messages. A device
+profile turns them into seconds: each launch of a kernel costs a fixed time, and each entry that it goes through costs
+bytes, which stream at the memory bandwidth, or seconds, where the memory is not what binds it. With each method stand
+where its figures come from, whether they were measured there, and an interval.
+
+The methods of the schemes in `simnet.sparsifier_models`:
+
+=================  ======================================================================================
+method             one launch over `entries` entries
+=================  ======================================================================================
+``topk``           exact top-k of the whole, fused gradient
+``topk_layer``     exact top-k of one layer
+``topk_segments``  exact top-k of each of several segments, all in one launch
+``scan``           one pass that picks out the entries above a threshold
+``count``          one pass that leaves a number: a count, a mean, a maximum
+``norm``           sum of squares, or another sum that reads every entry once
+``gather``         values read at indices
+``scatter``        values written at, or added to, indices
+``cast``           entries read, and written in another format: half precision, levels, signs
+``sum``            one vector added to another
+``pack``           values and indices copied into one message
+``copy_out``       values copied from the device to its host
+``copy_in``        values copied from the host to the device
+=================  ======================================================================================
+
+Kernels that make and read codes of indices and values, `simnet.cost_models.costs.encodings.CODE_METHODS`, take what a
+profile has of them, and else what the passes take that stand for them.
+
+A profile may also say what a hook in a job does with a bucket beside these kernels, by the name of its scheme, such as
+``topk``: ``hook_topk_begin`` and ``hook_topk_end`` over the entries of the bucket, before its first message and then;
+``hook_topk_kept``, before it, over those that shall be kept; ``hook_topk_came``, then, over each four bytes that come.
+
+What a profile lacks is made of what it has: segments are as many launches of `topk`, layers are `topk`, a `count` is a
+`scan`; `cast`, `sum` and `pack` stream their bytes after a launch of `norm`, and copies theirs, as if host and device
+were one. Where it is estimated so, it is marked so. What a hook does takes no time where it is not in the profile.
+
+A profile file is YAML, with seconds, bytes and bytes per second:
+
+.. code-block:: yaml
+
+    name: my-gpu-torch2.6
+    device: what was measured, and with which release
+    source: how, when, or which table of which paper
+    memory_bandwidth: 900.0e+9
+    methods:
+      norm: {launch: 9.0e-6, bytes_per_entry: 4, low: 0.8, high: 1.25, known: measured, source: measured so and so}
+      topk: {launch: 1.0e-4, seconds_per_entry: 3.6e-11, low: 0.4, high: 2.5, known: scaled, source: from its relative}
+
+The time of a method lies between `low` and `high` times what it says; `corrections`, pairs of entries and a factor,
+follow what caches make of it. Where it was measured, a profile says as well how exchange and backward pass slow each
+other down:
+
+.. code-block:: yaml
+
+    side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
+    beside_collectives: {compute: 1.5, source: measured so and so}
+
+The method ``"*"`` stands for every method that is not listed, ``memory: 16.0e+9`` for the bytes that the device holds,
+and ``chip: V100`` for the chip of `simnet.cost_models.costs.computing` whose passes are as long.
+A package may register a function that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, get_args
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, MinLen
+from numpy.typing import NDArray
+
+from simnet.base import plugins
+from simnet.base.errors import suggest_names
+from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, Slowdown
+from simnet.base.reading import read_text
+from simnet.cost_models.costs.device_ops import DeviceOp, Kernel
+
+__all__ = [
+    "DEFAULT_DEVICE",
+    "DEVICE_ALIASES",
+    "GLOO_DEVICE",
+    "KERNEL_METHODS",
+    "CollectiveSlowdown",
+    "DeviceOp",
+    "DeviceProfile",
+    "IntervalEnd",
+    "Kernel",
+    "KernelMethod",
+    "Provenance",
+    "SideStreamSlowdown",
+    "device_names",
+    "load_device",
+    "usable_devices",
+]
+
+DEFAULT_DEVICE = "v100-torch2.6"
+"""The profile where none is named."""
+
+GLOO_DEVICE = "cpu-torch2.13"
+"""The profile where none is named and messages go over gloo, which sends from PyTorch's CPU tensors."""
+
+DEVICE_ALIASES = {"v100": DEFAULT_DEVICE}
+"""Names of profiles that have another one."""
+
+KERNEL_METHODS = (
+    "topk", "topk_layer", "topk_segments", "scan", "count", "norm", "gather", "scatter", "cast", "sum", "pack",
+    "copy_out", "copy_in",
+)  # fmt: skip
+"""The methods of the schemes in `simnet.sparsifier_models`."""
+
+Provenance: TypeAlias = Literal["measured", "scaled", "estimated", "not stated"]
+"""How figures are known: measured there, scaled from a relative, or estimated; of older files nothing is known."""
+
+_Seconds: TypeAlias = Annotated[float, Ge(0), Le(MOST_SECONDS)]
+_Bytes: TypeAlias = Annotated[float, Ge(0), Le(MOST_BYTES)]
+_Positive: TypeAlias = Annotated[float, Gt(0), Le(1e18)]
+
+FilledText: TypeAlias = Annotated[str, MinLen(1)]
+"""A text that says something."""
+
+IntervalEnd: TypeAlias = Literal["low", "high"]
+"""An end of the interval of a time."""
+
+_LARGEST_FILE = 1_000_000
+# Of files, whose fields pydantic checks.
+_STRICT = {"extra": "forbid", "strict": True, "str_strip_whitespace": True, "allow_inf_nan": False}
+_ANY = "*"
+_MADE_OF = {"topk_segments": "topk", "topk_layer": "topk", "count": "scan"}
+# Bytes read and written for each entry, of four bytes and with indices of four.
+_STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in": 8.0}
+# By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, and of devices that
+# nobody looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
+_STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
+
+
+@dataclass(frozen=True)
+class KernelMethod:
+    """Cost of one kernel: seconds of each launch, bytes streamed for each entry by all passes, seconds for each.
+
+    The time lies between `low` and `high` times that, 0 < low <= 1 <= high. `corrections` are entries, ascending, and
+    the factor on launches over as many, as caches cause it: interpolated over the logarithm of entries, constant
+    beyond.
+
+    Raises
+    ------
+    ValueError
+        If `low` and `high` are not on either side of 1, or corrections are not > 0 or do not ascend.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    launch: _Seconds
+    bytes_per_entry: _Bytes
+    source: FilledText
+    seconds_per_entry: _Seconds = 0.0
+    low: Slowdown = 1.0
+    high: Slowdown = 1.0
+    known: Provenance = "not stated"
+    corrections: tuple[tuple[_Positive, _Positive], ...] = ()
+
+    def __post_init__(self) -> None:
+        entries = [0.0, *(entries for entries, _ in self.corrections), math.inf]
+        if not all(a < b for a, b in pairwise(entries)) or not all(0 < one < math.inf for _, one in self.corrections):
+            raise ValueError("corrections must be pairs of entries > 0, ascending, and of factors > 0")
+        if not 0 < self.low <= 1 <= self.high < math.inf:
+            raise ValueError(f"low and high must be factors with 0 < low <= 1 <= high, got {self.low} and {self.high}")
+
+
+@dataclass(frozen=True)
+class SideStreamSlowdown:
+    """Factors on the backward pass and on exchange kernels on a stream of their own while both run, > 0."""
+
+    __pydantic_config__ = _STRICT
+
+    compute: Slowdown
+    kernels: Slowdown
+    source: FilledText
+
+
+@dataclass(frozen=True)
+class CollectiveSlowdown:
+    """Factor on passes while a collective of NCCL runs, > 0; sharded steps, of both passes, take less than 1 as 1."""
+
+    __pydantic_config__ = _STRICT
+
+    compute: Slowdown
+    source: FilledText
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """The kernels of a device and their costs, by name; ``"*"`` stands for every method that is not listed.
+
+    Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is what collectives of NCCL
+    cost the passes. `memory` bytes and the `chip`, as `simnet.cost_models.costs.computing` names it, may not be known
+    (0, "").
+
+    Examples
+    --------
+    >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": KernelMethod(1e-5, 4, "made up")})
+    >>> profile.seconds([DeviceOp("scan", 1_000_000)], workers=2)
+    array([0.00401, 0.00401])
+    """
+
+    __pydantic_config__ = _STRICT
+
+    name: FilledText
+    device: FilledText
+    source: FilledText
+    memory_bandwidth: Annotated[float, Gt(0), Le(MOST_RATE)]
+    methods: Mapping[str, KernelMethod]
+    side_stream: SideStreamSlowdown | None = None
+    beside_collectives: CollectiveSlowdown | None = None
+    memory: _Bytes = 0.0
+    chip: str = ""
+
+    def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
+        """Return the time of kernels, one after the other, at each worker [s], shape (P,), or an end of its interval.
+
+        Raises ValueError if the profile lacks a method, or workers, entries, launches or segments are not as they must
+        be.
+        """
+        if workers < 1:
+            raise ValueError(f"workers must be >= 1, got {workers}")
+        total = np.zeros(workers)
+        for kernel in self.resolved(kernels):
+            entries = np.asarray(kernel.entries, dtype=np.float64)
+            if entries.shape not in ((), (workers,)):
+                raise ValueError(
+                    f"entries of {kernel.method!r} must be one number or {workers}, got shape {entries.shape}"
+                )
+            if not np.isfinite(entries).all() or entries.min() < 0 or kernel.launches < 0 or kernel.segments < 0:
+                raise ValueError(f"entries, launches and segments of {kernel.method!r} must be finite and >= 0")
+            total += self.once(kernel, end)
+        return total
+
+    def resolved(self, kernels: Iterable[DeviceOp]) -> Iterator[DeviceOp]:
+        """Yield the kernels, with the passes of `DeviceOp.instead` for those that the profile lacks."""
+        for kernel in kernels:
+            if kernel.method in self.methods:
+                yield kernel
+            else:
+                yield from kernel.passes
+
+    def once(self, kernel: DeviceOp, end: IntervalEnd | None = None) -> NDArray[np.float64]:
+        """Return the time of one kernel [s], in the shape of its entries; raise ValueError for an unknown one."""
+        if kernel.instead and kernel.method not in self.methods:
+            return np.asarray(sum(self.once(one, end) for one in kernel.instead))
+        method, launches, segments = self.method(kernel.method), kernel.launches, kernel.segments
+        if segments != 1 and kernel.method not in self.methods and method is self.methods.get("topk"):
+            launches, segments = launches * segments, 1
+        entries = np.asarray(kernel.entries, dtype=np.float64) * segments
+        each = method.bytes_per_entry / self.memory_bandwidth + method.seconds_per_entry
+        factor = 1.0 if end is None else getattr(method, end)
+        one = factor * launches * (method.launch + entries * each)
+        if method.corrections:
+            lengths, factors = zip(*method.corrections, strict=True)
+            one = one * np.interp(np.log(np.maximum(entries, 1.0)), np.log(lengths), factors)
+        return np.where(entries > 0, one, 0.0)
+
+    def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
+        """Return the factors of the interval of the time of the kernels at all workers together; 1 where it is 0."""
+        kernels = tuple(kernels)
+        total = float(self.seconds(kernels, workers).sum())
+        if not total:
+            return 1.0, 1.0
+        low, high = (float(self.seconds(kernels, workers, end).sum()) / total for end in get_args(IntervalEnd))
+        return low, high
+
+    def work(
+        self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None
+    ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
+        """Return each worker's time before the first message, shape (P,), and before later rounds [s].
+
+        `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
+        """
+        places: dict[int, list[DeviceOp]] = {0: []}
+        for kernel in kernels:
+            places.setdefault(kernel.before, []).append(kernel)
+        found = {place: self.seconds(places[place], workers, end) for place in sorted(places)}
+        return found.pop(0), found
+
+    def method(self, name: str) -> KernelMethod:
+        """Return the cost of a kernel, derived from other methods if missing; raise ValueError if it cannot be."""
+        found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
+        found = found or self.methods.get(_ANY) or self._streamed(name)
+        if found is None:
+            raise ValueError(
+                f"device profile {self.name!r} has no method {name!r}: {suggest_names(name, self.methods)}"
+            )
+        return found
+
+    def _streamed(self, name: str) -> KernelMethod | None:
+        """Return an estimated method of a kernel that streams its bytes; None for other kernels."""
+        norm, moved = self.methods.get("norm"), _STREAMED.get(name)
+        if norm is None or moved is None:
+            return None
+        within = _COPIES_WITHIN if name.startswith("copy_") else _STREAMS_WITHIN
+        low, high = min(norm.low, 1 / _STREAMS_WITHIN), max(norm.high, within)
+        source = f"not in the profile: a launch of norm, and {moved:g} bytes at the memory bandwidth"
+        return KernelMethod(norm.launch, moved, source, low=low, high=high, known="estimated")
+
+
+def device_names() -> list[str]:
+    """Return the names of the profiles that come with simnet or are registered by packages, sorted."""
+    return sorted({*_shipped_names(), *plugins.plugin_names("devices")})
+
+
+def usable_devices() -> dict[str, DeviceProfile]:
+    """Return the profiles by name, sorted; warn about registered ones that cannot be used."""
+    shipped = {name: _shipped_profile(name) for name in _shipped_names()}
+    return dict(sorted({**plugins.usable_plugins("devices", load_device), **shipped}.items()))
+
+
+def load_device(name_or_path: str | Path) -> DeviceProfile:
+    """Return the device profile of this name, or from this file.
+
+    A name is one of `device_names` or `DEVICE_ALIASES`; a string with a directory or the ending ``.yaml`` or ``.yml``
+    is the path of a file. Raises ValueError for an unknown name, and InputError for a file that cannot be read or is
+    wrong.
+
+    Examples
+    --------
+    >>> load_device("v100").name
+    'v100-torch2.6'
+    """
+    path = Path(name_or_path)
+    if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return _read_profile(read_text(path, _LARGEST_FILE), str(path))
+    name = DEVICE_ALIASES.get(str(path), str(path))
+    if name in _shipped_names():
+        return _shipped_profile(name)
+    found = plugins.load_plugin("devices", name, lambda device: plugins.check_instance(device(), DeviceProfile))
+    if found is None:
+        raise ValueError(
+            f"there is no device profile {name!r} (nor a .yaml file): {suggest_names(name, device_names())}"
+        )
+    return found
+
+
+@cache
+def _shipped_names() -> frozenset[str]:
+    paths = (Path(one.name) for one in (files("simnet") / "data" / "devices").iterdir())
+    return frozenset(path.stem for path in paths if path.suffix == ".yaml")
+
+
+@cache
+def _shipped_profile(name: str) -> DeviceProfile:
+    return _read_profile(
+        (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml"
+    )
+
+
+def _read_profile(text: str, file: str) -> DeviceProfile:
+    # Only who loads a profile pays for the parser.
+    from simnet.cost_models.costs.device_file import read_profile
+
+    return read_profile(text, file)

@@ -1,0 +1,270 @@
+"""Chances: how likely each choice is the fastest, and what it is expected to cost to take it.
+
+A predicted time is off by a factor. How far such factors go was learnt from predictions of what had been left out, as
+`residuals.csv` beside the shipped measurements has it: for each *kind* of prediction, and each *site* that was
+measured, the quantiles of the errors there, in parts of the half-width of the 90 % interval that a prediction carries.
+A site is a cluster with all that the same people measured on it, a set of measurements on known links, or a job.
+
+Errors of a site are alike: all predictions are good there, or all are bad. So an unknown system is drawn as one of the
+sites that were measured, each as likely as the next however many measurements it has, and the errors of all choices are
+from there [1]_. What two choices at the same place are off by together does not decide between them; a Gaussian copula
+[2]_ with one factor has it: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b`` of its site, in
+standard deviations of the normal distribution, where ``a`` is the same for all choices and ``b`` is the choice's own.
+A time that is a sum, such as messages and selecting, has a draw for each of its parts. The chance of a choice is the
+share of `DRAWS` in which it is the fastest. Each choice has its own stream of random numbers, by its name: neither the
+order of choices nor a further choice changes its draws, and choices of one name are off alike.
+
+Sites are few, and a chance is a mean over them. Beside it stands what it is at least, with `CONFIDENCE`, by Student's t
+over the chances at single sites; a choice is called sure by that. For the same reason intervals are wider than errors
+over the sites go, by `factor_for_another`.
+
+`python benchmarks/validation.py --residuals FILE` makes the file, and `docs/validation.md` says how often chances come
+true and times are inside their intervals.
+
+References
+----------
+.. [1] A. C. Davison, D. V. Hinkley, "Bootstrap Methods and their Application", Cambridge 1997, section 3.8: of
+   hierarchical data.
+.. [2] R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.rng import stream
+from simnet.base.units import determined
+from simnet.cost_models.costs.devices import IntervalEnd
+from simnet.cost_models.evidence.intervals import (
+    DRAWS,
+    SCORE_95,
+    SCORES,
+    ErrorModel,
+    corrected,
+    error_models,
+    factor_for_another,
+    normal_strata,
+)
+from simnet.cost_models.evidence.iteration_errors import factor_in_job
+
+SURE = 0.95
+"""From which chance on a choice is called sure; as chances are from few sites, their lower bound is held against it."""
+
+CONFIDENCE = 0.95
+"""Of that bound."""
+
+# Between the normal scores of two sites in one table of all sites.
+_APART = 2 * float(SCORES[-1]) + 1
+
+
+class Part(NamedTuple):
+    """A part of the times of all choices, and how far it is known, by choice, shape (choices,).
+
+    Parameters
+    ----------
+    seconds, low, high : ndarray
+        Predicted times, and their 90 % intervals [s].
+    kinds : sequence of str
+        The kind of each prediction, a name of `error_models`.
+    spread : sequence of (float, float)
+        5 and 95 % quantiles of the factor for the gradients of the job, if they matter.
+    name : str
+        What is off alike in all choices, if the part is of one thing, such as one exchange or computing.
+    source : int
+        Parts of one source are off as the same site is; by default each for itself.
+    """
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    kinds: Sequence[str]
+    spread: Sequence[tuple[float, float]] = ()
+    name: str = ""
+    source: int = -1
+
+
+class Chances(NamedTuple):
+    """What is likely, choice by choice, each of shape (choices,).
+
+    `fastest` are the chances to be the fastest, which add up to 1, and `at_least` what they are at least, with
+    `CONFIDENCE`, as they are from few sites. `regret` is by which fraction a choice is expected to take longer than the
+    fastest; `low` and `high` are the 90 % interval of its time [s]. All of these are NaN where the interval is not
+    determined.
+    """
+
+    fastest: Floats
+    regret: Floats
+    at_least: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def sure(self) -> list[bool]:
+        """Which choices are sure to be the fastest: with a chance of at least `SURE`, also by the least it may be."""
+        return [bool(one) for one in self.at_least >= SURE]
+
+
+def in_job(kernels: Part) -> Part:
+    """Return what kernels take in a job, whose intervals are wider than those of a process by itself."""
+    low, high = _selecting_in_job()
+    return kernels._replace(low=kernels.low * low, high=kernels.high * high)
+
+
+@cache
+def _selecting_in_job() -> tuple[float, ...]:
+    return tuple(factor_in_job(end, "select") for end in get_args(IntervalEnd))
+
+
+def chances(
+    names: Sequence[str],
+    parts: Sequence[Part],
+    models: Mapping[str, ErrorModel] | None = None,
+    left_open: Floats | None = None,
+) -> Chances:
+    """Return how likely each choice is the fastest, and by how much it is expected to be slower than that.
+
+    Choices have the `names` of their streams of random numbers (`simnet.studies.job_totals.off_alike`); times are the
+    sum of `parts`, whose errors are independent of each other. `left_open` are standard errors of the logarithms of the
+    times, normal, and each choice's own: what a sample leaves open, shape (choices,).
+
+    Examples
+    --------
+    >>> times, kinds = np.array([0.9, 1.0, 2.0]), ["sizes"] * 3
+    >>> found = chances(["a", "b", "c"], [Part(times, times / 1.1, times * 1.1, kinds)])
+    >>> bool(found.fastest[0] > found.fastest[1] > found.fastest[2]), float(found.fastest.sum().round(6))
+    (True, 1.0)
+    """
+    known = error_models() if models is None else models
+    drawn, ends = np.zeros((len(names), DRAWS)), np.zeros((2, len(names)))
+    picked: dict[tuple[int, str], NDArray[np.intp]] = {}
+    spreads = [(1.0, 1.0)] * len(names)
+    for position, part in enumerate(parts):
+        number = part.source if part.source >= 0 else position
+        for place, (kind, own, low, high) in enumerate(zip(part.kinds, *part[:3], strict=True)):
+            ends[:, place] += np.multiply(corrected(kind, own, low, high, models), (part.spread or spreads)[place])
+        alike = [part.name] * len(names) if part.name else names
+        for place, (name, kind) in enumerate(zip(alike, part.kinds, strict=True)):
+            seconds, low, high = (float(one[place]) for one in part[:3])
+            by_gradients = _by_gradients(part.spread[place], name) if part.spread else 1.0
+            if seconds <= 0 or low == high:
+                drawn[place] += seconds * by_gradients
+                continue
+            sites = picked.setdefault((number, kind), _draw_sites(number, kind, len(known[kind].quantiles)))
+            widths = seconds / low, high / seconds
+            if models is None:
+                off = _shipped_factors(number, name, kind, *widths)
+            else:
+                off = factors(_draw_errors(known[kind], number, name, kind, sites), *widths)
+            drawn[place] += seconds * by_gradients * off
+    for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
+        drawn[place] *= np.exp(error * _stratified_normal(0, "sample", name))
+        ends[:, place] *= np.exp(error * SCORE_95 * np.array([-1.0, 1.0]))
+    least = drawn.min(axis=0)
+    fastest = drawn == least
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # One at a time, as a processor keeps so many numbers near.
+        lost = [np.where(own, 0.0, one / least - 1) for own, one in zip(fastest, drawn, strict=True)]
+    told = [determined(low, high) for low, high in ends.T.tolist()]
+    worst = [_worst_loss(place, ends, told) for place in range(len(names))]
+    regret = [
+        np.minimum(one, most).mean() if known else math.nan for one, most, known in zip(lost, worst, told, strict=True)
+    ]
+    won = fastest / fastest.sum(axis=0)
+    seconds = np.sum([part.seconds for part in parts], axis=0)
+    low, high = np.where(told, np.quantile(drawn, [0.05, 0.95], axis=1), math.nan)
+    counts = [count for _, kind in picked if (count := len(known[kind].quantiles)) > 1]
+    wider = factor_for_another(min(counts, default=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = (
+            np.where(seconds > 0, seconds * (end / seconds) ** wider, end)
+            for end in (np.minimum(low, seconds), np.maximum(high, seconds))
+        )
+    return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())), low, high)
+
+
+def _worst_loss(place: int, ends: Floats, told: Sequence[bool]) -> float:
+    """Return what a choice may lose, from the best end of the others to its own worst."""
+    rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
+    return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
+
+
+def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
+    """Return by how much the gradients of a job lengthen what an exchange takes, all parts of it alike in a draw."""
+    if spread == (1.0, 1.0):
+        return 1.0
+    least, most = np.log(spread) / SCORE_95
+    scores = _stratified_normal(0, "gradients", name)
+    found: Floats = np.exp(np.where(scores < 0, -least, most) * scores)
+    return found
+
+
+def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
+    """Return the lower bounds of the means of draws, shape (choices, draws), each from sites drawn for themselves."""
+    from scipy.special import stdtrit
+
+    variance, fewest = np.zeros(len(won)), 0
+    for sites in picked:
+        counts = np.bincount(sites)
+        if len(counts) > 1:
+            each = np.array([np.bincount(sites, weights=one) for one in won]) / counts
+            variance += each.var(axis=1, ddof=1) / len(counts)
+            fewest = min(fewest or len(counts), len(counts))
+    if not fewest:
+        return np.asarray(won.mean(axis=1))
+    half = float(stdtrit(fewest - 1, CONFIDENCE)) * np.sqrt(variance)
+    bounds: Floats = np.maximum(won.mean(axis=1) - half, 0.0)
+    return bounds
+
+
+def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
+    """Return measured over predicted times of `errors` in half-widths, the factors `below` and `above`, >= 1."""
+    found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
+    return found
+
+
+@lru_cache(64)
+def _shipped_factors(part: int, name: str, kind: str, below: float, above: float) -> Floats:
+    """Return `factors` of all draws by the shipped models; at many points of a map those of kernels are the same."""
+    found = factors(_shipped_errors(part, name, kind), below, above)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(256)
+def _shipped_errors(part: int, name: str, kind: str) -> Floats:
+    model = error_models()[kind]
+    return _draw_errors(model, part, name, kind, _draw_sites(part, kind, len(model.quantiles)))
+
+
+def _draw_errors(model: ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
+    """Return the errors of a part of a choice in half-widths, shape (draws,), each from the site that is drawn."""
+    shared = model.shared
+    scores = np.sqrt(shared) * _stratified_normal(part, "all", kind) + np.sqrt(1 - shared) * _stratified_normal(
+        part, "own", name
+    )
+    own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + SCORES
+    at = np.clip(scores, SCORES[0], SCORES[-1]) + sites * _APART
+    return np.asarray(np.interp(at, own.ravel(), model.quantiles.ravel()))
+
+
+@lru_cache(256)
+def _stratified_normal(part: int, whose: str, name: str) -> Floats:
+    """Return normal numbers, each stratum once, shape (draws,)."""
+    drawn = stream(0, "chances", part, whose, name).permutation(normal_strata())
+    drawn.flags.writeable = False
+    return drawn
+
+
+@lru_cache(64)
+def _draw_sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
+    """Return which of so many sites each draw is from, as often each as another but for one, shape (draws,)."""
+    drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(DRAWS) % count)
+    drawn.flags.writeable = False
+    return drawn

@@ -1,0 +1,106 @@
+"""How well a figure is known: measured, extrapolated to conditions beyond those measured, or assumed.
+
+Errors of times that follow from links were learnt on shaped links of one machine; `tests/test_chances.py` holds the
+ranges here against the shipped measurements. A calibrated cluster knows itself which sizes and ranks were measured.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.base.units import format_bandwidth, format_seconds
+from simnet.cost_models.evidence.intervals import UNNAMED, stacks
+
+LATENCY, BANDWIDTH, WORKERS = (1e-4, 0.08), (5e5, 1.25e7), (2, 8)
+"""From where to where links were measured [s], [byte/s], and with how many workers, each on a link of its own."""
+
+# A quantity that went through a logarithm and back is still the same.
+_ROUNDING = 1e-9
+
+
+Level: TypeAlias = Literal["measured", "extrapolated", "assumed"]
+
+
+class Evidence(NamedTuple):
+    """How well a figure is known: its level, and which conditions are beyond those measured."""
+
+    level: Level
+    because: str = ""
+
+    def figures(self) -> dict[str, str]:
+        """Return it for programs."""
+        return {"evidence": self.level, "because": self.because}
+
+    def sentence(self) -> str:
+        """Return it in words."""
+        if not self.because:
+            return "Intervals: measured, on links and with numbers of workers that enclose these."
+        return f"Intervals: {self.level}; {self.because}."
+
+
+NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was held against a measurement")
+"""Of what there is no evidence."""
+
+
+def evidence_of(
+    stack: str,
+    latency: tuple[float, float],
+    bandwidth: tuple[float, float],
+    workers: int,
+    per_node: int = 1,
+    rounds: str = "",
+) -> Evidence:
+    """Return how well times that follow from links are known.
+
+    `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
+    strategy in whose rounds of several steps the workers take part, of which none was measured.
+
+    Examples
+    --------
+    >>> evidence_of("gloo", (1e-3, 1e-3), (1.25e6, 1.25e6), 4)
+    Evidence(level='measured', because='')
+    """
+    here = [] if stack in (UNNAMED, *stacks()) else [stack]
+    for (low, high), (least, most), shown in (
+        (latency, LATENCY, format_seconds),
+        (bandwidth, BANDWIDTH, format_bandwidth),
+        ((workers, workers), WORKERS, _worker_range),
+    ):
+        if low < least * (1 - _ROUNDING):
+            here.append(f"down to {shown(low)}" if low < high else shown(low))
+        if high > most * (1 + _ROUNDING):
+            here.append(f"up to {shown(high)}" if low < high else shown(high))
+    if per_node > 1:
+        here.append(f"{per_node} workers of a node")
+    if rounds:
+        here.append(f"rounds of {rounds}")
+    if not here:
+        return Evidence("measured")
+    return Evidence("extrapolated", f"errors are of {', '.join(stacks())}, {known_links()}; here {', '.join(here)}")
+
+
+def _worker_range(count: float) -> str:
+    return f"{int(count)} workers"
+
+
+def beyond_links(latency: ArrayLike, bandwidth: ArrayLike, workers: ArrayLike, per_node: int = 1) -> NDArray[np.bool_]:
+    """Return whether latency [s], bandwidth [byte/s] or workers are beyond those measured, in their common shape."""
+    outside = np.asarray(per_node > 1)
+    for value, (low, high) in ((latency, LATENCY), (bandwidth, BANDWIDTH), (workers, WORKERS)):
+        outside = outside | (np.asarray(value) < low * (1 - _ROUNDING)) | (np.asarray(value) > high * (1 + _ROUNDING))
+    return outside
+
+
+def known_links() -> str:
+    """Return on what errors of times that follow from links were learnt, in words."""
+    latency, bandwidth = (
+        " to ".join(map(*both)) for both in ((format_seconds, LATENCY), (format_bandwidth, BANDWIDTH))
+    )
+    return f"links of {latency} and {bandwidth}, with {WORKERS[0]} to {WORKERS[1]} workers of one link each"
+
+
+KNOWN_CALLS = "collectives, sizes and numbers of ranks that were measured"
+"""The same of a calibrated cluster."""

@@ -1,0 +1,313 @@
+"""Prediction intervals, the only home of their rules: of calibrated clusters, and of times that follow from links.
+
+What cross-validation saw of the errors of predictions of one kind (another size of a measured curve, another number of
+ranks between those measured or beyond them, another collective) bounds the error of the next: the measured time is
+inside the interval with the wanted probability if it is as hard to predict as those (conformal prediction). Each side
+has a quantile of its own, by size of the message, as short messages scatter more. By how much such intervals were too
+narrow or too wide on other clusters corrects them (`corrected`); errors there are in ``residuals.csv``.
+
+References
+----------
+.. [3] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
+   observation of a normal distribution.
+
+V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", Springer 2005. J. Lei, M. G'Sell, A.
+Rinaldo, R. J. Tibshirani, L. Wasserman, "Distribution-free predictive inference for regression", J. Amer. Stat. Assoc.
+113, 2018.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+
+Basis: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
+"""The basis of a prediction: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
+
+BINS = (0.0, 64 * 2.0**10, 2.0**20, 64 * 2.0**20)
+"""Where bins of sizes begin [byte]: below 64 KiB, to 1 MiB, to 64 MiB, above."""
+
+BIN_NAMES = ("< 64 KiB", "64 KiB-1 MiB", "1-64 MiB", "> 64 MiB")
+"""What the bins are called."""
+
+FEWEST = 20
+"""Held-out predictions below which a bin takes all of them."""
+
+UNKNOWN = math.log(3.0)
+"""Half-width, as a logarithm, where no held-out prediction tells: a factor of 3."""
+
+TYPICAL: MappingProxyType[Basis, tuple[float, ...]] = MappingProxyType(
+    {
+        "ranks": (0.35, 0.9, 0.8, 0.5),
+        "beyond": (0.85, 1.3, 1.1, 0.8),
+        "collectives": (1.1, 1.0, 0.8, 0.9),
+    }
+)
+"""Half-widths by bin that hold 90 % of other ranks on two systems of three, of other collectives on three of four.
+
+Quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or several
+collectives, of which fewer can be held out: Alps, Polaris, Sirius, MareNostrum 5, Leonardo, Snellius, H100 clusters and
+others.
+"""
+
+GROUPS = 2.0
+"""Numbers of ranks, or collectives, that typical widths count as beside those held out on the system itself."""
+
+
+class HeldOut(NamedTuple):
+    """Predictions of held-out measurements of a curve: sizes [byte], predicted and measured times [s], shape (n,).
+
+    `outside` says whether its ranks are outside those that it was predicted from, `widening` by which factor its
+    interval is wider than one doubling outside (`simnet.cost_models.calibration.predictor.Predictor.widening`).
+    """
+
+    setting: Any
+    sizes: Floats
+    predicted: Floats
+    measured: Floats
+    outside: bool = False
+    widening: float = 1.0
+
+    @property
+    def log_errors(self) -> Floats:
+        """Logarithms of predicted over measured times, shape (n,)."""
+        return np.asarray(np.log(self.predicted / self.measured))
+
+
+def bin_of(sizes: Floats) -> np.ndarray:
+    """Return the bin of each size [byte]."""
+    return np.asarray(np.searchsorted(BINS, sizes, side="right") - 1)
+
+
+def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
+    """Return for each bin how far a measured time may be below and above its prediction, as logarithms >= 0.
+
+    `held` is what cross-validation saw, `coverage` the share that an interval shall hold, in (0, 1). Beyond the ranks
+    that were measured, widths are multiplied by `HeldOut.widening`.
+    """
+    if not held:
+        return [(UNKNOWN, UNKNOWN)] * len(BINS)
+    sizes = np.concatenate([one.sizes for one in held])
+    log_errors = -np.concatenate([one.log_errors / one.widening for one in held])
+    found = []
+    for number in range(len(BINS)):
+        inside = log_errors[bin_of(sizes) == number]
+        found.append(conformal(inside if len(inside) >= FEWEST else log_errors, coverage))
+    return found
+
+
+def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
+    """Return for each bin the widest of the half-widths of single collectives.
+
+    Errors of one collective are alike, so those of all together say little of the next: it may be the worst one.
+    """
+    groups = [
+        [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}
+    ]
+    each = np.array([half_widths(group, coverage) for group in groups] or [half_widths([], coverage)])
+    return [(float(below), float(above)) for below, above in each.max(axis=0)]
+
+
+def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
+    """Return half-widths by basis: for other collectives the `widest`, else those of all together.
+
+    Errors on one number of ranks, or of one collective, are alike, however many sizes there are: what can be held out
+    on one system is few. So widths for these are drawn to those that are `TYPICAL` of other systems, the more so the
+    fewer numbers of ranks or collectives were held out.
+
+    Examples
+    --------
+    >>> found = intervals({"sizes": [], "ranks": [], "collectives": []}, 0.9)
+    >>> found["sizes"][0] == (UNKNOWN, UNKNOWN), round(found["ranks"][0][0], 3)
+    (True, 0.35)
+    """
+    found = {}
+    for basis, one in held.items():
+        own = (widest if basis == "collectives" else half_widths)(one, coverage)
+        if basis in TYPICAL:
+            groups = {each.setting.collective if basis == "collectives" else each.setting.ranks for each in one}
+            share = len(groups) / (len(groups) + GROUPS)
+            wide = math.log(1 - coverage) / math.log(0.1)
+            own = [
+                (share * below + (1 - share) * usual * wide, share * above + (1 - share) * usual * wide)
+                for (below, above), usual in zip(own, TYPICAL[basis], strict=True)
+            ]
+        found[basis] = own
+    return found
+
+
+def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
+    """Return how far a measured time may be below and above its prediction, as logarithms >= 0: conformal quantiles.
+
+    Of n `log_errors` (measured over predicted) that is the one with number (n + 1) q, rounded up, on either side. Of
+    too few errors for that, the largest of each side is stretched as if errors had an exponential tail, of which the
+    largest of n is about log(n + 1) times the mean.
+    """
+    count = len(log_errors)
+    if count < 3:
+        return UNKNOWN, UNKNOWN
+    outside = (1 - coverage) / 2
+    stretched = max(-math.log(outside) / math.log(count + 1), 1.0)
+    place = min(math.ceil((count + 1) * (1 - outside)), count) - 1
+    return max(float(np.sort(-log_errors)[place]) * stretched, 0.0), max(
+        float(np.sort(log_errors)[place]) * stretched, 0.0
+    )
+
+
+DRAWS = 2**14
+"""Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
+
+SCORES = np.arange(-12, 13) / 4
+"""Standard deviations of the normal distribution at which quantiles of errors are known."""
+
+COLUMNS = ("kind", "site", "shared", "below_message_s", "below_share", "above_message_s", "above_share")
+"""Of the file, before one column of quantiles for each of `SCORES`."""
+
+NAMED = "named"
+"""The kind of times that follow from links with a stack that was measured; it has sites, its stacks half-widths."""
+
+UNNAMED = "ideal"
+"""The kind of links whose software nobody named."""
+
+GIVEN = "given"
+"""The kind of times whose error was given, in place of learnt: its logarithm is normal, and no two share any."""
+
+CROSS_VALIDATED = ("sizes", "ranks", "beyond", "collectives")
+"""Kinds whose intervals are from what a cluster's own calibration left out; see `corrected`."""
+
+SCORE_95 = NormalDist().inv_cdf(0.95)
+"""The 95 % quantile of the normal distribution."""
+
+
+class ErrorModel(NamedTuple):
+    """The errors of one kind of prediction: quantiles of each site at `SCORES` in half-widths, shape (sites, 25).
+
+    `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1).
+    """
+
+    shared: float
+    quantiles: Floats
+
+
+@cache
+def error_models() -> MappingProxyType[str, ErrorModel]:
+    """Return the shipped models of errors, by kind.
+
+    ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured
+    curve itself, other numbers of ranks inside and outside those measured, other collectives. ``specified`` is what a
+    platform says of which nothing was measured. Names of transport stacks are times that follow from links, ``ideal``
+    those without software, whatever stack there is, and ``named`` all of the former. ``select`` is the time of kernels,
+    and ``iteration`` that of whole iterations of jobs. `GIVEN` is among them.
+
+    Examples
+    --------
+    >>> sorted(error_models())[:4]
+    ['beyond', 'collectives', 'given', 'gloo']
+    """
+    found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / SCORE_95)}
+    known = [row for row in _rows() if row["site"]]
+    for kind in sorted({row["kind"] for row in known}):
+        own = [row for row in known if row["kind"] == kind]
+        quantiles = np.array([[float(row[f"{score:g}"]) for score in SCORES.tolist()] for row in own])
+        found[kind] = ErrorModel(float(own[0]["shared"]), quantiles)
+    found |= dict.fromkeys(set(_sides()) - {UNNAMED}, found[NAMED])
+    return MappingProxyType(found)
+
+
+@cache
+def _rows() -> list[dict[str, str]]:
+    # Not by pandas, which takes longer to load than `simnet time` needs for all else.
+    path = files("simnet") / "cost_models" / "calibration" / "measured" / "residuals.csv"
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+@cache
+def _sides() -> dict[str, dict[str, str]]:
+    """Return the half-widths of intervals of times that follow from links, by stack."""
+    return {row["kind"]: row for row in _rows() if row["above_share"]}
+
+
+def stacks() -> list[str]:
+    """Return the names of the transport stacks on which predictions from links were held against measurements."""
+    return sorted(set(_sides()) - {UNNAMED})
+
+
+def kind_of_stack(stack: str) -> str:
+    """Return the kind of times that follow from links with a stack; the unnamed one if it was not measured."""
+    return stack if stack in _sides() else UNNAMED
+
+
+def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
+    """Return the 90 % interval of times that follow from links [s], of the shape of `seconds`.
+
+    Errors of a time are so many seconds for each of the `messages` that a worker sends one after another, and a share
+    of the time, learnt for each stack.
+    """
+    row = _sides()[kind_of_stack(stack)]
+    messages, seconds = np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float)
+    each = np.divide(messages, seconds, out=np.zeros(np.broadcast_shapes(messages.shape, seconds.shape)),
+                     where=seconds > 0)  # fmt: skip
+    below, above = (float(row[f"{side}_message_s"]) * each + float(row[f"{side}_share"]) for side in ("below", "above"))
+    return seconds * np.exp(-below), seconds * np.exp(above)
+
+
+def corrected(
+    kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
+) -> tuple[Floats, Floats]:
+    """Return the 90 % interval of times [s], corrected by how far such intervals went on other sites.
+
+    A calibration makes intervals from what it leaves out of its own cluster, which may be harder or easier than what is
+    asked: between known numbers of ranks, the gap is twice as wide where one of them is left out. So those of
+    `CROSS_VALIDATED` end where one error in twenty of the sites that were measured was below, and one above. Others are
+    learnt over sites already. All are wider by `factor_for_another`, as sites are few. `models` are the shipped ones.
+    """
+    below, above = _shipped_reach(kind) if models is None else reach(kind, models[kind])
+    seconds = np.asarray(seconds, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
+    found = [np.where(seconds > 0, end, seconds) for end in ends]
+    return found[0], found[1]
+
+
+def factor_for_another(sites: int) -> float:
+    """Return how many times as far as the errors of so many sites the 90 % interval of a further one goes.
+
+    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles ``t`` of Student's distribution, with one degree of freedom
+    less than there are sites, and ``z`` of the normal one [3]_. One site is taken to be known, as an error that is
+    given.
+    """
+    from scipy.special import stdtrit
+
+    return 1.0 if sites < 2 else float(stdtrit(sites - 1, 0.95)) * math.sqrt(1 + 1 / sites) / SCORE_95
+
+
+@cache
+def _shipped_reach(kind: str) -> tuple[float, float]:
+    return reach(kind, error_models()[kind])
+
+
+def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
+    """Return how many half-widths intervals of a kind go below and above, sites alike."""
+    wider = factor_for_another(len(model.quantiles))
+    if kind not in CROSS_VALIDATED:
+        return wider, wider
+    errors = np.sort([np.interp(normal_strata(), SCORES, each) for each in model.quantiles], axis=None)
+    low, high = np.quantile(errors, [0.05, 0.95]).tolist()
+    return max(-low, 0.0) * wider, max(high, 0.0) * wider
+
+
+@cache
+def normal_strata() -> Floats:
+    """Return the middles of `DRAWS` equally likely parts of a normal distribution."""
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((place + 0.5) / DRAWS) for place in range(DRAWS)])

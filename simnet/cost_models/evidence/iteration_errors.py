@@ -1,0 +1,74 @@
+"""What predictions of calls and of computing are off by, as shipped measurements have it, for intervals of iterations.
+
+`errors.csv`, beside the shipped jobs, has bounds that each hold 95 % of what was measured, so that a pair holds 90 %.
+`python benchmarks/measured_jobs.py FOLDER errors` makes it.
+
+``links``
+    How far a call takes less (``low``) or longer (``high``) than predicted: so many seconds a message of a worker, and
+    a share of the call; no more than a factor of all. By transport stack and by the workers that take turns on a
+    processor, as these were short where calls took longest. Stacks that are not there have the larger of all.
+``part``
+    By which factors computing, selecting, merging and updating differ in a job, where caches are cold and others run,
+    from what was measured of a process by itself.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.cost_models.costs.devices import IntervalEnd
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PartOfIteration: TypeAlias = Literal["compute", "select", "messages", "merge", "update"]
+"""What was measured of iterations in jobs, by the columns of their logs."""
+
+COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "share", "most")
+"""Of the table: ``message_s`` [s] and ``share`` of links, up to the factor ``most``, which is all that parts have."""
+
+
+@cache
+def errors() -> pd.DataFrame:
+    """Return the shipped table, with `COLUMNS`."""
+    import pandas as pd
+
+    path = files("simnet.cost_models.calibration.measured") / "jobs" / "errors.csv"
+    return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+
+
+def stacks() -> list[str]:
+    """Return the names of the transport stacks whose calls were measured."""
+    rows = errors()
+    return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
+
+
+def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
+    """Return by how much calls may take less (``low``) or longer (``high``) than predicted [s], in their shape.
+
+    The calls of an iteration are taken to be off alike, as the cause is one. `workers_per_device` take turns on a
+    processor (between those measured as on a line), `messages` are those that a worker sends in all calls, which take
+    `seconds` [s].
+    """
+    rows = errors()[(errors()["kind"] == "links") & (errors()["end"] == end)]
+    known = rows["name"] == stack
+    found = []
+    for _, own in rows[known if known.any() else rows["name"].notna()].groupby("name"):
+        at, *bounds = (own[name].to_numpy() for name in ("workers_per_device", "message_s", "share", "most"))
+        message, share, most = (float(np.interp(workers_per_device, at, one)) for one in bounds)
+        found.append(np.minimum(message * messages + share * seconds, abs(most - 1) * seconds))
+    off: Floats = np.max(found, axis=0)
+    return off
+
+
+def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
+    """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it."""
+    rows = errors()
+    own = rows[(rows["kind"] == "part") & (rows["name"] == part) & (rows["end"] == end)]["most"]
+    return float(own.iloc[0]) if len(own) else 1.0

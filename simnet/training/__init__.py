@@ -1,0 +1,1 @@
+"""The simulated training job (`job`), sharded models (`parallel`), and the adviser (`advise`)."""

@@ -1,0 +1,278 @@
+"""The decision of the adviser: which exchange is expected to be fastest, is that known, and does a change pay.
+
+The worth of a change is the time that it saves over the horizon, the iterations for which links are taken as constant.
+A slow exchange is left again, so its first iterations count as information: ``every x E[gain] + (horizon - every) x
+E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM Journal on Control and Optimization
+47, 2008. A change is made if that exceeds its cost and a margin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.policies import TimingOutcome
+from simnet.training.advise.estimator import Estimator, WeightedTimes
+from simnet.training.advise.exchanges import ExchangeCost
+from simnet.training.job.streams import exposed_after_backward
+
+FACTOR_SPREAD = math.log(1.48) / 1.645
+"""Standard deviation of the logarithm of what an exchange takes over its closed form.
+
+On the 866 shipped settings of TCP up to 100 Mbit/s one closed form in ten is off by 48 % or more.
+"""
+
+UNKNOWN = math.log(2)
+"""The relative standard deviation from which on a time is not known: a factor of two."""
+
+HORIZON, MARGIN = 50, 0.02
+"""Iterations over which a change has to pay, and by how much, unless somebody says otherwise."""
+
+WORD, PINGS = 4.0, 2
+"""Bytes of a word of a probe, and how many go to the next worker and back, in turn: with the first workers meet."""
+
+# What links are taken to be before anything is known of them, and by how much that may be off: a second, and 1 MB/s.
+_LATENCY, _BYTE, _LINKS_DEVIATION = 1e-3, 1e-9, [1.0, 1e-6]
+_LATENCY_AT, _BYTE_AT, _FACTORS_AT = 0, 1, 2
+# The relative standard deviation of a probe, and how much of the smallest exchange its long message is: the best of
+# 0.5 to 24 %, and of 3 to 100 %, as the constants of the filter.
+_PROBE_NOISE, _PROBE_PART = 0.02, 0.25
+# The quantile of a normal distribution that 90 % are within, on both sides.
+_NINETY = 1.645
+_SMALL = 1e-9
+# The relative standard deviation that stands for any larger one.
+_WIDEST = 10.0
+
+
+class PredictedTime(NamedTuple):
+    """The expected time of an iteration with an exchange beyond computing [s], and its 90 % interval.
+
+    `communicate` and `kernels` are its parts, overlapped or not; `factor` is what messages take over their closed form;
+    `known` says that the relative standard deviation is below `UNKNOWN`; `worth` is the gain of a change over the
+    horizon [s].
+    """
+
+    label: str
+    seconds: float
+    low: float
+    high: float
+    communicate: float
+    kernels: float
+    factor: float
+    known: bool
+    worth: float
+
+
+class Advice(NamedTuple):
+    """A decision before an iteration, and its reason.
+
+    `took` and `before` are the exchanges; `latency_s` (software included) and `byte_s` have estimate and 90 % interval;
+    `jumps` counts jumps of links; the last probe took `probed_s` seconds, 0 without one; `noise` and `drift` are
+    standard deviations of logarithms, of a time and of the change of links per iteration.
+    """
+
+    iteration: int
+    took: str
+    before: str
+    why: str
+    latency_s: tuple[float, float, float]
+    byte_s: tuple[float, float, float]
+    jumps: int
+    probed_s: float
+    noise: float
+    drift: float
+    predicted: tuple[PredictedTime, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return {**self._asdict(), "predicted": [one._asdict() for one in self.predicted]}
+
+
+class Adviser:
+    """Learns from the times of iterations, and recommends the next exchange.
+
+    Exchanges have `costs` by label; `fallback` is used while nothing is known; `kernels` are the intervals of factors
+    of kernels by method. A decision is due `every` so many iterations; a change must pay over `horizon` iterations,
+    exceed the share `margin` of the time, and costs `change_cost` seconds. Probes may take the share `probe_share` of
+    the time of exchanges.
+
+    `choice` is the exchange in force, `knows` whether its time was known at the last decision, `advice` that decision.
+    """
+
+    def __init__(
+        self,
+        costs: Mapping[str, ExchangeCost],
+        fallback: str,
+        kernels: Mapping[str, tuple[float, float]] | None = None,
+        *,
+        every: int,
+        horizon: int = HORIZON,
+        margin: float = MARGIN,
+        change_cost: float = 0.0,
+        probe_share: float = 0.01,
+    ) -> None:
+        self._every, self.horizon, self.margin, self.change_cost = every, max(horizon, every), margin, change_cost
+        self.fallback, self.choice, self.probe_share = fallback, fallback, probe_share
+        self.advice: Advice | None = None
+        self._labels = tuple(costs)
+        n = len(self._labels)
+        self._links = Estimator(
+            [_LATENCY, _BYTE, *[0.0] * n], [*_LINKS_DEVIATION, *[FACTOR_SPREAD] * n], [True, True] + [False] * n
+        )
+        methods = dict.fromkeys(itertools.chain(*([*one.select, *one.merge] for one in costs.values())))
+        self._methods = {name: place for place, name in enumerate(methods)}
+        within = [(kernels or {}).get(name, (1.0, 1.0)) for name in self._methods]
+        spread = [max(math.log(high / low) / (2 * _NINETY), 0.05) for low, high in within]
+        self._kernels = Estimator([1.0] * len(spread), spread, [True] * len(spread))
+        self.knows = False
+        self._backward, self._probed = 0.0, 0.0
+        # How many jumps there had been at the last probe, and what its words took.
+        self._probed_at, self._words = 0, 0.0
+        # Seconds of all exchanges, and of all probes but the first.
+        self._exchanged, self._spent = 0.0, 0.0
+        self.costs_are(costs)
+
+    def costs_are(self, costs: Mapping[str, ExchangeCost], buckets: int = 1) -> None:
+        """Take over what the exchanges consist of, as where buckets are made anew or the density changes."""
+        self._buckets = buckets
+        each = [costs[label] for label in self._labels]
+        messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
+        self._all_messages = WeightedTimes(*map(np.array, zip(*messages, strict=True)))
+        self._all_select, self._all_merge = (
+            WeightedTimes(*map(np.array, zip(*(self._kernels_of(one) for one in part), strict=True)))
+            for part in ([one.select for one in each], [one.merge for one in each])
+        )
+
+    def learn(self, label: str, cost: ExchangeCost, took: TimingOutcome) -> None:
+        """Learn from the times of an iteration with an exchange of the given cost."""
+        if took.communicate > 0 and cost.rounds + cost.nbytes > 0:
+            self._links.learn(self._messages(label, cost), took.communicate)
+        for kernels, seconds in ((cost.select, took.select), (cost.merge, took.merge)):
+            if seconds > 0 and any(kernels.values()):
+                self._kernels.learn(self._kernels_of(kernels), seconds)
+        self._backward = took.backward
+        self._exchanged += took.communicate + took.select + took.merge
+
+    def probes(self, lasts: float) -> None:
+        """Take note that workers probe, which keeps them for so many seconds."""
+        self._probed, self._probed_at = lasts, self._links.jumps
+        self._spent += lasts if self._words else 0.0
+
+    def learn_round_trip(self, seconds: float, nbytes: float = 0.0) -> None:
+        """Take in how long it took from when a worker sent so many bytes to the next until its word was there."""
+        if seconds > 0:
+            self._words = self._words if nbytes else PINGS * seconds
+            both = np.zeros(_FACTORS_AT + len(self._labels))
+            both[[_LATENCY_AT, _BYTE_AT]] = 2.0, nbytes
+            self._links.learn(WeightedTimes(both, np.zeros_like(both)), seconds, _PROBE_NOISE)
+
+    def wants_probe(self) -> bool:
+        """Return whether links have jumped, and exchanges have taken long enough for another probe."""
+        jumped = self._probed_at != self._links.jumps
+        return jumped and self._spent + self._words <= self.probe_share * self._exchanged
+
+    def decide(self, iteration: int) -> Advice:
+        """Return what to do next, and why."""
+        before, predicted = self.choice, self._predicted()
+        now = next(one for one in predicted if one.label == before)
+        best, faster = max(predicted, key=lambda one: one.worth), min(predicted, key=lambda one: one.seconds)
+        least = self.margin * self.horizon * now.seconds + self.change_cost
+        if not any(one.known for one in predicted):
+            wide = min(predicted, key=lambda one: one.high / one.low)
+            why = f"not known what exchanges take: at best {wide.label}, {wide.low:.3g} to {wide.high:.3g} s"
+            self.choice = self.fallback
+        elif best.label != before and best.worth > least:
+            self.choice, why = best.label, f"{best.seconds:.3g} s an iteration in place of {now.seconds:.3g} s"
+            if best.seconds >= now.seconds:
+                why = f"a try: {best.seconds:.3g} s expected, {best.low:.3g} s possible, {now.seconds:.3g} s now"
+        elif faster.label == before:
+            why = "it is expected to be the fastest"
+        else:
+            why = f"{faster.label} may take {faster.seconds:.3g} s, not {now.seconds:.3g} s: not worth a change"
+        latency, byte = (self._interval(one) for one in (_LATENCY_AT, _BYTE_AT))
+        self.advice = Advice(
+            iteration, self.choice, before, why, latency, byte, self._links.jumps, self._probed,
+            self._links.noise, self._links.drift, predicted,
+        )  # fmt: skip
+        self.knows = next(one.known for one in predicted if one.label == self.choice)
+        self._probed = 0.0
+        return self.advice
+
+    def _messages(self, label: str, cost: ExchangeCost) -> WeightedTimes:
+        coefficients, factors = np.zeros((2, _FACTORS_AT + len(self._labels)))
+        coefficients[[_LATENCY_AT, _BYTE_AT]] = cost.rounds, cost.nbytes
+        factors[_FACTORS_AT + self._labels.index(label)] = 1.0
+        return WeightedTimes(coefficients, factors)
+
+    def _kernels_of(self, seconds: Mapping[str, float]) -> WeightedTimes:
+        coefficients, factors = np.zeros((2, len(self._methods)))
+        for name, one in seconds.items():
+            coefficients[self._methods[name]] = one
+        return WeightedTimes(coefficients, factors)
+
+    def _interval(self, place: int) -> tuple[float, float, float]:
+        value, deviation = float(self._links.state[place]), math.sqrt(self._links.covariance[place, place])
+        within = math.exp(_NINETY * min(deviation / value, _WIDEST))
+        return value, value / within, value * within
+
+    def _predicted(self) -> tuple[PredictedTime, ...]:
+        messages = self._links.expected(self._all_messages)
+        select, merge = (self._kernels.expected(one) for one in (self._all_select, self._all_merge))
+        rest = messages.seconds + merge.seconds
+        more = [1e-3 * np.maximum(one, _SMALL) for one in (select.seconds, rest)]
+
+        def lasts(selecting: Floats, others: Floats) -> Floats:
+            if not self._backward:
+                return selecting + others
+            return exposed_after_backward(
+                self._backward, selecting / self._buckets, others / self._buckets, self._buckets
+            )
+
+        seconds = np.maximum(lasts(select.seconds, rest), _SMALL)
+        by_select = (lasts(select.seconds + more[0], rest) - seconds) / more[0]
+        by_rest = (lasts(select.seconds, rest + more[1]) - seconds) / more[1]
+        links = by_rest[:, np.newaxis] * messages.gradient
+        kernels = by_select[:, np.newaxis] * select.gradient + by_rest[:, np.newaxis] * merge.gradient
+        variances = _gradient_variances(links, self._links.covariance) + _gradient_variances(
+            kernels, self._kernels.covariance
+        )
+        relative = np.sqrt(variances) / seconds
+        within = np.exp(_NINETY * np.minimum(relative, _WIDEST))
+        factors = np.exp(self._links.state[_FACTORS_AT:])
+        now = self._labels.index(self.choice)
+        gain = seconds[now] - seconds
+        spread = _gradient_variances(links - links[now], self._links.covariance)
+        spread = spread + _gradient_variances(kernels - kernels[now], self._kernels.covariance)
+        # What is not known is no reason for a try: where anything is possible, so is a large gain.
+        possible = _expected_excess(gain, np.where(relative <= UNKNOWN, np.sqrt(spread), 0.0))
+        worth = self._every * gain + (self.horizon - self._every) * possible
+        numbers = (
+            seconds, seconds / within, seconds * within, messages.seconds, select.seconds + merge.seconds, factors,
+            relative <= UNKNOWN, worth,
+        )  # fmt: skip
+        columns = (one.tolist() for one in numbers)
+        return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
+
+
+def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
+    """Return the means of what of normal numbers is above zero."""
+    z: Floats = np.clip(mean / np.maximum(deviation, 1e-30), -40.0, 40.0)
+    below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
+    found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return found
+
+
+def _gradient_variances(gradients: Floats, covariance: Floats) -> Floats:
+    """Return the variance of each of what has these gradients; shapes (k, n) and (n, n)."""
+    found: Floats = ((gradients @ covariance) * gradients).sum(axis=1)
+    return np.maximum(found, 0.0)
+
+
+def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
+    """Return the bytes of the long message of a first probe: so much of what the smallest exchange puts on a link."""
+    return _PROBE_PART * min(one.nbytes for one in costs.values())

@@ -1,0 +1,341 @@
+"""The exchange of an iteration: real sparsifiers make its messages, and the network is asked for their times."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Adds, Floats
+from simnet.base.errors import StalledError
+from simnet.base.rows import zeros_like
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
+from simnet.network import Network, Timing
+from simnet.network.compute_stream import Computing
+from simnet.policies import Candidate
+from simnet.schedule import Schedule
+from simnet.traces.source import Training, Values, begin_training
+from simnet.training.job.checkpoint import State
+from simnet.training.job.iteration import Iteration
+from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
+from simnet.training.job.spans import Span
+from simnet.training.job.streams import BucketExchange, queue_buckets, slows_backward
+
+if TYPE_CHECKING:
+    from simnet.sparsifier_models import Exchange, Sparsifier
+
+TimingResult: TypeAlias = Timing | StalledError
+"""The times of an exchange, or the error that it can never end."""
+
+
+class TimingRequest(NamedTuple):
+    """A request for the time of an exchange: the network and the arguments of `Network.time` and `Network.run`.
+
+    Times except those of failures count from the origin, the start of the iteration.
+    """
+
+    network: Network
+    parts: list[tuple[Schedule, Floats]]
+    start: Floats
+    placement: list[int]
+    messages: bool
+    stream: tuple[str | int, ...]
+    failures: dict[int, float]
+    origin: float
+    computing: Computing
+
+    def options(self) -> dict[str, Any]:
+        """Return what both take by keyword."""
+        names = ("placement", "messages", "stream", "origin", "computing")
+        return {"deaths": self.failures} | {name: getattr(self, name) for name in names}
+
+
+TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
+"""A running job: it yields a request for the time of each exchange, and is sent the result."""
+
+
+class TimedExchange(NamedTuple):
+    """An exchange of one candidate and its times.
+
+    There is one exchange per bucket. Kernels delayed each worker by `select` seconds, and made its backward pass longer
+    by `slowed`, both of shape (P',); it waited for late workers for `held` seconds. `begun` is the start of the
+    iteration [s]. `spans` are what workers did, where messages do not show it.
+    """
+
+    candidate: Candidate
+    exchanges: list[Exchange]
+    select: Floats
+    slowed: Floats
+    result: TimingResult
+    begun: float
+    spans: Sequence[Span] = ()
+    held: Floats | float = 0.0
+
+    @property
+    def lasts(self) -> float:
+        """Seconds of the iteration until the last worker was done, or everything had stopped."""
+        if isinstance(self.result, Timing):
+            return self.result.lasts_from(self.begun)
+        assert self.result.elapsed is not None
+        return self.result.elapsed + (self.result.origin - self.begun)
+
+
+ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchange]
+
+
+class SparsifierSet:
+    """The sparsifiers of a job, one per candidate and bucket, and the residual that they pass on.
+
+    `workers` take part, all by default. Each bucket begins with its `residuals`, shape (workers, entries), or zero;
+    gradients come from `training`, a new one by default.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        candidates: Sequence[Candidate],
+        workers: int | None = None,
+        residuals: Sequence[NDArray[np.float32]] | None = None,
+        training: Training | None = None,
+    ) -> None:
+        self._job = job
+        self.training = begin_training(job.source) if training is None else training
+        self._candidates = candidates
+        self._overlap = job_overlap(job, candidates)
+        self._buckets = gradient_buckets(job.source, self._overlap)
+        self._models = {
+            candidate.label: [create_sparsifier(candidate, one, job, workers) for one in self._buckets]
+            for candidate in candidates
+        }
+        self._in_force: list[Sparsifier] | None = None
+        self._residuals = residuals
+        # What schemes keep beside residuals, of each candidate and bucket, where workers may fail.
+        self._beside: dict[str, list[dict[str, Any]]] = {}
+        # What attempts of exploration continue from, beside the training.
+        self._explored: list[Sparsifier] | None = None
+        # What stays dense has nothing to feed back.
+        first = next((number for number, one in enumerate(self._buckets) if not one.dense), 0)
+        check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
+
+    def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
+        """Return new sparsifiers for the remaining workers, with their residuals of before the last exchange.
+
+        What else a scheme adapts (thresholds, partitions, momentum) begins anew.
+        """
+        kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
+        left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
+        for label, models in left._models.items():
+            for model, beside in zip(models, self._beside.get(label, []), strict=False):
+                for name, kept_there in beside.items():
+                    setattr(model, name, kept_there[~gone])
+        return left
+
+    def _note_beside(self) -> None:
+        """Remember what schemes keep beside residuals, for who is left if an exchange is interrupted."""
+        if self._job.failures:
+            self._beside = {
+                label: [{name: getattr(model, name) for name in model.traits.auxiliary_state} for model in models]
+                for label, models in self._models.items()
+            }
+
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+        """Exchange the gradients with each candidate of the shortlist, and keep the fastest.
+
+        An exchange that a failure interrupts loses against a complete one. Raises StalledError if one can never end for
+        another reason than a failure.
+        """
+        gradients = self._gradients(where, shortlist)
+        in_force, self._explored = self._in_force, None
+        self._note_beside()
+        if in_force is not None:
+            switches = any(self._models[one.label] is not in_force for one in shortlist)
+            self._residuals = [model.residual for model in in_force] if switches or self._job.failures else None
+        best: TimedExchange | None = None
+        for candidate in shortlist:
+            models = self._models[candidate.label]
+            if self._residuals is not None and models is not in_force:
+                for model, residual in zip(models, self._residuals, strict=True):
+                    model.residual = residual
+            last = candidate is shortlist[-1]
+            exchanges = self._exchanged(models, gradients, where, overwrite=last)
+            if last:
+                del gradients
+            step = yield from self._timed(candidate, exchanges, where)
+            if best is None or finish_order(step) < finish_order(best):
+                best = step
+        assert best is not None, "a policy returned an empty shortlist"
+        self._in_force = self._models[best.candidate.label]
+        if not self._job.failures:
+            self._residuals = None
+        return best
+
+    def explore(self, where: Iteration) -> ExchangeProcess:
+        """Exchange gradients as an attempt of exploration, which leaves the training unchanged."""
+        decision, in_force = where.decision, self._in_force
+        (candidate,) = decision.shortlist
+        self._note_beside()
+        if in_force is not None and self._job.failures:
+            self._residuals = [model.residual for model in in_force]
+        if self._explored is None or decision.attempt == 0:
+            # What an exchange changes of a sparsifier it replaces, so that a shallow copy leaves the original alone.
+            self._explored = [copy(model) for model in self._models[candidate.label]]
+            residuals = self._residuals if in_force is None else [model.residual for model in in_force]
+            for index, model in enumerate(self._explored):
+                if decision.fresh:
+                    model.residual = zeros_like(model.residual)
+                elif residuals is not None:
+                    model.residual = residuals[index]
+        gradients: Values | Adds = self.training.gradients(where.batch, where.active)
+        exchanges = self._exchanged(self._explored, gradients, where, overwrite=True)
+        del gradients
+        return (yield from self._timed(candidate, exchanges, where))
+
+    def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
+        """Return the sparsifiers of a candidate, one per bucket."""
+        return self._models[candidate.label]
+
+    def exchanged(self, candidate: Candidate, gradients: NDArray[np.float32], where: Iteration) -> list[Exchange]:
+        """Exchange gradients.
+
+        Float32 of shape (P', n), with a candidate, and return the exchange of each bucket untimed.
+        """
+        return self._exchanged(self._models[candidate.label], gradients, where)
+
+    def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
+        """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
+        (models, *others) = (self._models[one.label] for one in shortlist)
+        if not others and len(models) == 1 and models[0].keeps and not models[0].traits.reads_gradients:
+            adds = self.training.adding(where.batch, where.active)
+            if adds is not None:
+                return adds
+        spare = self._in_force[0].spare() if self._in_force is not None and len(self._in_force) == 1 else None
+        return self.training.gradients(where.batch, where.active, spare)
+
+    def save(self) -> State:
+        """Return all that the iterations to come depend on, after one of the training."""
+        sparsifiers = {label: [model.save() for model in models] for label, models in self._models.items()}
+        for label, states in sparsifiers.items():
+            if self._models[label] is not self._in_force:
+                # A sparsifier that comes into force takes over the residual of its predecessor.
+                for state in states:
+                    state.pop("residual", None)
+                    state["has_residual"] = np.array(False)
+        in_force = next(label for label, models in self._models.items() if models is self._in_force)
+        return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
+
+    def restore(self, state: State) -> None:
+        """Resume from what `save` returned; raise KeyError or ValueError if it is of another job."""
+        for label, states in state["sparsifiers"].items():
+            for model, one in zip(self._models[label], states, strict=True):
+                model.restore(one)
+        self._in_force = self._models[state["in_force"]]
+        self.training.restore(state["training"])
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Apply the update of a complete exchange."""
+        if len(exchanges) == 1:
+            self.training.apply(exchanges[0].update)
+            return
+        update = np.empty(self._job.source.parameters, dtype=np.float32)
+        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
+            update[bucket.entries] = exchange.update
+        self.training.apply(update)
+
+    def _exchanged(
+        self,
+        models: Sequence[Sparsifier],
+        gradients: Values | Adds,
+        where: Iteration,
+        *,
+        overwrite: bool = False,
+    ) -> list[Exchange]:
+        exchanges = []
+        for bucket, model in zip(self._buckets, models, strict=True):
+            model.density, model.iteration = where.density, where.batch
+            given = gradients if len(models) == 1 or callable(gradients) else gradients[:, bucket.entries]
+            exchange = model.exchange(given, overwrite=overwrite)
+            exchange.kernels += hook_kernels(self._job.device, model, exchange)
+            exchanges.append(exchange)
+        return exchanges
+
+    def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Iteration) -> ExchangeProcess:
+        job = self._job
+        backward = self._overlap.backward if self._overlap is not None else 0.0
+        sent = [
+            BucketExchange(
+                exchange.schedule,
+                exchange.kernels,
+                # The last bucket is ready with the backward pass.
+                where.complete
+                if bucket.ready == 1.0
+                else where.complete - (1.0 - bucket.ready) * backward * where.behind,
+                dense=int(np.min(exchange.selected)) >= bucket.entries.stop - bucket.entries.start,
+            )
+            for bucket, exchange in zip(self._buckets, exchanges, strict=True)
+        ]
+        return (yield from time_exchanges(job, candidate, exchanges, sent, where))
+
+
+def time_exchanges(
+    job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: Iteration
+) -> ExchangeProcess:
+    """Request the time of exchanges, and return it with the delays of the workers' kernels.
+
+    `sent` is in the order in which buckets become ready; the last is ready when all is computed. Raises StalledError if
+    an exchange can never end for another reason than a failure.
+    """
+    network = job.network(where.number)
+    parts, computing = queue_buckets(sent, job.device, network.stack)
+    numbers = where.active.tolist()
+    result = yield TimingRequest(
+        network,
+        parts,
+        start=where.complete - where.behind,
+        placement=where.placement,
+        messages=where.keeps_messages,
+        stream=where.stream,
+        failures={rank: where.failures[worker] for rank, worker in enumerate(numbers) if worker in where.failures},
+        origin=where.now,
+        computing=computing,
+    )
+    if isinstance(result, StalledError):
+        if not result.failed:
+            raise result
+        select, slowed = np.sum(computing.select, axis=0), np.zeros(len(numbers))
+    else:
+        assert result.computed is not None
+        slowed = result.computed.slices - where.behind if slows_backward(computing) else np.zeros(len(numbers))
+        select = result.computed.done - (where.complete + slowed) + (result.origin - where.now)
+    return TimedExchange(candidate, exchanges, select, slowed, result, where.now)
+
+
+def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
+    """Return the kernels of a hook around those of its scheme, as far as the device profile has them."""
+    entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
+    does = (
+        DeviceOp("begin", entries),
+        DeviceOp("kept", model.density * entries),
+        DeviceOp("end", entries, before=rounds),
+        DeviceOp("came", np.asarray(exchange.stats["bytes_received"]) / 4, before=rounds),
+    )
+    named = (one._replace(method=f"hook_{model.name}_{one.method}") for one in does)
+    return tuple(one for one in named if one.method in device.methods)
+
+
+def finish_order(step: TimedExchange) -> tuple[bool, float]:
+    """Return what exchanges are sorted by: one that comes to its end is before one that does not."""
+    return isinstance(step.result, StalledError), step.lasts
+
+
+def check_feedback(feedback: Mapping[str, bool]) -> None:
+    """Raise ValueError if a policy switches between exchanges with and without error feedback, by label."""
+    if len(set(feedback.values())) > 1:
+        with_it = ", ".join(label for label, has in feedback.items() if has)
+        without = ", ".join(label for label, has in feedback.items() if not has)
+        raise ValueError(
+            f"cannot switch between exchanges with error feedback ({with_it}) and without ({without}): the residual of "
+            "the former would be lost"
+        )

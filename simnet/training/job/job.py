@@ -1,0 +1,380 @@
+"""The training job: compute times, densities, gradient buckets, and workers that fail."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet import sparsifier_models
+from simnet.base.arrays import Floats
+from simnet.base.checks import check_int
+from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
+from simnet.base.rng import stream
+from simnet.collectives import broadcast_binomial, registry
+from simnet.cost_models.costs.devices import DeviceProfile
+from simnet.network import Network
+from simnet.policies import Candidate, Ramp
+from simnet.traces.source import tensor_options
+from simnet.training.job.elastic import Absence, Churn
+from simnet.training.job.two_level_placement import fit_to_network
+from simnet.training.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
+
+if TYPE_CHECKING:
+    from simnet.sparsifier_models import Sparsifier
+    from simnet.traces import GradientSource
+    from simnet.training.parallel import TrainingSteps
+
+
+Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]
+"""Adam, and stochastic gradient descent with momentum and without."""
+
+# What a bucket is exchanged by that stays dense.
+_DENSE = "dense"
+# Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.
+_INDEX = 4.0
+# Iterations of which compute times are kept.
+_IN_STEP = 8
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds that forward and backward pass take on each worker.
+
+    Raises ValueError if a figure is negative or not finite, `straggle` is no probability, or a factor is not > 0.
+
+    Parameters
+    ----------
+    mean : float
+        Mean time of an iteration [s].
+    spread : float
+        Standard deviation of the logarithm of a worker's time, independent between workers and iterations; the mean
+        stays `mean`.
+    slow : mapping of int to float
+        Workers that are always slower, and by which factor.
+    straggle : float
+        Probability that a worker is a straggler in an iteration.
+    slowdown : float
+        Factor by which a straggler is slower.
+    """
+
+    mean: Seconds
+    spread: Spread = 0.0
+    slow: Mapping[int, Slowdown] = field(default_factory=dict)
+    straggle: Share = 0.0
+    slowdown: Slowdown = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "spread"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
+        if not 0 <= self.straggle <= 1:
+            raise ValueError(f"straggle is a probability within 0..1, got {self.straggle}")
+        if not all(0 < factor < math.inf for factor in (self.slowdown, *self.slow.values())):
+            raise ValueError("slow and slowdown are factors > 0")
+
+    def seconds(self, seed: int, iteration: int, workers: int) -> Floats:
+        """Return the compute time [s] of each worker in an iteration; shape (P,)."""
+        factor = np.ones(workers)
+        for worker, slower in self.slow.items():
+            factor[worker] = slower
+        seconds = self.mean * factor
+        if self.spread or self.straggle:
+            draws = stream(seed, "compute", iteration)
+            seconds *= np.exp(self.spread * draws.standard_normal(workers) - self.spread**2 / 2)
+            if self.straggle:
+                seconds *= np.where(draws.random(workers) < self.straggle, self.slowdown, 1.0)
+        return seconds
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Exchange of buckets during back-propagation, as PyTorch's DistributedDataParallel does.
+
+    Layers become ready from the last to the first. A bucket closes when it reaches `bucket` bytes; it is selected and
+    exchanged on its own, after the bucket before it. Of the backward pass each tensor takes an equal share.
+
+    Raises ValueError if a value is out of range, or there is no such all-reduce.
+
+    Parameters
+    ----------
+    bucket : float
+        Dense gradient from which a bucket closes [byte], > 0 (25 MiB in PyTorch).
+    backward : float
+        Share of the compute time that is back-propagation, within 0..1.
+    dense_below : int
+        A bucket of fewer entries of the model than this stays dense, whatever the exchange; >= 0.
+    dense : sequence of str
+        Layers whose buckets stay dense, too.
+    dense_algorithm : str
+        By which all-reduce these are exchanged.
+    first : float, optional
+        The same of the first bucket [byte] (1 MiB in PyTorch unless a size is given); default: as `bucket`.
+    exchanges : {"all", "able"}
+        Whether all exchanges go beside the backward pass, or those whose implementation can, as
+        `simnet.sparsifier_models.Traits.overlaps` says.
+    """
+
+    bucket: PositiveSize = BUCKET_MIB * 2.0**20
+    backward: Share = 2 / 3
+    dense_below: int = 0
+    dense: Sequence[str] = ()
+    dense_algorithm: str = "ring"
+    first: PositiveSize | None = None
+    exchanges: Literal["all", "able"] = "all"
+
+    def __post_init__(self) -> None:
+        check_int(self.dense_below, "dense_below", 0)
+        registry.find("all_reduce", self.dense_algorithm)
+        for name, size in (("bucket", self.bucket), ("first", self.first)):
+            if size is not None and not 0 < size < math.inf:
+                raise ValueError(f"{name} must be a number of bytes > 0, got {size}")
+        if not 0 <= self.backward <= 1:
+            raise ValueError(f"backward is a share within 0..1, got {self.backward}")
+
+
+DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
+"""What PyTorch's DistributedDataParallel does unless told otherwise, of exchanges whose implementation can."""
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """The training strategy of a job.
+
+    `name` and `options` are those of `simnet.strategies`, without `averaging`. An iteration has `steps` inner steps;
+    `bucket` is that of `simnet.strategies.Averaging`; iterations exchange the `shares` of the model in turn.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    steps: int
+    bucket: float | None = None
+    shares: Sequence[float] = (1.0,)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job on a network.
+
+    Raises ValueError if a value is out of range, or options exclude each other.
+
+    Parameters
+    ----------
+    source : GradientSource
+        The fresh gradients of all workers, iteration by iteration; fixes P and n.
+    iterations : int
+        How long the job is.
+    stages : sequence of (int, Network)
+        The network from each iteration on, the first from 0; most jobs have one, whose weather is a function of time.
+    density : sequence of Ramp
+        Target density by iteration.
+    compute, device : Compute, DeviceProfile
+        Compute time of the workers, and the cost of kernels.
+    placement : sequence of int, optional
+        Host of each worker; worker r is on host r when omitted.
+    overlap : Overlap, optional
+        Exchange of buckets during back-propagation; without it the whole gradient is exchanged after it.
+    update : float
+        Time to apply the update, for every worker.
+    barrier : bool
+        If true, workers begin an iteration together, when the last of them has finished the one before. Otherwise each
+        begins when it has finished, as in PyTorch's DistributedDataParallel, and the first iteration after a broadcast
+        of worker 0, which agrees on the buckets.
+    seed : int
+        Seed of everything stochastic in the job.
+    failures, patience : mapping of int to float, float, optional
+        Workers that fail for good, and when [s]; the others notice after the patience [s] and resume, or the job ends.
+    strategy, steps : LocalSteps, mapping of str to TrainingSteps, optional
+        A training strategy, or steps of a replicated or sharded model by labels of candidates, in place of an exchange
+        of gradients in every iteration. `compute` is then of an inner step, or of the passes of a microbatch through
+        the whole model (a factor on traces).
+    absences, churn, deadline : sequence of Absence, Churn, float, optional
+        Under a strategy: when workers are away, listed or at random, and the seconds after the first worker until which
+        an exchange waits for the others.
+    optimizer, device_memory : str, float, optional
+        For memory: what moves the parameters (Adam when omitted), and the memory of a worker's device [byte].
+    """
+
+    source: GradientSource
+    iterations: Iterations
+    stages: Sequence[tuple[int, Network]]
+    density: Sequence[Ramp]
+    compute: Compute
+    device: DeviceProfile
+    placement: Sequence[int] | None = None
+    overlap: Overlap | None = None
+    update: Seconds = 0.0
+    barrier: bool = True
+    seed: int = 0
+    failures: Mapping[int, float] = field(default_factory=dict)
+    patience: float | None = None
+    strategy: LocalSteps | None = None
+    steps: Mapping[str, TrainingSteps] | None = None
+    absences: Sequence[Absence] = ()
+    churn: Churn | None = None
+    deadline: float | None = None
+    optimizer: Optimizer | None = None
+    device_memory: float | None = None
+
+    def __post_init__(self) -> None:
+        workers = self.source.workers
+        if self.iterations < 1:
+            raise ValueError(f"a job needs at least 1 iteration, got {self.iterations}")
+        firsts = [first for first, _ in self.stages]
+        if not firsts or firsts[0] != 0 or any(a >= b for a, b in itertools.pairwise(firsts)):
+            raise ValueError(f"stages must start with iteration 0 and ascend, got {firsts}")
+        if not self.density or not all(
+            ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
+        ):
+            raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
+        if self.steps is not None and (self.strategy or self.overlap or self.failures or not self.barrier):
+            raise ValueError("a job of sharded steps has a barrier, and neither strategy, overlap nor failures")
+        if self.strategy is not None and self.overlap is not None:
+            raise ValueError("a job under a strategy has no overlap with back-propagation")
+        if self.elastic and (self.strategy is None or not self.barrier or self.failures):
+            raise ValueError(
+                "workers come and go, and are late, only under a strategy, with a barrier, without failures"
+            )
+        if self.deadline is not None and not 0 < self.deadline < math.inf:
+            raise ValueError(f"deadline must be > 0 and finite, got {self.deadline}")
+        if not all(0 <= one.worker < workers and 0 <= one.begin < one.end for one in self.absences):
+            raise ValueError(f"absences must be of workers within 0..{workers - 1}, and begin before they end")
+        if self.absences and self.churn is not None:
+            raise ValueError("absences are either listed or drawn")
+        noticed = all(one.notice for one in self.absences) and (self.churn is None or self.churn.notice)
+        if self.patience is None and not noticed:
+            raise ValueError("where workers leave without notice, patience says when the others go on")
+        if not 0 <= self.update < math.inf:
+            raise ValueError(f"update must be >= 0 and finite, got {self.update}")
+        if not all(0 <= worker < workers for worker in self.compute.slow):
+            raise ValueError(f"slow workers must be within 0..{workers - 1}, got {sorted(self.compute.slow)}")
+        if not all(0 <= worker < workers for worker in self.failures):
+            raise ValueError(f"workers that fail must be within 0..{workers - 1}, got {sorted(self.failures)}")
+        if not all(0 <= time < math.inf for time in (*self.failures.values(), self.patience or 0.0)):
+            raise ValueError("times of failures and patience must be >= 0 and finite")
+        hosts, last = self.hosts.tolist(), min(network.routes.n_hosts for _, network in self.stages) - 1
+        if len(hosts) != workers or not all(0 <= host <= last for host in hosts):
+            raise ValueError(f"{workers} workers need as many hosts within 0..{last}, got {hosts}")
+
+    @cached_property
+    def hosts(self) -> NDArray[np.intp]:
+        """The host of each worker; shape (P,)."""
+        return np.arange(self.source.workers) if self.placement is None else np.asarray(self.placement)
+
+    @property
+    def largest_density(self) -> float:
+        """The largest target density."""
+        return max(max(ramp.start, ramp.end) for ramp in self.density)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether not all workers take part in all exchanges, though none fails."""
+        return bool(self.absences) or self.churn is not None or self.deadline is not None
+
+    @cached_property
+    def _computed(self) -> dict[int, Floats]:
+        """How long workers compute in the last few iterations: policies in step ask for the same ones in turn."""
+        return {}
+
+    def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
+        """Return the seconds for which the given workers compute in an iteration; shape (P',)."""
+        if self.strategy is not None:
+            return np.asarray(self.inner_computes(iteration, workers).sum(axis=0))
+        if iteration not in self._computed:
+            if len(self._computed) == _IN_STEP:
+                self._computed.clear()
+            self._computed[iteration] = self.compute.seconds(self.seed, iteration, self.source.workers)
+        return self._computed[iteration][workers]
+
+    def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
+        """Return the seconds of each inner step of an iteration; shape (steps, P').
+
+        All steps but the last end with an update; that of the last comes after the exchange.
+        """
+        steps = 1 if self.strategy is None else self.strategy.steps
+        numbers = range(iteration * steps, (iteration + 1) * steps)
+        each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
+        each[:-1] += self.update
+        return np.asarray(each[:, workers])
+
+    def begins(self, now: float) -> Floats:
+        """Return how long after the first of them workers begin a job at a time [s]; shape (P,)."""
+        if self.barrier:
+            return np.zeros(self.source.workers)
+        order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))
+        left: Floats = self.network(0).time(order, now, placement=self.placement, stream=("buckets",)).left
+        return np.asarray(left - left.min())
+
+    def network(self, iteration: int) -> Network:
+        """Return the network in force in an iteration."""
+        return next(network for first, network in reversed(self.stages) if first <= iteration)
+
+
+class Bucket(NamedTuple):
+    """A part of the gradient with an exchange of its own, ready after a share of the backward pass.
+
+    A dense bucket is all-reduced, whatever the exchange.
+    """
+
+    entries: slice
+    layers: slice
+    ready: float
+    dense: bool = False
+
+
+def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
+    """Return the overlap of exchanges that take turns; None if one of them cannot overlap.
+
+    A training script has one hook, and residuals of buckets do not fit a whole gradient.
+    """
+    overlap = job.overlap
+    if overlap is None or overlap.exchanges == "all":
+        return overlap
+    return overlap if all(sparsifier_models.scheme(one.scheme).traits.overlaps for one in exchanges) else None
+
+
+def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
+    """Return the buckets in which exchanges that take turns go; see `job_overlap`."""
+    return gradient_buckets(job.source, job_overlap(job, exchanges))
+
+
+def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
+    """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
+    sizes = [size for _, size in source.layers]
+    if overlap is None:
+        return [Bucket(slice(0, source.parameters), slice(0, len(sizes)), 1.0)]
+    ends = np.cumsum([0, *sizes])
+    found: list[Bucket] = []
+    for layers in cut(sizes, 4 * source.scale, overlap.first or overlap.bucket, overlap.bucket):
+        entries = slice(int(ends[layers.start]), int(ends[layers.stop]))
+        named = not set(overlap.dense).isdisjoint(name for name, _ in source.layers[layers])
+        dense = named or (entries.stop - entries.start) * source.scale < overlap.dense_below
+        found.append(Bucket(entries, layers, (len(sizes) - layers.start) / len(sizes), dense))
+    return found
+
+
+def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
+    """Return the sparsifier of a candidate for a bucket, for `workers` workers or all of the job.
+
+    The network decides options such as ranks per node. Raises ValueError if the options do not fit the job.
+    """
+    candidate = fit_to_network(candidate, job)
+    scheme, options = candidate.scheme, candidate.options
+    if bucket.dense and scheme != _DENSE:
+        assert job.overlap is not None
+        scheme, options = _DENSE, {"algorithm": job.overlap.dense_algorithm}
+    return sparsifier_models.create(
+        scheme,
+        workers=job.source.workers if workers is None else workers,
+        parameters=bucket.entries.stop - bucket.entries.start,
+        scale=job.source.scale,
+        seed=job.seed,
+        **tensor_options(job.source, bucket.layers),
+        **options,
+    )

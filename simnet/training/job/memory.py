@@ -1,0 +1,208 @@
+"""Memory of a worker without activations: parameters, gradients, optimiser, scheme and messages.
+
+The state is that of the objects of the job after exchanges of its first gradients at the largest density; messages are
+those of these exchanges. If sizes alone decide what is sent, any gradients will do. A sample counts for the whole
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.rng import stream
+from simnet.policies import Candidate
+from simnet.sparsifier_models import Sparsifier
+from simnet.sparsifier_models.steps import under_way
+from simnet.strategies import Strategy
+from simnet.traces.source import Evaluable, begin_training, cached_source
+from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
+from simnet.training.job.local_steps import start_strategy
+from simnet.training.job.steps import StepSet
+
+MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
+"""How many moments optimisers remember of each parameter, in single precision."""
+
+_FLOAT = 4.0
+
+_HERE = 2**30
+"""Bytes of gradients up to which they are had in one place, where workers live elsewhere."""
+
+# Entries of gradients that are drawn where any will do; then they come again.
+_DRAWN = 2**16
+
+
+class WorkerMemory(NamedTuple):
+    """The largest memory of a worker at one time [byte], without activations and the overhead of an allocator.
+
+    `residual` and `state` are those of the scheme; `masks` take a byte an entry; `outer` are the global parameters of a
+    strategy and their optimiser's state. `in_flight` is what a strategy has sent and not received, or what sharded
+    steps gather and reduce at a time. `received` are the messages that arrive together; see
+    `simnet.sparsifier_models.steps.under_way`.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    residual: float = 0.0
+    state: float = 0.0
+    masks: float = 0.0
+    outer: float = 0.0
+    in_flight: float = 0.0
+    received: float = 0.0
+
+    @property
+    def peak(self) -> float:
+        """All together."""
+        return float(sum(self))
+
+
+class MemoryUse(NamedTuple):
+    """What the scheme of an exchange takes [byte]; as of `WorkerMemory`, with the moments of an optimiser in it."""
+
+    residual: float
+    state: float
+    masks: float
+    moments: float
+    received: float
+
+
+def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
+    """Return the memory of a worker whose job exchanges with a candidate, in turn with `exchanges`.
+
+    Raises ValueError if the options of the candidate do not fit the job.
+    """
+    if job.strategy is not None:
+        return _under_strategy(job, candidate)
+    if job.steps is not None:
+        step = StepSet(job, [candidate]).first().memory()
+        held = step.parameters, step.gradients, step.optimizer
+        return WorkerMemory(*held, in_flight=step.peak - sum(held))
+    workers, taken = job.source.workers, []
+    gradients: NDArray[np.float32] | None = None
+    for bucket in job_buckets(job, exchanges or [candidate]):
+        model = create_sparsifier(candidate, bucket, job)
+        model.density = job.largest_density
+        if _has_fixed_size(model):
+            rows = _any_rows(workers, model.parameters)
+        else:
+            if gradients is None:
+                gradients = begin_training(job.source).gradients(0, np.arange(workers))
+            rows = gradients[:, bucket.entries]
+        taken.append(scheme_memory(model, rows))
+    return combine_memory(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
+
+
+def is_measurable(job: Job, *, elsewhere: bool) -> bool:
+    """Return whether memory can be measured here: not if gradients of workers elsewhere exceed 1 GiB."""
+    return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
+
+
+def with_shared_gradients(job: Job) -> Job:
+    """Return the job with a source that makes the gradients of `exchange_memory` once."""
+    return replace(job, source=cached_source(job.source, 1))
+
+
+def combine_memory(gradient: float, optimizer: str, taken: Iterable[MemoryUse]) -> WorkerMemory:
+    """Return the memory of a worker from that of its schemes, one after another.
+
+    `gradient` are the bytes of the gradient and of the parameters; the optimiser counts unless a scheme has moments.
+    """
+    each = list(taken)
+    residual, state, masks, moments, _ = np.sum(each, axis=0).tolist() if each else [0.0] * 5
+    received = max((one.received for one in each), default=0.0)
+    return WorkerMemory(
+        gradient, gradient, moments or MOMENTS[optimizer] * gradient, residual, state, masks, received=received
+    )
+
+
+def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
+    """Return the memory of a scheme after one exchange of rows, shape (P, n), or two if the volume varies."""
+    received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
+    for _ in range(1 if _has_fixed_size(model) else 2):
+        made = model.exchange(rows)
+        received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
+    held, arrays = model.held_bytes(), model.save()
+    residual = held.pop("residual", 0.0)
+    moments = sum(held.pop(name, 0.0) for name in model.traits.moments)
+    # A flag for each entry, in contrast to one for each worker.
+    masks = sum(held.pop(name) for name in list(held) if name in arrays and _is_mask(arrays[name], model.parameters))
+    return MemoryUse(residual, sum(held.values()), masks, moments, received)
+
+
+def _has_fixed_size(model: Sparsifier) -> bool:
+    """Return whether what an exchange sends, and leaves, is as much whatever the gradients, and whichever exchange."""
+    return model.traits.fixed_volume and model.traits.is_restartable
+
+
+def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
+    """Return gradients, one for all workers, that cost less to make than those of a job; shape (P, n)."""
+    some = stream(0, "memory").standard_normal(min(parameters, _DRAWN), dtype=np.float32)
+    return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
+
+
+def _is_mask(array: NDArray[np.generic], parameters: int) -> bool:
+    return array.dtype == np.bool_ and array.shape[-1] >= parameters
+
+
+def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
+    """Return the memory of the candidate with the highest peak; `known` caches it by label."""
+    for one in candidates:
+        if one.label not in known:
+            known[one.label] = exchange_memory(job, one)
+    if any(job_overlap(job, [one]) != job_overlap(job, candidates) for one in candidates):
+        return max((exchange_memory(job, one, candidates) for one in candidates), key=lambda found: found.peak)
+    return max((known[one.label] for one in candidates), key=lambda found: found.peak)
+
+
+def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
+    """Return what a worker holds that trains by a strategy, whose optimisers are what they are."""
+    own, source = job.strategy, job.source
+    assert own is not None
+    strategy = start_strategy(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    held = strategy.held_bytes()
+    parts = {"parameters": 0.0, "optimizer": 0.0, "outer": 0.0, "in_flight": 0.0}
+    for name, nbytes in held.items():
+        parts[_memory_part(name)] += nbytes
+    # What is added up over inner steps takes the place of a gradient.
+    parts["in_flight"] -= held.get("sum", 0.0)
+    gradients = source.gradients_at(strategy.local, 0) if isinstance(source, Evaluable) else source.gradients(0)
+    for model in strategy.schemes:
+        model.density = job.largest_density
+    masks, received = _step_memory(strategy, gradients) if strategy.steps == 1 else (0.0, 0.0)
+    # How much is sent hardly depends on which entries they are.
+    taken = [scheme_memory(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]
+    scheme = combine_memory(_FLOAT * source.true_parameters, "sgd", taken)
+    return scheme._replace(
+        parameters=parts["parameters"],
+        optimizer=parts["optimizer"] + scheme.optimizer,
+        masks=scheme.masks + masks,
+        outer=parts["outer"],
+        in_flight=parts["in_flight"],
+        received=max(scheme.received, received),
+    )
+
+
+def _memory_part(name: str) -> str:
+    """Return what an array of a strategy is part of."""
+    if name == "local":
+        return "parameters"
+    if name.startswith("inner."):
+        return "optimizer"
+    return "outer" if name == "master" or name.startswith("outer.") else "in_flight"
+
+
+def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the bytes of masks of all tensors that come in an inner step, and the most of messages of no scheme."""
+    masks = received = 0.0
+    for sync in strategy.step(gradients).syncs:
+        if sync.what == "masks":
+            masks += sync.payload
+        elif sync.scheme is None:
+            whole = _FLOAT * strategy.replicas.parameters * strategy.replicas.scale
+            received = max(received, float(under_way(sync.schedule, sync.kernels, whole).max(initial=0.0)))
+    return masks, received

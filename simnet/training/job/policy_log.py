@@ -1,0 +1,186 @@
+"""The log of a policy: its questions before each iteration, and its observations after.
+
+A policy is a function of these alone, so a checkpoint keeps the log: a new policy that replays it reaches the same
+state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base import plugins
+from simnet.network import Timing
+from simnet.policies import (
+    Adaptive,
+    Decision,
+    Measures,
+    Observation,
+    Policy,
+    PolicyContext,
+    TimingOutcome,
+    density_at,
+)
+from simnet.schedule import Schedule
+from simnet.training.job.checkpoint import State, rows_beside
+from simnet.training.job.columns import ColumnRows
+from simnet.training.job.exchange import TimedExchange
+from simnet.training.job.iteration import Iteration
+from simnet.training.job.job import Job, job_buckets, job_overlap
+from simnet.training.job.record import compression_gains
+from simnet.training.job.row_file import RowFile
+from simnet.training.job.streams import total_communication
+from simnet.training.job.worker_rows import WorkerSets
+
+# What a policy observes of a decision, as numbers; -1 and NaN where it observed nothing.
+_UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(
+    ("gain", "released_gain", "compression", *TimingOutcome._fields), math.nan
+)
+
+
+class PolicyLog:
+    """The questions and observations of a policy, which is reset.
+
+    Long logs have a file beside the checkpoint `beside`.
+    """
+
+    def __init__(self, job: Job, policy: Policy, beside: Path | None = None) -> None:
+        self._job, self._policy = job, policy
+        # Asked once, as to ask a protocol takes longer than most answers.
+        self._adaptive = policy if isinstance(policy, Adaptive) else None
+        self._measures = policy if isinstance(policy, Measures) else None
+        scale = job.source.scale
+        self._buckets = [
+            round((one.entries.stop - one.entries.start) * scale) for one in job_buckets(job, policy.candidates)
+        ]
+        self._context: PolicyContext | None = None
+        # Nobody asks for the log of a job without checkpoints.
+        self._files = [None if beside is None else rows_beside(beside, what) for what in ("log", "probes")]
+        self._kept, self._entries = beside is not None, ColumnRows(self._files[0])
+        # When the rounds of the probe before an entry ended, each with the number of the entry.
+        self._probed = RowFile(2, self._files[1])
+        # The last entry, as long as what the policy observes may be added.
+        self._last: dict[str, int | float] | None = None
+        self._sets = WorkerSets()
+        policy.reset()
+
+    def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
+        """Return the decision of the policy; one that is not adaptive trains at the density of the job.
+
+        `iteration` is due at `now` [s] with the workers `active`, shape (P',).
+        """
+        self._keep()
+        self._last = {"iteration": iteration, "now": float(now), "active": self._sets.number(active), **_UNOBSERVED}
+        return self._decided(iteration, now, active)
+
+    def _decided(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
+        policy, self._context = self._policy, self._context_of(iteration, now, active)
+        if self._adaptive is not None:
+            decision = self._adaptive.decide(self._context)
+            if not isinstance(decision, Decision):
+                raise plugins.return_error(self._adaptive.decide, decision, "a Decision")
+            return decision
+        shortlist = policy.shortlist(self._context)
+        known = isinstance(shortlist, Sequence) and all(one in policy.candidates for one in shortlist)
+        if not known or not shortlist:
+            raise plugins.return_error(policy.shortlist, shortlist, "some of the candidates")
+        return Decision(shortlist)
+
+    def measures(self, iteration: int, now: float, active: NDArray[np.intp]) -> Schedule | None:
+        """Return the messages by which workers measure the links before a decision, if any."""
+        return None if self._measures is None else self._measures.measures(self._context_of(iteration, now, active))
+
+    def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
+        """Report the measurement: when each round had arrived, in seconds since the last worker began."""
+        assert self._measures is not None
+        self._keep()
+        if self._kept:
+            self._probed.append(np.array([(len(self._entries), end) for end in ends]).tobytes())
+        self._measures.measured(self._context_of(iteration, now, active), ends)
+
+    def _context_of(self, iteration: int, now: float, active: NDArray[np.intp]) -> PolicyContext:
+        job, placement = self._job, self._job.hosts[active].tolist()
+        shares = (1.0,) if job.strategy is None else job.strategy.shares
+        share, usual = shares[iteration % len(shares)], density_at(job.density, iteration)
+        message, parts = 4.0 * share * job.source.true_parameters, [round(share * one) for one in self._buckets]
+        return PolicyContext(iteration, now, job.network(iteration), placement, message, usual, parts, job.device)
+
+    def observe(self, iteration: Iteration, step: TimedExchange) -> None:
+        """Report the exchange that followed the last decision."""
+        if self._adaptive is None:
+            return
+        gain, each = compression_gains(step.exchanges)
+        norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
+        released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
+        assert isinstance(step.result, Timing)
+        assert self._context is not None
+        assert self._last is not None
+        compression = float((step.select + step.result.rank_compute).max())
+        took = self._outcome(iteration, step, step.result)
+        observation = Observation(iteration.decision, step.candidate, gain, float(released), compression, took)
+        attempt = iteration.decision.attempt
+        self._last |= {
+            "attempt": -1 if attempt is None else attempt,
+            "candidate": list(self._policy.candidates).index(step.candidate),
+            "gain": float(gain),
+            "released_gain": observation.released_gain,
+            "compression": compression,
+            **took._asdict(),
+        }
+        self._adaptive.observe(self._context, observation)
+
+    def _outcome(self, iteration: Iteration, step: TimedExchange, timing: Timing) -> TimingOutcome:
+        """Return the parts of an iteration, as workers would agree on them."""
+        overlap = job_overlap(self._job, self._policy.candidates)
+        (complete, select), merge = iteration.selections[-1], float(timing.rank_compute.max())
+        until = timing.left.max() if self._job.barrier else timing.left
+        left = until + (timing.origin - step.begun) - (complete + select)
+        selecting, count = float(select.max()), len(step.exchanges)
+        backward = 0.0 if overlap is None or count == 1 else overlap.backward * float(iteration.compute.max())
+        communicate = total_communication(float(left.min()), backward, selecting, count) - merge
+        return TimingOutcome(max(communicate, 0.0), selecting, merge, backward)
+
+    def _keep(self) -> None:
+        """Have the last entry among the others."""
+        if self._last is not None and self._kept:
+            self._entries.append(self._last)
+        self._last = None
+
+    def save(self) -> State:
+        """Return the log, from which `restore` resumes."""
+        self._keep()
+        return {"entries": self._entries.save(), "probed": self._probed.save(), "active": self._sets.all}
+
+    def restore(self, state: State) -> None:
+        """Replay a log to the policy."""
+        self._entries = ColumnRows.restored(state["entries"], self._files[0])
+        self._probed = RowFile.restored(state["probed"], self._files[1])
+        self._sets = WorkerSets(state["active"])
+        measured = (row for _, rows in self._probed.kept().pieces() for row in rows.tolist())
+        probes = {int(at): [end for _, end in rows] for at, rows in groupby(measured, key=itemgetter(0))}
+        columns = self._entries.all()
+        for number, row in enumerate(zip(*(np.asarray(one).tolist() for one in columns.values()), strict=True)):
+            self._replay(dict(zip(columns, row, strict=True)), probes.get(number))
+
+    def _replay(self, entry: dict[str, float], ends: Sequence[float] | None) -> None:
+        at = int(entry["iteration"]), entry["now"], self._sets.all[int(entry["active"])]
+        self.measures(*at)
+        if ends:
+            assert self._measures is not None
+            self._measures.measured(self._context_of(*at), ends)
+        decision = self._decided(*at)
+        if entry["candidate"] >= 0:
+            assert self._adaptive is not None
+            assert self._context is not None
+            candidate = self._policy.candidates[int(entry["candidate"])]
+            attempt = None if entry["attempt"] < 0 else int(entry["attempt"])
+            took = TimingOutcome(*(entry[name] for name in TimingOutcome._fields))
+            known = entry["gain"], entry["released_gain"], entry["compression"]
+            observation = Observation(decision._replace(attempt=attempt), candidate, *known, took)
+            self._adaptive.observe(self._context, observation)

@@ -1,0 +1,335 @@
+"""The record of a job: rows of iterations and workers, messages, spans, and interruptions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.network import Messages, Timing
+from simnet.training.job.checkpoint import State, rows_beside
+from simnet.training.job.columns import ColumnRows
+from simnet.training.job.iteration import TRAIN, Iteration
+from simnet.training.job.row_file import RowFile
+from simnet.training.job.spans import worker_spans
+from simnet.training.job.worker_rows import SPLIT, WorkerRows, WorkerSets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.sparsifier_models import Exchange
+    from simnet.traces.source import Score
+    from simnet.training.job.exchange import TimedExchange
+    from simnet.training.job.job import Job
+
+
+_WHOLE = struct.Struct("=q")
+
+MAIN = "job"
+"""Name of a scenario's own job beside those that share its network."""
+
+DRAWN = 200_000
+"""Messages of an iteration up to which they, and what workers did, are kept one by one: a viewer shows no more."""
+
+
+class BlockedWorker(NamedTuple):
+    """A worker that waits for ever, with the round, its phase, and the workers it waits for."""
+
+    worker: int
+    round: int
+    phase: str
+    workers: tuple[int, ...]
+
+
+class Interruption(NamedTuple):
+    """An iteration that stopped because workers had failed.
+
+    `job` is `MAIN` or a co-located job. Everything had stopped at `stopped` [s]; `failed` has the lost workers and the
+    times of their failures [s], `blocked` who waited for whom. The `left` workers resumed the same iteration at
+    `resumed` [s], None if the job ended.
+    """
+
+    job: str
+    iteration: int
+    stopped: float
+    failed: dict[int, float]
+    blocked: tuple[BlockedWorker, ...]
+    resumed: float | None
+    left: int
+
+    def save(self) -> list[Any]:
+        """Return it as values that a checkpoint holds."""
+        return [*self._replace(failed={}), list(self.failed.items())]
+
+    @classmethod
+    def restored(cls, saved: Sequence[Any]) -> Interruption:
+        """Return what was saved."""
+        *fields, failed = saved
+        interruption = cls(*fields)
+        blocked = (
+            BlockedWorker(worker, number, phase, tuple(workers))
+            for worker, number, phase, workers in interruption.blocked
+        )
+        return interruption._replace(failed=dict(failed), blocked=tuple(blocked))
+
+
+class JobShare(NamedTuple):
+    """The slowdown of a job on a network that it shares with co-located jobs.
+
+    `job` is `MAIN` or a co-located job of so many `workers`; it did `iterations` of those `planned` by the end of the
+    main job. `mean_iteration_s` is its mean iteration, NaN if there is none, and `alone_s` the same with the network to
+    itself; `slowdown` is their ratio.
+    """
+
+    job: str
+    workers: int
+    iterations: int
+    planned: int
+    mean_iteration_s: float
+    alone_s: float
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """The result of a job under one policy; names of columns end in their unit.
+
+    `iterations` has a row per iteration: start, duration and its split (means over workers, which add up), bytes sent
+    by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start. The `purpose`
+    is ``train``, or ``explore`` for attempts before the iteration of that number. `worker_rows` is the source of
+    `workers`. `messages` and `spans` are those of the first iterations; `interruptions` are in the order of time;
+    `job_shares` is empty for a job alone.
+    """
+
+    iterations: pd.DataFrame
+    worker_rows: WorkerRows
+    messages: pd.DataFrame
+    spans: pd.DataFrame
+    interruptions: tuple[Interruption, ...] = ()
+    job_shares: tuple[JobShare, ...] = ()
+
+    @cached_property
+    def workers(self) -> pd.DataFrame:
+        """A row per iteration and worker: the split of the iteration, its bytes, and more.
+
+        ``merge_in_select_s`` is the part of ``select_s`` after the last selection. Exploration has rows of its own.
+        """
+        return self.worker_rows.table()
+
+
+class JobRecord:
+    """The rows of a policy's result while the job runs; many rows have files next to a checkpoint."""
+
+    def __init__(self, policy: str, job: str = MAIN, beside: Path | None = None) -> None:
+        self.policy = policy
+        self.job = job
+        self.beside = beside
+        self.interruptions: list[Interruption] = []
+        # Seconds that co-located jobs cost.
+        self.held_up = 0.0
+        self.done = 0
+        """How many iterations are done, exploration not counted."""
+        self._iterations = ColumnRows(self._file("iterations"))
+        # Which of the sets of workers took part in each iteration.
+        self._sets = WorkerSets()
+        self._active = RowFile(1, self._file("active"))
+        self._split = RowFile(len(SPLIT), self._file("workers"))
+        self._messages: list[tuple[int, Messages]] = []
+        self._spans: list[tuple[int, int, str, str, float, float]] = []
+
+    def _file(self, what: str) -> Path | None:
+        return None if self.beside is None else rows_beside(self.beside, what)
+
+    @property
+    def whose(self) -> str:
+        """How messages call the job."""
+        return self.policy if self.job == MAIN else f"{self.job}, beside {self.policy}"
+
+    @property
+    def durations(self) -> list[float]:
+        """Seconds of each iteration done, exploration included."""
+        return self._iterations["iteration_s"].tolist() if self._iterations else []
+
+    def add(
+        self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
+    ) -> None:
+        """Book an iteration from `start` on: each worker's time counts as compute, select, communicate or wait.
+
+        The bytes of a repeated exchange are those of its last attempt. Messages and spans are kept up to `DRAWN`.
+        """
+        timing, exchanges, active = step.result, step.exchanges, iteration.active
+        assert isinstance(timing, Timing)
+        until = timing.left.max() if job.barrier else timing.left
+        columns = (
+            iteration.compute + job.update,
+            # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
+            iteration.select + timing.rank_compute,
+            timing.rank_communicate + iteration.probing,
+            timing.rank_wait + (until - timing.left) + iteration.lost,
+            _sum_statistic(exchanges, "bytes_sent"),
+            _sum_statistic(exchanges, "bytes_received"),
+            timing.rank_compute,
+        )
+        split = np.empty((active.size, len(SPLIT)))
+        for place, column in enumerate(columns):
+            split[:, place] = column
+        self._active.append(_WHOLE.pack(self._sets.number(active)))
+        self._split.append(split.tobytes())
+        self.done += iteration.trains
+        means = split.mean(axis=0).tolist()
+        low, high = job.device.within([one for each in exchanges for one in each.kernels], active.size)
+        self._iterations.append(
+            {
+                "policy": self.policy,
+                "iteration": iteration.number,
+                "start_s": start,
+                "iteration_s": seconds,
+                "compute_s": means[0],
+                "select_s": means[1],
+                "select_low_s": low * means[1],
+                "select_high_s": high * means[1],
+                "communicate_s": means[2],
+                "wait_s": means[3],
+                "bytes_sent_B": float(split[:, 4].sum()),
+                "purpose": iteration.purpose,
+                "choice": step.candidate.label,
+                # A policy may say 1, or what numpy has.
+                "density": float(iteration.density),
+                **exchange_statistics(exchanges),
+                "latency_s": iteration.latency,
+                "bandwidth_Bps": iteration.bandwidth,
+                **({} if score is None else score._asdict()),
+            }
+        )
+        if len(step.spans) <= DRAWN:
+            self._spans += [(iteration.number, *span) for span in step.spans]
+        if iteration.keeps_messages and timing.messages is not None and timing.messages.src.size <= DRAWN:
+            named = replace(timing.messages, src=active[timing.messages.src], dst=active[timing.messages.dst])
+            self._messages.append((iteration.number, named))
+            spans = worker_spans(job, iteration, seconds, exchanges, timing)
+            self._spans += [(iteration.number, *span) for span in spans]
+
+    def save(self) -> State:
+        """Return all rows so far."""
+        return {
+            "iterations": self._iterations.save(),
+            "active_sets": self._sets.all,
+            "active": self._active.save(),
+            "split": self._split.save(),
+            "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
+            "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
+            "interruptions": [interruption.save() for interruption in self.interruptions],
+        }
+
+    def restore(self, state: State) -> None:
+        """Resume from what `save` returned."""
+        self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
+        self.interruptions = [Interruption.restored(one) for one in state["interruptions"]]
+        self._spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
+        self._iterations = ColumnRows.restored(state["iterations"], self._file("iterations"))
+        self._split = RowFile.restored(state["split"], self._file("workers"))
+        self._active = RowFile.restored(state["active"], self._file("active"))
+        self._sets = WorkerSets(state["active_sets"])
+        self.done = self._iterations.texts("purpose").count(TRAIN) if self._iterations else 0
+
+    def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
+        """Return the rows as data frames, with the interruptions and shares of all jobs."""
+        import pandas as pd
+
+        rows = self._iterations.all() or {name: [] for name in _ITERATIONS}
+        workers = WorkerRows(
+            self.policy,
+            np.array(rows["iteration"], dtype=np.int64),
+            list(rows["purpose"]),
+            self._sets.all,
+            self._active.kept().between(0, len(self._active)).view(np.int64).ravel(),
+            self._split.kept(),
+        )
+        messages = [
+            pd.DataFrame(
+                {"policy": self.policy, "iteration": iteration}
+                | {column: getattr(one, name) for column, name in _MESSAGES.items()}
+            )
+            for iteration, one in self._messages
+        ]
+        columns = ["policy", "iteration", *_MESSAGES]
+        columns_of_spans = ["iteration", "worker", "resource", "what", "start_s", "finish_s"]
+        spans = pd.DataFrame(self._spans, columns=columns_of_spans)
+        spans.insert(0, "policy", self.policy)
+        return PolicyResult(
+            # As they are: a copy of them all would be there beside them.
+            iterations=pd.DataFrame(rows, copy=False),
+            worker_rows=workers,
+            messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
+            spans=spans,
+            interruptions=tuple(interruptions),
+            job_shares=tuple(job_shares),
+        )
+
+
+def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
+    """Return the compression gain of an iteration over all its buckets, and that of each worker; 1 if all is zero."""
+    sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
+    each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
+    return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
+
+
+def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
+    """Return a statistic of each worker, or its power, over all buckets."""
+    return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
+
+
+def _density_ratio(exchanges: Sequence[Exchange]) -> float:
+    """Return the entries selected over those asked for, of all buckets; NaN where a scheme selects what it is told."""
+    entries = [exchange.update.size for exchange in exchanges]
+    ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
+    return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
+
+
+def exchange_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
+    """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
+    union = sum(exchange.union for exchange in exchanges)
+    entries = sum(exchange.update.size for exchange in exchanges)
+    selected = np.asarray(sum(exchange.selected for exchange in exchanges))
+    target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
+    return {
+        "selected": float(selected.mean()),
+        "density_ratio": _density_ratio(exchanges),
+        "period": max((exchange.period for exchange in exchanges), default=1),
+        "actual_density": union / entries if entries else math.nan,
+        "build_up": float(union / target) if union else 1.0,
+        "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
+        "gain": compression_gains(exchanges)[0],
+        "global_error": float(np.sqrt(_sum_statistic(exchanges, "residual_norm", 2)).mean()),
+    }
+
+
+_ITERATIONS = (
+    *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
+    *("communicate_s", "wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected"),
+    *(
+        "density_ratio",
+        "period",
+        "actual_density",
+        "build_up",
+        "imbalance",
+        "gain",
+        "global_error",
+        "latency_s",
+        "bandwidth_Bps",
+    ),
+)
+# Columns of the table of messages, and what `Messages` calls them.
+_MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
+    "nbytes_B": "nbytes",
+    "start_s": "start",
+    "finish_s": "finish",
+}

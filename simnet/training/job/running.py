@@ -1,0 +1,241 @@
+"""A job under its policies: one after the other, or in step, on clocks of their own or beside co-located jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from simnet.base.errors import SimnetError, StalledError
+from simnet.base.plugins import name_authors
+from simnet.network import Network, Timing
+from simnet.policies import Adaptive, Candidate, Fixed, Policy
+from simnet.traces.source import cached_source
+from simnet.training.job.checkpoint import Checkpoint, State
+from simnet.training.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
+from simnet.training.job.job import Job
+from simnet.training.job.loop import JobLoop, Progress
+from simnet.training.job.record import Interruption, JobRecord, JobShare, PolicyResult
+from simnet.training.job.sampling import IterationSampling
+
+if TYPE_CHECKING:
+    import simpy
+
+
+@dataclass(frozen=True)
+class ColocatedJob:
+    """A job on the network of another job, with one exchange, from `start` [s] on."""
+
+    job: Job
+    exchange: Candidate
+    start: float = 0.0
+
+
+def run_policy(
+    job: Job,
+    name: str,
+    policy: Policy,
+    *,
+    timeline: int = 0,
+    progress: Progress | None = None,
+    colocated: Mapping[str, ColocatedJob] | None = None,
+    checkpoint: Checkpoint | None = None,
+    sampling: IterationSampling | None = None,
+    sparsifiers: SparsifierSet | None = None,
+) -> PolicyResult:
+    """Run a job under one policy.
+
+    Several policies may run on one job: they see the same gradients, compute times and weather. `progress` is called
+    with the number of iterations done. The first `timeline` iterations keep messages and spans. Jobs `colocated` by
+    name share the network; then the policy may not try several exchanges, and a checkpoint holds only the end of the
+    job. `sampling` simulates some iterations in place of all; not with co-located jobs, failures, a checkpoint or
+    exploration. `sparsifiers` makes the exchanges, if given.
+
+    Raises StalledError if an exchange can never end for another reason than a failure; ValueError if the job does not
+    fit co-located jobs or sampling.
+    """
+    if sampling is not None and (colocated or job.failures or checkpoint or isinstance(policy, Adaptive)):
+        raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
+    running = _run_steps(job, name, policy, timeline, progress, colocated, checkpoint, sampling, sparsifiers)
+    while True:
+        try:
+            with name_authors():
+                next(running)
+        except StopIteration as end:
+            result: PolicyResult = end.value
+            return result
+
+
+def run_in_step(
+    job: Job,
+    policies: Mapping[str, Policy],
+    *,
+    timeline: int = 0,
+    progress: Callable[[str, int], None] | None = None,
+    colocated: Mapping[str, ColocatedJob] | None = None,
+    checkpoints: Mapping[str, Checkpoint] | None = None,
+) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
+    """Run a job under several policies, the one that is furthest behind next; yield each result when it is there.
+
+    Results are those of `run_policy`, or the SimnetError of a policy. Policies at about the same iteration share the
+    gradients that do not depend on updates; see `simnet.traces.source.Shared`. With co-located jobs one policy runs
+    after the other. `progress` is called with the name of the policy and its iterations done.
+    """
+    if len(policies) > 1:
+        # Those of all inner steps of an iteration, which policies go through one after the other.
+        steps = 1 if job.strategy is None else job.strategy.steps
+        job = replace(job, source=cached_source(job.source, max(8, 2 * steps)))
+    running = {
+        name: _run_steps(
+            job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)
+        )
+        for name, policy in policies.items()
+    }
+    done = dict.fromkeys(policies, 0)
+    while running:
+        name = min(running, key=done.__getitem__)
+        outcome: PolicyResult | SimnetError
+        try:
+            with name_authors():
+                done[name] = next(running[name])
+            continue
+        except StopIteration as end:
+            outcome = end.value
+        except SimnetError as error:
+            outcome = error
+        del running[name]
+        yield name, outcome
+
+
+def _run_steps(
+    job: Job,
+    name: str,
+    policy: Policy,
+    timeline: int,
+    progress: Progress | None,
+    colocated: Mapping[str, ColocatedJob] | None,
+    checkpoint: Checkpoint | None,
+    sampling: IterationSampling | None = None,
+    sparsifiers: SparsifierSet | None = None,
+) -> Generator[int, None, PolicyResult]:
+    """Run a job under one policy as `run_policy` does; yield now and then how many iterations are done."""
+    record = JobRecord(name, beside=None if checkpoint is None else checkpoint.path)
+    kept = None if checkpoint is None else checkpoint.read()
+    if checkpoint is not None and kept is not None and "job_shares" in kept:
+        with checkpoint.understood():
+            result = _restore_result(record, kept)
+        if progress is not None:
+            progress(record.done)
+        return result
+    interruptions: Sequence[Interruption]
+    job_shares: Sequence[JobShare] = ()
+    if colocated:
+        if len(job.stages) > 1:
+            raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
+        if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
+            raise ValueError("jobs that share a network need a barrier before each iteration")
+        requests = JobLoop(job, policy, record, timeline=timeline, sparsifiers=sparsifiers).run(progress)
+        interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
+    else:
+        loop = JobLoop(job, policy, record, True, timeline=timeline, sparsifiers=sparsifiers)
+        if checkpoint is not None and kept is not None:
+            with checkpoint.understood():
+                loop.restore(kept)
+            if progress is not None:
+                progress(loop.number)
+        # Its arrays are not needed any more.
+        kept = None
+        for _ in _time_alone(loop.run(progress, checkpoint, sampling)):
+            yield record.done
+        interruptions = record.interruptions
+    if checkpoint is not None:
+        last = {
+            "record": record.save(),
+            "interruptions": [one.save() for one in interruptions],
+            "job_shares": list(job_shares),
+        }
+        checkpoint.write(last, record.done, ended=True)
+    return record.result(interruptions, job_shares)
+
+
+def _restore_result(record: JobRecord, kept: State) -> PolicyResult:
+    """Return the result of a job that was done when its checkpoint was written."""
+    record.restore(kept["record"])
+    return record.result(
+        [Interruption.restored(one) for one in kept["interruptions"]], [JobShare(*one) for one in kept["job_shares"]]
+    )
+
+
+def _time_alone(requests: TimingRequests) -> Iterator[None]:
+    """Time every exchange of a job on a clock of its own; yield after each."""
+    result: TimingResult | None = None
+    with suppress(StopIteration):
+        while True:
+            # A generator takes None at first.
+            request = requests.send(result)  # type: ignore[arg-type]
+            try:
+                result = _time_exchange(request)
+            except StalledError as stalled:
+                result = stalled
+            yield
+
+
+def _on_shared_clock(
+    job: Job, requests: TimingRequests, record: JobRecord, colocated: Mapping[str, ColocatedJob]
+) -> tuple[list[Interruption], list[JobShare]]:
+    """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
+    import simpy
+
+    env = simpy.Environment()
+    shared = job.stages[0][1].on(env)
+    end = env.process(_job_process(shared, requests, record))
+    jobs = [(job, record)]
+    for label, one in colocated.items():
+        own = JobRecord(record.policy, label)
+        loop = JobLoop(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
+        env.process(_job_process(shared, loop.run(), own))
+        jobs.append((one.job, own))
+    env.run(until=end)
+    interruptions = sorted(
+        (interruption for _, own in jobs for interruption in own.interruptions),
+        key=lambda interruption: interruption.stopped,
+    )
+    return interruptions, [_job_share(*one) for one in jobs]
+
+
+def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:
+    """Run a job as a SimPy process."""
+    result: TimingResult | None = None
+    with suppress(StopIteration):
+        while True:
+            request = requests.send(result)  # type: ignore[arg-type]
+            try:
+                result = yield shared.run(request.parts, request.start, **request.options())
+            except StalledError as stalled:
+                result = stalled
+            else:
+                alone = _time_exchange(request._replace(failures={}, messages=False))
+                record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
+
+
+def _time_exchange(request: TimingRequest) -> Timing:
+    """Time an exchange on a clock of its own."""
+    if request.failures:
+        # Where all are done before they fail, failures are no matter, and every clock will do.
+        with suppress(StalledError):
+            timing = _time_exchange(request._replace(failures={}))
+            if all(timing.left[rank] < failure - timing.origin for rank, failure in request.failures.items()):
+                return timing
+    return request.network.time(request.parts, request.start, **request.options())
+
+
+def _job_share(job: Job, record: JobRecord) -> JobShare:
+    """Return how a job fared beside others."""
+    durations, done = record.durations, record.done
+    mean = math.fsum(durations) / done if done else math.nan
+    alone = mean - record.held_up / done if done else math.nan
+    slowdown = mean / alone if alone > 0 else 1.0 if done else math.nan
+    return JobShare(record.job, job.source.workers, done, job.iterations, mean, alone, slowdown)

@@ -1,0 +1,279 @@
+"""A job of which a sample of iterations is simulated, and exchanges that are made once and taken again.
+
+The time of a job is cut into blocks of about equal length, of which one iteration each is simulated. It begins
+somewhere in its block, at a place that moves on from block to block, so that turns of workers and periods of links come
+up in all their phases; and it stands for as many iterations as the block has at its speed. Blocks are of time, not of
+iterations: where links are slow, iterations are long, and more of them are simulated. A block of iterations that began
+in a slow stretch would outlast it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.policies import Candidate, density_at
+from simnet.sparsifier_models import Exchange
+from simnet.traces.source import FixedTraining, begin_training
+from simnet.training.job.exchange import ExchangeProcess, SparsifierSet, TimedExchange, finish_order
+from simnet.training.job.iteration import Iteration
+from simnet.training.job.job import Job
+from simnet.training.job.progress_model import ProgressModel
+from simnet.training.job.record import exchange_statistics
+from simnet.training.job.steady import detect_steady_part
+
+# The golden section: its multiples are spread evenly, however many there are.
+_TURN = (math.sqrt(5) - 1) / 2
+# Exchanges one after the other that tell whether what is sent still moves.
+_TELLING = 32
+
+
+class IterationSampling:
+    """The iterations of a job that are simulated, and how many iterations each stands for.
+
+    About `samples` of the `iterations` are simulated, or one in each `block` of so many seconds, four times as long
+    after `until`: jobs with the same blocks are sampled at the same moments. A job that has not ended by `give_up` [s]
+    is not followed further; its last iteration stands for the rest. With a progress model an iteration stands for those
+    its block has at its own speed, times how much faster the block is expected to be.
+
+    Lists with an entry for each simulated iteration: `stands_for` iterations, which last `lasts` seconds in all,
+    `expected` up to a factor.
+
+    Examples
+    --------
+    Of iterations that last as long as each other, one in four:
+
+    >>> sampling = IterationSampling(iterations=12, samples=3)
+    >>> [sampling.after(0.0, 1.0)[0], sampling.after(6.0, 1.0)[0], sampling.after(8.0, 1.0)[0]]
+    [6, 8, 12]
+    >>> sampling.stands_for
+    [4.0, 4.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        iterations: int,
+        samples: int = 1,
+        *,
+        block: float | None = None,
+        until: float = math.inf,
+        give_up: float = math.inf,
+        pace: ProgressModel | None = None,
+    ) -> None:
+        self._pace = pace
+        self._iterations, self._samples, self._given, self._until = iterations, samples, block, until
+        self._give_up = give_up
+        self.stands_for: list[float] = []
+        self.lasts: list[float] = []
+        self.expected: list[float] = []
+        self._begun, self._done, self._reached = math.nan, 0.0, 0.0
+        self._block = block or 0.0
+
+    def after(self, began: float, seconds: float) -> tuple[int, float]:
+        """Return the next iteration to simulate and its start [s], given the last one.
+
+        The end of the job after the last.
+        """
+        left = self._iterations - self._done
+        if not self.stands_for:
+            # The first begins with the job.
+            self._begun = self._reached = began
+            if self._given is None:
+                self._block = left * seconds / self._samples
+        span = self._block
+        if self._given is not None:
+            span = (self._cell() + 1) * self._block - (self._reached - self._begun)
+        stands_for, lasts, expected = self._covered(began, seconds, span, left)
+        left -= stands_for
+        self._done += stands_for
+        self._reached += lasts
+        over = left < 0.5 or self._reached - self._begun > self._give_up
+        more = 1 + left / stands_for if over else 1.0
+        for column, value in zip(
+            (self.stands_for, self.lasts, self.expected), (stands_for, lasts, expected), strict=True
+        ):
+            column.append(value * more)
+        if over:
+            return self._iterations, self._reached
+        if self._given is not None:
+            self._block = self._given * (1 if self._reached - self._begun < self._until else 4)
+            cell = self._cell()
+            ahead = self._begun + (cell + (cell * _TURN) % 1) * self._block - self._reached
+        else:
+            if (more := self._samples - len(self.stands_for)) > 0:
+                self._block = left * (self._reached - self._begun) / self._done / more
+            ahead = ((len(self.stands_for) * _TURN) % 1) * self._block
+        if self._block <= seconds or ahead < 0:
+            ahead = 0.0
+        number = int(self._done + 1e-9 + (ahead / seconds if seconds > 0 else 0.0))
+        return min(number, self._iterations - 1), self._reached + ahead
+
+    def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
+        """Return how many iterations one stands for, their duration, and their expected duration [s]."""
+        if seconds <= 0:
+            return left, 0.0, 0.0
+        stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
+        if self._pace is None or seconds > self._give_up:
+            return stands_for, lasts, lasts
+        own = self._pace.between(began, began + seconds)
+        if span <= seconds or not own > 0:
+            return stands_for, lasts, own * stands_for
+        # What the links are like in all of the block is known, and on which of them the iteration was.
+        block = self._pace.between(self._reached, self._reached + span)
+        stands_for = max(block / own, 1.0)
+        if stands_for <= left:
+            return stands_for, span, block
+        block *= left / stands_for
+        return left, self._pace.until(self._reached, block) - self._reached, block
+
+    def _cell(self) -> int:
+        """Return the number of the block that the job has reached, of blocks as long as the one in force."""
+        return int((self._reached - self._begun) / self._block + 1e-9)
+
+
+class RecordedExchanges(SparsifierSet):
+    """Exchanges of a job that are made once and reused.
+
+    A scheme of fixed volume sends the same for any gradient: one exchange is made for each density and broadcaster. For
+    other schemes the first `window` iterations of a density are exchanged; after them the second half repeats.
+    """
+
+    def __init__(self, job: Job, window: int) -> None:
+        super().__init__(job, (), training=FixedTraining(job.source))
+        self.window = window
+        self._once: dict[tuple[str, float, int], list[Exchange]] = {}
+        self._rows: dict[tuple[str, int], list[list[Exchange]]] = {}
+        self._makers: dict[str, SparsifierSet] = {}
+        self._any: NDArray[np.float32] | None = None
+
+    def follows_gradients(self, candidate: Candidate) -> bool:
+        """Return whether what a candidate sends depends on the gradients."""
+        return not all(model.traits.fixed_volume for model in self._maker(candidate).of(candidate))
+
+    def made(self, candidate: Candidate) -> int:
+        """Return how many exchanges of a candidate have been made."""
+        followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
+        return followed + sum(label == candidate.label for label, _, _ in self._once)
+
+    def takes_turns(self, candidate: Candidate) -> bool:
+        """Return whether what a candidate of fixed volume has sent so far depended on whose turn it was, or may."""
+        turns = [turn for label, _, turn in self._once if label == candidate.label]
+        return not turns or max(turns) >= 0
+
+    def unsettled(self, candidate: Candidate) -> str:
+        """Return why a candidate that follows the gradients has not settled, by `simnet.training.job.steady`.
+
+        Empty if it has.
+        """
+        first = max((first for label, first in self._rows if label == candidate.label), default=None)
+        if first is None:
+            return ""
+        rows = self._rows[candidate.label, first]
+        made, count = [exchange_statistics(one) for one in rows], len(rows)
+        period, asked = int(made[-1]["period"]), density_at(self._job.density, first)
+        if 2 * count < 3 * period:
+            return detect_steady_part({}, self._job.iterations, period).unsettled
+        columns = {name: np.array([one[name] for one in made]) for name in ("density_ratio", "build_up")}
+        if count < _TELLING:
+            ratio = columns["density_ratio"][count // 2 :].mean(keepdims=True)
+            return detect_steady_part({"density_ratio": ratio}, 1, asked=asked).unsettled
+        columns["bytes_sent_B"] = np.array([sum(float(np.sum(one.stats["bytes_sent"])) for one in row) for row in rows])
+        return detect_steady_part(columns, count, period, asked).unsettled
+
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+        """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
+        best: TimedExchange | None = None
+        for candidate in shortlist:
+            step = yield from self._maker(candidate)._timed(candidate, self._exchanges(candidate, where), where)
+            if best is None or finish_order(step) < finish_order(best):
+                best = step
+        assert best is not None, "a policy returned an empty shortlist"
+        return best
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Do nothing: who makes the exchanges has applied them."""
+
+    def _maker(self, candidate: Candidate) -> SparsifierSet:
+        if candidate.label not in self._makers:
+            self._makers[candidate.label] = SparsifierSet(self._job, [candidate])
+        return self._makers[candidate.label]
+
+    def _exchanges(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
+        if not self.follows_gradients(candidate):
+            return self._of_any(candidate, where)
+        first, last = _constant_density_range(self._job, where.number)
+        rows = self._rows.setdefault((candidate.label, first), [])
+        window, wanted = min(self.window, last - first), where.number - first
+        if wanted >= window:
+            half = window // 2
+            wanted = half + (wanted - half) % (window - half)
+        maker = self._maker(candidate)
+        while len(rows) <= wanted:
+            number = first + len(rows)
+            at = replace(where, number=number)
+            exchanges = maker.exchanged(candidate, maker.training.gradients(number, where.active), at)
+            maker.apply(exchanges)
+            rows.append(_without_updates(exchanges))
+        return rows[wanted]
+
+    def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
+        """Return what is sent of any gradients: whose turn it is matters where one worker selects for all."""
+        for turn in (-1, where.number % where.active.size):
+            if (found := self._once.get((candidate.label, where.density, turn))) is not None:
+                return found
+        if self._any is None:
+            self._any = begin_training(self._job.source).gradients(0, where.active).copy()
+        found = _without_updates(self._maker(candidate).exchanged(candidate, self._any, where))
+        turns = any("broadcaster" in one.stats for one in found)
+        self._once[candidate.label, where.density, where.number % where.active.size if turns else -1] = found
+        return found
+
+
+def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
+    """Return the iterations around one with the same density, as a range; that of a ramp is one iteration."""
+    first = 0
+    for ramp in job.density:
+        last = first + ramp.iterations
+        if iteration < last or ramp is job.density[-1]:
+            if ramp.start == ramp.end:
+                return first, job.iterations if ramp is job.density[-1] else last
+            return (iteration, iteration + 1) if iteration < last else (last, job.iterations)
+        first = last
+    raise AssertionError("a job has a density")
+
+
+def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Return exchanges with zeros that take no room for their updates, which may be long."""
+    return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
+
+
+def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
+    """Return the duration of a job from a sample of its iterations, and the standard error [s].
+
+    Arrays have shape (samples,): the `seconds` of iterations, how many iterations each stands for, and how long these
+    were expected to last, up to a factor. The error is that of the differences between neighbours in speed, relative to
+    the expectation. The job makes up for it at the speed of its end, or of the whole job if that is slower.
+
+    Examples
+    --------
+    >>> total_time(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]))
+    (12.0, 2.0)
+    >>> total_time(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]), np.array([4.0, 4.0, 2.0]))
+    (12.0, 0.0)
+    >>> total_time(np.array([1.0, 3.0]), np.array([1, 1]))
+    (4.0, 0.0)
+    """
+    whole = float((seconds * stands_for).sum())
+    if seconds.size < 2 or not whole or not seconds.all():
+        return whole, 0.0 if stands_for.max() <= 1 else math.inf
+    blocks = seconds * stands_for if expected is None else expected
+    speeds, left_out = stands_for / np.maximum(blocks, 1e-300), 1 - 1 / np.maximum(stands_for[1:], 1.0)
+    open_ = math.sqrt(float((np.diff(speeds) ** 2 / 2 * blocks[1:] ** 2 * left_out).sum()))
+    done = np.cumsum(stands_for)
+    at_end = whole - float(np.interp(done[-1] - open_, done, np.cumsum(seconds * stands_for)))
+    return whole, max(at_end, whole * open_ / float(done[-1]))

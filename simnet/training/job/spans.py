@@ -1,0 +1,255 @@
+"""What each resource of a worker did when in an iteration, from the times of its exchange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.network import Timing
+
+if TYPE_CHECKING:
+    from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
+    from simnet.sparsifier_models import Exchange
+    from simnet.training.job.iteration import Iteration
+    from simnet.training.job.job import Job
+
+COMPUTE, SIDE, COPIES, HOST, NETWORK = "compute", "side stream", "copy engine", "host thread", "network"
+"""Resources of a worker: its compute stream, that of kernels beside it, what copies between device and host, the
+thread of the host that does the software of messages, and its network card."""
+
+Span: TypeAlias = tuple[int, str, str, float, float]
+"""A worker, a resource of it, what that did, and from when to when [s]."""
+
+_Piece: TypeAlias = tuple[str, str, float, float]
+
+# Methods of a device that copy between it and its host, and what rounding makes of a time, relative.
+_COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
+
+
+class BucketKernels(NamedTuple):
+    """Seconds of a bucket's kernels by method, before the first message (`selecting`) and after it (`behind`).
+
+    Each has shape (P,). Kernels are `slower` by a factor on a side stream during the backward pass.
+    """
+
+    selecting: list[tuple[str, Floats]]
+    behind: list[tuple[str, Floats]]
+    slower: float
+
+    @classmethod
+    def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> BucketKernels:
+        """Return what kernels take each of the workers on a device."""
+        in_order = sorted(device.resolved(kernels), key=lambda one: one.before)
+        lasts = [(one.before, (one.method, np.broadcast_to(device.once(one), workers))) for one in in_order]
+        slower = 1.0 if device.side_stream is None else device.side_stream.kernels
+        return cls([own for before, own in lasts if not before], [own for before, own in lasts if before], slower)
+
+
+def worker_spans(
+    job: Job, iteration: Iteration, seconds: float, exchanges: Sequence[Exchange], timing: Timing
+) -> Iterator[Span]:
+    """Yield what each worker does in an iteration of so many seconds.
+
+    From the selection of its buckets on, a worker does one thing after another, and the spans are those of its split.
+    Earlier exchanges, and those during other work, are `overlapped`: from when the worker is ready for a bucket until
+    its last message, without its work between messages. Copies between device and host are on the row of the copy
+    engine as well as in the selection. Those of a selection that a failure made vain are not shown.
+    """
+    messages, probes = timing.messages, iteration.probes
+    assert messages is not None
+    assert timing.software is not None
+    kernels = [BucketKernels.of(one.kernels, job.device, iteration.active.size) for one in exchanges]
+    software = timing.software.of_ranks(messages)
+    if probes is not None and probes.software is not None:
+        assert probes.messages is not None
+        software = software.and_of(probes.software.of_ranks(probes.messages).later(probes.origin - timing.origin))
+    later = timing.origin - iteration.now
+    for rank, worker in enumerate(iteration.active.tolist()):
+        ends = seconds if job.barrier else float(timing.left[rank]) + later + job.update
+        pieces, reached = _earlier_pieces(rank, iteration)
+        own, after = _exchange_pieces(rank, timing, len(iteration.selections) == 1)
+        if len(iteration.selections) > 1:
+            pieces.append((COMPUTE, "wait", reached, float(iteration.selections[-1][0][rank])))
+        own += [(COPIES, *one) for part, of in enumerate(kernels) for one in _copy_spans(rank, part, of, timing)]
+        busy = _times(software.begun, software.ended, software.rank == rank)
+        own += [(HOST, "software", *one) for one in merge_intervals(sorted(busy))]
+        pieces += [(where, what, begin + later, end + later) for where, what, begin, end in own]
+        pieces.append((COMPUTE, "wait", after + later, ends - job.update))
+        pieces.append((COMPUTE, "compute", ends - job.update, ends))
+        for where, what, begin, end in pieces:
+            first, last = iteration.now + begin, iteration.now + end
+            # A step of a double there may be rounding.
+            if last - first > math.ulp(last):
+                yield worker, where, what, first, last
+
+
+def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]]:
+    """Return the selected intervals."""
+    return list(zip(begun[which].tolist(), ended[which].tolist(), strict=True))
+
+
+def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
+    """Return what a worker did in its last exchange, on the clock of the timing, and until when."""
+    messages, work_of, computed = timing.messages, timing.work, timing.computed
+    assert messages is not None
+    assert work_of is not None
+    assert computed is not None
+    work = _times(work_of.begun, work_of.ended, work_of.rank == rank)
+    under_way = _times(messages.sent, messages.arrived, (messages.src == rank) | (messages.dst == rank))
+    done, left = float(computed.done[rank]), float(timing.left[rank])
+    selects = SIDE if computed.aside else COMPUTE
+    # What is computed beside messages, and then these.
+    pieces: list[_Piece] = []
+    for resource, what, kind in ([(COMPUTE, "compute", "slice")] if uninterrupted else []) + [
+        (selects, "select", "select")
+    ]:
+        times = _times(computed.begun[kind], computed.ended[kind], (slice(None), rank))
+        pieces += [(resource, what, begin, end) for begin, end in times if end > begin]
+    pieces += [(selects, "select", begin, min(end, done)) for begin, end in work if begin < done]
+    exchanging = _exchange_spans(rank, timing)
+    hidden = [one for each in exchanging for one in intersect_intervals(each, [(-math.inf, done), *sorted(work)])]
+    pieces += [(NETWORK, "overlapped", *one) for one in merge_intervals(hidden)]
+    reached = done
+    doing = [(begin, end, COMPUTE, "select") for begin, end in work]
+    doing += [(*one, NETWORK, "communicate") for message in under_way for one in subtract_intervals(message, work)]
+    for begin, end, where, what in sorted(doing):
+        end = min(end, left)
+        if end > reached:
+            pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
+            pieces.append((where, what, max(reached, begin), end))
+            reached = end
+    return pieces, reached
+
+
+def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
+    """Return what a worker did before its last selection, and until when [s]."""
+    pieces: list[_Piece] = []
+    first = float(state.begins[rank])
+    reached = first + float(state.probing[rank])
+    pieces.append((NETWORK, "communicate", first, reached))
+    if len(state.selections) > 1:
+        computed_by = reached + float(state.compute[rank])
+        pieces.append((COMPUTE, "compute", reached, computed_by))
+        reached = computed_by
+    for begins, seconds in state.selections[:-1]:
+        begin = float(begins[rank])
+        pieces.append((COMPUTE, "wait", reached, begin))
+        reached = begin + float(seconds[rank])
+        pieces.append((COMPUTE, "select", begin, reached))
+    return pieces, reached
+
+
+def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) -> Iterator[tuple[str, float, float]]:
+    """Yield the copies of a worker for a bucket: kernels run in order in the intervals of their work."""
+    assert timing.work is not None
+    assert timing.computed is not None
+    begun, ended = timing.computed.begun, timing.computed.ended
+    slices = _times(begun["slice"], ended["slice"], (slice(None), rank))
+    own = (timing.work.rank == rank) & (timing.work.part == part)
+    behind = sorted(_times(timing.work.begun, timing.work.ended, own))
+    selecting = [(float(begun["select"][part, rank]), float(ended["select"][part, rank]))]
+    for ran, stretches in ((kernels.selecting, selecting), (kernels.behind, behind)):
+        pieces = []
+        for stretch in stretches:
+            together = list(intersect_intervals(stretch, slices)) if timing.computed.aside else []
+            pieces += [(begin, end, (end - begin) / kernels.slower) for begin, end in together]
+            pieces += [(begin, end, end - begin) for begin, end in subtract_intervals(stretch, together) if end > begin]
+        pieces.sort()
+        total, scale = sum(amount for *_, amount in pieces), sum(float(seconds[rank]) for _, seconds in ran)
+        reached = 0.0
+        for method, seconds in ran:
+            lasts = float(seconds[rank]) * (total / scale if scale else 0.0)
+            done = 0.0
+            for begin, end, amount in pieces if method in _COPYING else ():
+                first, last = max(reached, done), min(reached + lasts, done + amount)
+                if last - first > _ROUNDING * lasts:
+                    per = (end - begin) / amount
+                    yield method, begin + (first - done) * per, begin + (last - done) * per
+                done += amount
+            reached += lasts
+
+
+def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
+    """Yield when a worker was busy with each bucket: from when it was ready until its last message."""
+    messages = timing.messages
+    assert messages is not None
+    assert timing.work is not None
+    assert timing.computed is not None
+    begun, ended = timing.computed.begun, timing.computed.ended
+    own = (messages.src == rank) | (messages.dst == rank)
+    # What unpacks a bucket holds up no message.
+    aside = set(begun["unpack"][:, rank].tolist()) if "unpack" in begun else set()
+    work = _times(timing.work.begun, timing.work.ended, timing.work.rank == rank)
+    held = [one for one in work if one[0] not in aside]
+    through = -math.inf
+    for part in range(len(ended["slice"])):
+        of_part = own & (messages.part == part)
+        if not of_part.any():
+            continue
+        ready = float(np.fmax(ended["slice"][part, rank], ended["select"][part, rank]))
+        begin, arrived = max(ready, through), np.sort(messages.arrived[of_part])
+        through = max(begin, float(arrived[-1]))
+        between = []
+        for first, last in held:
+            if begin <= first < through:
+                before = int(np.searchsorted(arrived, first, side="right"))
+                between.append((max(begin, float(arrived[before - 1])) if before else begin, last))
+        yield from subtract_intervals((begin, through), list(merge_intervals(sorted(between))))
+
+
+def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield the union of sorted intervals as disjoint intervals.
+
+    Examples
+    --------
+    >>> list(merge_intervals([(0.0, 1.0), (0.5, 2.0), (3.0, 4.0)]))
+    [(0.0, 2.0), (3.0, 4.0)]
+    """
+    begin, end = -math.inf, -math.inf
+    for first, last in intervals:
+        if first > end:
+            if end > begin:
+                yield begin, end
+            begin = first
+        end = max(end, last)
+    if end > begin:
+        yield begin, end
+
+
+def intersect_intervals(
+    interval: tuple[float, float], others: Sequence[tuple[float, float]]
+) -> Iterator[tuple[float, float]]:
+    """Yield the parts of an interval inside sorted others.
+
+    Examples
+    --------
+    >>> list(intersect_intervals((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
+    [(1.0, 2.0), (3.0, 4.0)]
+    """
+    begin, end = interval
+    for first, last in others:
+        if max(begin, first) < min(end, last):
+            yield max(begin, first), min(end, last)
+            begin = min(end, last)
+
+
+def subtract_intervals(
+    interval: tuple[float, float], others: Sequence[tuple[float, float]]
+) -> Iterator[tuple[float, float]]:
+    """Yield the parts of an interval outside sorted others.
+
+    Examples
+    --------
+    >>> [(begin, end) for begin, end in subtract_intervals((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]) if begin < end]
+    [(2.0, 3.0)]
+    """
+    begin, end = interval
+    for first, last in others:
+        if first < end and last > begin:
+            yield begin, first
+            begin = last
+    yield begin, end

@@ -1,0 +1,162 @@
+"""Where the steady part of a run begins, and whether there is one: the one rule by which results are ranked or not.
+
+The first iterations are of another kind: residuals fill, thresholds look for their place, a policy explores. The rule:
+
+- Compared are the bytes sent, the entries selected over those asked for, and the build-up, as long as the choice stays.
+- A run has settled if between the two halves of its last half no mean moves by more than 10 %, or two standard errors;
+  if there at most 10 % of the time goes on exploration; and if from half to twice the entries are selected that were
+  asked for. Where a scheme begins anew after a period, the last half has whole periods, one at least, and half a period
+  comes before it.
+- The steady part begins at the earliest of the iterations T/2, T/4, T/8, ... from which no mean of s to 2s is more
+  than 10 % off that of the last half; of a density that comes within 10 % of what was asked, off that. It begins after
+  what a policy explored in the first half.
+
+Times take no part: a network has weather, which is no transient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.units import format_seconds
+from simnet.training.job.iteration import EXPLORE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOVED = 0.1
+"""Relative difference of two means that is no longer the same; and the share of time that may go on exploration."""
+
+FEWEST, MOST = 0.5, 2.0
+"""Entries selected over those asked for, of a scheme that has settled."""
+
+_WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "build_up": "its build-up"}
+
+
+class SteadyPart(NamedTuple):
+    """The steady part of a run: its first iteration, and why there is none, empty if there is one."""
+
+    start: int
+    unsettled: str = ""
+
+
+def common_start(found: Iterable[SteadyPart]) -> int:
+    """Return the first iteration of the means of runs that are compared: all that settle have settled.
+
+    Examples
+    --------
+    >>> common_start([SteadyPart(4), SteadyPart(75), SteadyPart(150, "its density moved")]), common_start([])
+    (75, 0)
+    """
+    each = list(found)
+    return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
+
+
+def steady_part(rows: pd.DataFrame) -> SteadyPart:
+    """Return the steady part of a run from the iterations of one policy, exploration included.
+
+    Of the columns of `simnet.training.job.PolicyResult` only ``iteration_s`` is needed.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"iteration_s": 1.0, "choice": "A", "density": 0.01, "bytes_sent_B": [9, 7, *[5] * 14]})
+    >>> steady_part(frame), steady_part(frame[:4])
+    (SteadyPart(start=2, unsettled=''), SteadyPart(start=2, unsettled=''))
+    >>> steady_part(frame.assign(density_ratio=49.6)).unsettled
+    '49.6 % of the entries, 1 % asked'
+    """
+    aside = rows["purpose"] == EXPLORE if "purpose" in rows else np.zeros(len(rows), dtype=bool)
+    trained = rows[~aside]
+    total, half = len(trained), len(trained) // 2
+    if not total:
+        return SteadyPart(0)
+    first = 0
+    if aside.any():
+        explored = rows[aside]
+        late = explored["iteration"] >= half
+        seconds = math.fsum(explored["iteration_s"][late])
+        spent = seconds + math.fsum(trained["iteration_s"][half:])
+        if seconds > MOVED * spent:
+            told = f"it explored for {format_seconds(seconds)} of the last {format_seconds(spent)}"
+            return SteadyPart(half, told)
+        first = min(int(explored["iteration"][~late].max()) if (~late).any() else 0, half)
+    kept = [name for name in ("choice", "density") if name in trained]
+    if any(trained[name].iloc[half:].nunique() > 1 for name in kept):
+        return SteadyPart(first)
+    period = int(trained["period"].max()) if "period" in trained else 1
+    known = {name: trained[name].to_numpy() for name in _WORDS if name in trained}
+    found = detect_steady_part(
+        known, total, period, float(trained["density"].iloc[-1]) if "density" in trained else 1.0
+    )
+    return found._replace(start=max(found.start, first))
+
+
+def last_half(iterations: int, period: int = 1) -> int:
+    """Return the start of the last half of the iterations, which decides whether they have settled.
+
+    Examples
+    --------
+    >>> last_half(15), last_half(192, 64), last_half(200, 48), last_half(40, 64)
+    (8, 128, 104, 0)
+    """
+    return max(iterations - max(iterations // 2 // period, 1) * period, 0)
+
+
+def detect_steady_part(
+    columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0
+) -> SteadyPart:
+    """Return the steady part of the iterations of one exchange.
+
+    `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, where known, of shape (iterations,); the scheme
+    begins anew after `period` exchanges; `asked` is the density that was asked for.
+
+    Examples
+    --------
+    >>> detect_steady_part({"build_up": np.array([1.0, 2.0, 3.0, 4.0, 4.1, 4.0, 4.1, 4.0])}, 8)
+    SteadyPart(start=4, unsettled='')
+    >>> detect_steady_part({"build_up": np.arange(8.0)}, 8)
+    SteadyPart(start=4, unsettled='its build-up moved by +44 % in the last half')
+    >>> detect_steady_part({}, 40, period=32)
+    SteadyPart(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
+    """
+    last = last_half(iterations, period)
+    if period > 1 and last < period // 2:
+        return SteadyPart(last, f"{iterations} iterations, and its thresholds begin anew after {period}")
+    known = {name: one for name, one in columns.items() if np.isfinite(one[last:]).all()}
+    ratio = float(known["density_ratio"][last:].mean()) if "density_ratio" in known else 1.0
+    if not FEWEST <= ratio <= MOST:
+        return SteadyPart(last, f"{100 * ratio * asked:.3g} % of the entries, {100 * asked:.3g} % asked")
+    middle = last + (iterations - last) // period // 2 * period
+    for name, one in known.items():
+        before, after = one[last:middle], one[middle:]
+        if before.size and _means_differ(before, after):
+            moved = f"{100 * (after.mean() / before.mean() - 1):+.0f} %" if before.mean() else "from nothing"
+            return SteadyPart(last, f"{_WORDS[name]} moved by {moved} in the last half")
+    start = last
+    while start and not any(_is_transient(name, one, start // 2, last) for name, one in known.items()):
+        start //= 2
+    return SteadyPart(iterations - (iterations - start) // period * period)
+
+
+def _means_differ(one: Floats, other: Floats) -> bool:
+    """Return whether two means differ by more than 10 %, and by more than chance."""
+    error = math.hypot(*(float(each.std()) / math.sqrt(each.size) for each in (one, other)))
+    difference = abs(float(one.mean() - other.mean()))
+    return difference > max(MOVED * abs(float(other.mean())), 2 * error)
+
+
+def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
+    """Return whether what is steady from iteration `last` on was not yet so at an earlier one."""
+    steady, block = values[last:], values[start : max(2 * start, 1)]
+    if not np.isfinite(block).all():
+        return True
+    goal = float(steady.mean())
+    if name == "density_ratio" and abs(goal - 1) <= MOVED:
+        goal = 1.0
+    return abs(float(block.mean()) - goal) > MOVED * abs(goal)

@@ -1,0 +1,279 @@
+"""Steps of PyTorch's `fully_shard` (FSDP2) on one mesh dimension, or replicated on a second one (HSDP).
+
+The order of calls follows `FSDPParamGroup`: a unit is gathered before its use; the next unit of the backward pass is
+gathered before the gradients of this one are reduced; an all-gather waits for the copy of the one before. Source:
+PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``; sequences and sizes are those of recorded runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, TypeAlias
+
+from simnet.base.checks import check_choice, check_int
+from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
+from simnet.training.parallel.quantised import NODE, ZeroPlusPlus, layout_of, memory_of_loco
+from simnet.training.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
+
+When: TypeAlias = Literal["each", "last"]
+
+# Moments of Adam, in the dtype of the parameters.
+_MOMENTS = 2
+
+
+def fsdp2(
+    model: Units,
+    workers: int,
+    *,
+    replicas: int = 1,
+    iteration: int = 0,
+    reshard_after_forward: bool | Collection[str] = True,
+    dtype: str = "float32",
+    param_dtype: str | None = None,
+    reduce_dtype: str | None = None,
+    microbatches: int = 1,
+    gradient_sync: When | Literal["behind"] = "each",
+    all_reduce: When = "each",
+    clip: bool = False,
+    forward_prefetch: int = 0,
+    backward_prefetch: int = 1,
+    separate_reduce_scatter_group: bool = False,
+    reduce_scatter_max_input_buffers: int = 1,
+    reshard_after_backward: bool = True,
+    passes: Sequence[tuple[Phase, int]] | None = None,
+    overlap: bool = True,
+    plus: ZeroPlusPlus | None = None,
+) -> StepGraph:
+    """Return a step of a model whose units are sharded by `fully_shard`.
+
+    P workers have `replicas` N (HSDP), each sharded between P / N consecutive workers. `reshard_after_forward` frees
+    all units but the root after the forward pass, none, or those named. Parameters are kept in `dtype`, gathered in
+    `param_dtype`, and gradients reduced in `reduce_dtype`, each by default the one before. Gradients are reduced
+    (`gradient_sync`), and between replicas (`all_reduce`), after ``"each"`` or the ``"last"`` of the `microbatches`;
+    ``"behind"`` all passes in pipelines. `clip` calls ``clip_grad_norm_``. So many units ahead are gathered by
+    `forward_prefetch` (>= 0) and `backward_prefetch` (>= 1). Gradients of `reduce_scatter_max_input_buffers` units may
+    wait or be reduced, perhaps on a separate process group. `reshard_after_backward` frees units after each backward
+    pass, else after the last. `passes` orders the forward and backward passes of the microbatches. `plus` is what is
+    quantised, and who holds a second shard; with one replica only.
+
+    Raises ValueError if a value is out of range or a unit unknown.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.costs.models import load_model
+    >>> from simnet.training.parallel.units import wrap_units
+    >>> step = fsdp2(wrap_units(load_model("gpt2").layers), 8)
+    >>> [(call.operation, call.unit) for call in step.calls][12:17]  # doctest: +NORMALIZE_WHITESPACE
+    [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
+     ('all_gather', 'h.9')]
+    """
+    for count, name, least in (
+        (workers, "workers", 1),
+        (microbatches, "microbatches", 1),
+        (forward_prefetch, "forward_prefetch", 0),
+        (backward_prefetch, "backward_prefetch", 1),
+        (reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1),
+    ):
+        check_int(count, name, least)
+    check_choice(gradient_sync, "gradient_sync", ("each", "last", "behind"))
+    check_choice(all_reduce, "all_reduce", ("each", "last"))
+    param_dtype = param_dtype or dtype
+    reduce_dtype = reduce_dtype or param_dtype
+    for name, value in (("dtype", dtype), ("param_dtype", param_dtype), ("reduce_dtype", reduce_dtype)):
+        check_choice(value, name, PARAMETER_DTYPES)
+    freed = _freed_units(model, reshard_after_forward)
+    plus = plus or ZeroPlusPlus()
+    nodes = plus.nodes(workers)
+    layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
+    step = GraphBuilder(workers, iteration, replicas, overlap, layout)
+    if replicas > 1 and plus != ZeroPlusPlus():
+        raise ValueError(f"ZeRO++ is for one replica, got {replicas}")
+    program = _Program(step, model, freed, (param_dtype, reduce_dtype), (forward_prefetch, backward_prefetch), plus)
+    program.most_inputs = reduce_scatter_max_input_buffers
+    program.reducing = "reduce_scatter" if separate_reduce_scatter_group else None
+    in_turn: list[tuple[Phase, int]] = [
+        (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
+    ]
+    if passes is not None and sorted(passes) != sorted(in_turn):
+        raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
+    program.issue(in_turn if passes is None else passes, gradient_sync, all_reduce, reshard_after_backward)
+    step.microbatch = None
+    if clip:
+        norms = len(model.layers)
+        step.call("all_reduce", "root", (norms, norms), "float32", "clip", group="shard", after=step.computed())
+    ranks = workers // replicas
+    shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
+    # Without a reduction, the gradients of all units are kept as they are.
+    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync != "each" else 0
+    memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
+    return step.built(HeldMemory(shard, shard + whole_gradients + memories, _MOMENTS * shard))
+
+
+def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) -> set[str]:
+    """Return the names of the units that are freed after the forward pass."""
+    names = [one.name for one in (model.root, *model.blocks)]
+    if isinstance(reshard_after_forward, bool):
+        return set(names[1:]) if reshard_after_forward else set()
+    for one in reshard_after_forward:
+        check_choice(one, "reshard_after_forward", names)
+    return set(reshard_after_forward)
+
+
+class _Program:
+    """What the program of a worker issues, and what its streams then wait for."""
+
+    reducing: str | None = None
+    most_inputs = 1
+
+    def __init__(
+        self,
+        step: GraphBuilder,
+        model: Units,
+        freed: set[str],
+        dtypes: tuple[str, str],
+        prefetch: tuple[int, int],
+        plus: ZeroPlusPlus,
+    ) -> None:
+        self.step, self.model, self.freed, self.dtypes, self.prefetch = step, model, freed, dtypes, prefetch
+        self.ranks = step.workers // step.replicas
+        self.plus, self.nodes = plus, plus.nodes(step.workers)
+        # Units that were freed but for a second shard, and behind which node.
+        self.second: dict[str, int] = {}
+        # Units that are gathered or on their way, and the call that does it.
+        self.unsharded: dict[str, int | None] = {}
+        # Units whose call has been waited for.
+        self.copied: set[str] = set()
+        # What all-gathers wait for, and what they will once the next one has been waited for.
+        self.gate: set[int] = set()
+        self.held_back: set[int] = set()
+        # Reduce-scatters whose inputs are alive, and what reduced gradients wait for.
+        self.inputs: list[int | None] = []
+        self.reduced: list[int | None] = []
+
+    def issue(
+        self, passes: Sequence[tuple[Phase, int]], gradient_sync: str, all_reduce: str, reshard_after_backward: bool
+    ) -> None:
+        """Issue forward and backward passes of microbatches in their order."""
+        for phase, microbatch in passes:
+            self.step.microbatch, last = microbatch, 2 * (microbatch + 1) == len(passes)
+            if phase == "forward":
+                self.forward()
+                continue
+            self.backward(
+                reduces=gradient_sync == "each" or (last and gradient_sync == "last"),
+                all_reduces=last or all_reduce == "each",
+                frees=reshard_after_backward or (last and gradient_sync != "behind"),
+            )
+            if last and gradient_sync == "behind":
+                self.reduce_all()
+
+    def forward(self) -> None:
+        """Issue a forward pass."""
+        step, root, blocks = self.step, self.model.root, self.model.blocks
+        self.gate |= step.computed()
+        order = [root, *blocks]
+        for place, unit in enumerate(order):
+            self._use(unit, "forward")
+            for ahead in order[place + 1 : place + 1 + self.prefetch[0]]:
+                self._gather(ahead, "forward")
+            elements = self.model.before if unit is root else unit.size
+            if elements:
+                step.compute(unit.name, "forward", elements)
+            if unit is not root:
+                self._free_after_forward(unit)
+        if root.size > self.model.before:
+            step.compute("root", "forward", root.size - self.model.before)
+        self._free_after_forward(root)
+        self.gate |= self.held_back
+        self.held_back = set()
+
+    def backward(self, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
+        """Issue a backward pass; gradients may be reduced between shards and replicas, and units freed after it."""
+        step, root, blocks = self.step, self.model.root, self.model.blocks
+        order = [root, *reversed(blocks)]
+        first = len(step.nodes)
+        for place, unit in enumerate(order):
+            self._use(unit, "backward")
+            if unit.layers:
+                for ahead in order[place + 1 : place + 1 + self.prefetch[1]]:
+                    self._gather(ahead, "backward")
+            elements = root.size - self.model.before if unit is root else unit.size
+            if elements:
+                step.compute(unit.name, "backward", elements)
+            if unit is not root:
+                self._done(unit, len(step.nodes) - 1, reduces=reduces, all_reduces=all_reduces, frees=frees)
+        if self.model.before:
+            step.compute("root", "backward", self.model.before)
+        self._done(root, first, reduces=reduces, all_reduces=all_reduces, frees=frees)
+        self._wait_for_reduced()
+
+    def reduce_all(self) -> None:
+        """Free all units, and reduce their gradients one after the other."""
+        last = len(self.step.nodes) - 1
+        for unit in (self.model.root, *self.model.blocks):
+            self._done(unit, last, reduces=True, all_reduces=True, frees=True)
+        self._wait_for_reduced()
+
+    def _wait_for_reduced(self) -> None:
+        self.step.wait(*self.inputs, *self.reduced)
+        self.inputs, self.reduced = [], []
+
+    def _gather(self, unit: Unit, phase: Phase) -> None:
+        if unit.name in self.unsharded or not unit.layers:
+            return
+        since = self.second.pop(unit.name, None)
+        one, group = unit.shard(self.ranks), "shard" if since is None else NODE
+        call = self.plus.gather(self.step, unit.name, one, self.dtypes[0], phase, group, self.gate)
+        self.unsharded[unit.name] = call
+        self.step.hold("parameters", one * self.nodes.nodes * DTYPE_BYTES[self.dtypes[0]], since, call)
+
+    def _use(self, unit: Unit, phase: Phase) -> None:
+        """Let what is computed next wait until a unit is gathered and copied to its place."""
+        self._gather(unit, phase)
+        if unit.name in self.copied or unit.name not in self.unsharded:
+            return
+        self.copied.add(unit.name)
+        if phase == "forward":
+            self.gate |= self.held_back
+        self.step.wait(self.unsharded[unit.name])
+        copied = self.step.computed()
+        if phase == "forward":
+            self.held_back = copied
+        else:
+            self.gate |= copied
+
+    def _free_after_forward(self, unit: Unit) -> None:
+        if unit.name in self.freed:
+            self._free(unit)
+            if self.plus.zero_hpz_partition_size > 1 and unit.layers:
+                self.second[unit.name] = len(self.step.nodes) - 1
+
+    def _free(self, unit: Unit) -> None:
+        if unit.name not in self.unsharded:
+            return
+        nbytes = unit.shard(self.ranks) * self.ranks * DTYPE_BYTES[self.dtypes[0]]
+        self.copied.discard(unit.name)
+        self.step.hold("parameters", nbytes, self.unsharded.pop(unit.name), len(self.step.nodes) - 1)
+
+    def _done(self, unit: Unit, first: int, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
+        """Free a unit, and reduce its gradients, of which there are some since a node; or neither."""
+        if unit.layers and frees:
+            self._free(unit)
+        if not unit.layers or not reduces:
+            return
+        step = self.step
+        while len(self.inputs) >= self.most_inputs:
+            step.wait(self.inputs.pop(0))
+        one = unit.shard(self.ranks)
+        scattered = self.plus.scatter(step, unit.name, unit.layers, self.dtypes[1], "shard", self.reducing)
+        self.inputs.append(scattered)
+        done = scattered
+        if all_reduces:
+            after = step.computed() if scattered is None else {scattered}
+            reduced = step.call(
+                "all_reduce", unit.name, (one, one), self.dtypes[1], "backward", group="replicate", after=after
+            )
+            done = scattered if reduced is None else reduced
+        self.reduced.append(done)
+        nbytes = one * self.ranks * DTYPE_BYTES[self.dtypes[1]]
+        step.hold("gradients", nbytes, first, scattered if scattered is not None else done)

@@ -1,0 +1,414 @@
+"""The step of a model by names and values: how it is sharded, and which parallelism is around that.
+
+Workers are S stages of a pipeline behind each other, each of D data-parallel places of T tensor-parallel workers:
+P = S x D x T.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.base.checks import check_choice, check_int
+from simnet.base.errors import suggest_names
+from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import ModelProfile
+from simnet.training.parallel.ddp import ddp
+from simnet.training.parallel.experts import expert_parallel
+from simnet.training.parallel.fsdp2 import fsdp2
+from simnet.training.parallel.graph import StepGraph
+from simnet.training.parallel.listed import PassShares
+from simnet.training.parallel.pipeline import Order, TiedWeights, pass_order, pipeline
+from simnet.training.parallel.quantised import SDP4Bit, ZeroPlusPlus
+from simnet.training.parallel.tensor import ATTENTION, split_tensors, tensor_parallel
+from simnet.training.parallel.timing import seconds_of
+from simnet.training.parallel.units import Units, wrap_units
+from simnet.training.parallel.zero import zero
+from simnet.training.parallel.zero3 import Stage3Limits
+
+SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
+    "ddp": ddp,
+    "fsdp2": fsdp2,
+    "hsdp": fsdp2,
+    "zero1": zero,
+    "zero2": zero,
+    "zero3": zero,
+}
+"""What a step is made by."""
+
+LATER = 3
+"""An iteration from which on all are alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelism:
+    """Parallelism around a sharded step.
+
+    Raises ValueError if a number is out of range.
+
+    Parameters
+    ----------
+    tokens : int, optional
+        Tokens b s of a microbatch; needed by all of it.
+    width : int, optional
+        Entries h of a token; default: those of a row of the model's first matrix, if it begins with one.
+    activations : str
+        Dtype of what blocks pass on.
+    tensor_parallel : int
+        Workers T that share each matrix.
+    sequence_parallel : bool
+        Whether they share sequences between these, too.
+    pipeline : int
+        Stages S.
+    order : {"1f1b", "gpipe"}
+        In which order a stage computes microbatches; as of `simnet.training.parallel.pipeline`.
+    experts : int, optional
+        Experts of a block; none when omitted.
+    expert_parallel : int
+        Between how many data-parallel workers the experts of a block are divided.
+    expert_blocks : collection of str, optional
+        Blocks that have experts; default: all.
+    expert_tensors : collection of str
+        What the names of tensors in these blocks begin with in whose place experts are. Each is as large as they are.
+    choices, capacity_factor, min_capacity, drop_tokens
+        As of `simnet.training.parallel.expert_parallel`.
+    attention : float
+        Share of a block that attention computes.
+    """
+
+    tokens: int | None = None
+    width: int | None = None
+    activations: str = "bfloat16"
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    pipeline: int = 1
+    order: Order = "1f1b"
+    experts: int | None = None
+    expert_parallel: int = 1
+    expert_blocks: Collection[str] | None = None
+    expert_tensors: Collection[str] = ("mlp",)
+    choices: int = 1
+    capacity_factor: float = 1.0
+    min_capacity: int = 4
+    drop_tokens: bool = True
+    attention: float = ATTENTION
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel", "pipeline", "expert_parallel"):
+            check_int(getattr(self, name), name, 1)
+        check_choice(self.order, "order", ("1f1b", "gpipe"))
+        asked = [name for name in ("tensor_parallel", "pipeline") if getattr(self, name) > 1]
+        asked += ["experts"] if self.experts is not None else []
+        if asked and self.tokens is None:
+            raise ValueError(f"{asked[0]} needs tokens, those of a microbatch")
+        if self.experts is None and self.expert_parallel > 1:
+            raise ValueError("expert_parallel needs experts, how many a block has")
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError("sequence_parallel needs tensor_parallel, between how many workers")
+
+
+GROUPS: Mapping[str, Mapping[str, type]] = {
+    "ddp": {"around": ModelParallelism},
+    "fsdp2": {"around": ModelParallelism, "plus": ZeroPlusPlus},
+    "hsdp": {"around": ModelParallelism},
+    "zero1": {"around": ModelParallelism, "sdp4bit": SDP4Bit},
+    "zero2": {"around": ModelParallelism, "sdp4bit": SDP4Bit},
+    "zero3": {"around": ModelParallelism, "limits": Stage3Limits, "plus": ZeroPlusPlus},
+}
+"""Options that belong together, by the argument that takes them."""
+
+_GROUPED = {name for groups in GROUPS.values() for name in groups}
+# PyTorch's stages keep what a backward pass has gathered, and reduce gradients behind the last one.
+_IN_PIPELINES: dict[str, object] = {"reshard_after_backward": False, "gradient_sync": "behind"}
+# Whose pipelines share weights between the first and the last stage; PyTorch's stages share none.
+_WITH_TIED = ("ddp", "zero1")
+# What the parts of a model decide.
+_OWN = ("stage", "passes")
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedStep:
+    """A step, and the share of the whole model that each worker computes, shape (P,).
+
+    `backward` is the share of the backward pass; `work` are the shares of parts of a pass, if they do not follow from
+    entries.
+    """
+
+    graph: StepGraph
+    shares: Floats
+    backward: float
+    work: PassShares | None = None
+
+    def seconds(self, whole: ArrayLike) -> Floats:
+        """Return the seconds of each node, shape (nodes, P), given both passes of a microbatch."""
+        own = np.asarray(whole) * self.shares
+        return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
+
+
+def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
+    """Return the options of a way of sharding, of `SHARDINGS`, and their defaults; those of a stage with `pipeline`.
+
+    Raises ValueError if the way is unknown.
+
+    Examples
+    --------
+    >>> sharding_options("zero3")["prefetch_bucket_size"], sharding_options("fsdp2")["pipeline"]
+    (50000000, 1)
+    """
+    if sharding not in SHARDINGS:
+        raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
+    known: dict[str, object] = {
+        name: one.default
+        for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()
+        if one.default is not one.empty and name not in (*_GROUPED, *_OWN)
+    }
+    known |= {one.name: one.default for group in GROUPS[sharding].values() for one in fields(group)}
+    return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding] is fsdp2 else {})
+
+
+def plan_step(
+    profile: ModelProfile,
+    sharding: str,
+    workers: int,
+    given: Mapping[str, object],
+    seed: int = 0,
+    backward: float | None = None,
+) -> PlannedStep:
+    """Return the step of a model by the name and options of a sharding, see `sharding_options`.
+
+    The iteration is one from which on all are alike, unless it is an option.
+    `seed` is that of what is drawn; `backward`
+    the share of the backward pass, by default that of the model. Raises ValueError for an unknown way or option, or a
+    value that is not allowed.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.costs.models import load_model
+    >>> step = plan_step(load_model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
+    >>> len(step.graph.calls), step.shares.tolist()
+    (26, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
+    >>> step = plan_step(load_model("gpt2"), "ddp", 8, around)
+    >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()
+    ([2, 3], [1, 5], [0.17, 0.17, 0.17, 0.17, 0.33, 0.33, 0.33, 0.33])
+    """
+    chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
+    groups = {}
+    for group, options in GROUPS[sharding].items():
+        own = {one.name: chosen.pop(one.name) for one in fields(options) if one.name in chosen}
+        if own:
+            groups[group] = options(**own)
+    around = groups.pop("around", ModelParallelism())
+    if sharding == "hsdp" and chosen.get("replicas", 1) == 1:
+        raise ValueError("hsdp needs replicas, >= 2: between how many groups of workers the model is replicated")
+    split = around.tensor_parallel * around.pipeline
+    if check_int(workers, "workers", 1) % split:
+        sizes = f"{around.tensor_parallel} x {around.pipeline}"
+        raise ValueError(f"tensor_parallel x pipeline, {sizes}, must divide the {workers} workers")
+    _check_names(profile, around, chosen)
+    planner = _StagePlanner(profile, sharding, workers // split, around, {**chosen, **groups}, seed)
+    parts = _stage_layers(profile, around.pipeline)
+    both = [layer for layer in parts[0] if layer.name in profile.tied]
+    if around.pipeline == 1 or sharding not in _WITH_TIED:
+        both = []
+    # Of what is shared it is the output that computes.
+    entries = [sum(layer.size for layer in part if place or layer not in both) for place, part in enumerate(parts)]
+    entries[-1] += sum(layer.size for layer in both)
+    each = np.array(entries) / profile.parameters / around.tensor_parallel
+    shares = np.repeat(each, workers // around.pipeline)
+    parts[-1] = [*parts[-1], *both]
+    stages = [planner.step(part, place) for place, part in enumerate(parts)]
+    share = profile.backward_fraction if backward is None else backward
+    if len(stages) == 1:
+        size, work = {layer.name: layer.size for layer in profile.layers}, profile.work
+        if sharding == "ddp" and not (work or _is_divided(around)):
+            work = (1.0,) * len(size)
+        order = reversed(chosen.get("ready") or [*reversed(size)])
+        passes = PassShares([size[one] for one in order], work) if work else None
+        return PlannedStep(stages[0], shares, share, passes)
+    assert around.tokens is not None
+    # Between stages goes what a worker has of a sequence.
+    tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
+    tied = planner.tied(both) if both else None
+    joint = pipeline(
+        stages, tokens=tokens, width=planner.width, dtype=around.activations, order=around.order, tied=tied
+    )
+    return PlannedStep(joint, shares, share)
+
+
+def _is_divided(around: ModelParallelism) -> bool:
+    """Return whether workers compute parts of the model."""
+    return around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None
+
+
+def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mapping[str, Any]) -> None:
+    """Raise ValueError for a block that there is not, or what does not go with a model of units."""
+    wrapped = wrap_units(profile.layers)
+    blocks = [block.name for block in wrapped.blocks]
+    for name in around.expert_blocks or ():
+        check_choice(name, "expert_blocks", blocks)
+    if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
+        for name in freed:
+            check_choice(name, "reshard_after_forward", [*(["root"] if wrapped.root.layers else []), *blocks])
+    if profile.work and _is_divided(around):
+        raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
+    if profile.work and "ready" in chosen:
+        raise ValueError("ready is not for a model of units, whose gradients become ready from the last to the first")
+
+
+def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
+    """Return options, all of which there are, and true or false where that is what they are."""
+    known = sharding_options(sharding)
+    kinds = {name: one.annotation for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()}
+    kinds |= {one.name: one.type for group in GROUPS[sharding].values() for one in fields(group)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, known)}")
+        if kinds[name] in ("bool", "bool | None") and not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        if "Collection[str]" in kinds[name] or "Sequence[str]" in kinds[name]:
+            listed = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+            if not listed and not ("bool" in kinds[name] and isinstance(value, bool)):
+                raise ValueError(f"{name} must be a list of names, got {value!r}")
+    return given
+
+
+def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
+    """Return the tensors of each stage: as many blocks in each as can be, and what is before and behind them."""
+    layers = list(profile.layers)
+    if stages == 1:
+        return [layers]
+    of = wrap_units(layers)
+    if len(of.blocks) < stages:
+        raise ValueError(f"{profile.name} has {len(of.blocks)} blocks, too few for a pipeline of {stages} stages")
+    number = {layer.name: place for place, block in enumerate(of.blocks) for layer in block.layers}
+    firsts = [place * len(of.blocks) // stages for place in range(1, stages)]
+    found: list[list[Layer]] = [[] for _ in range(stages)]
+    stage = 0
+    for layer in layers:
+        if layer.name in number:
+            stage = sum(number[layer.name] >= first for first in firsts)
+        found[stage].append(layer)
+    return found
+
+
+class _StagePlanner(NamedTuple):
+    """What the stages of a model have in common; `workers` are those of a stage without tensor parallelism."""
+
+    profile: ModelProfile
+    sharding: str
+    workers: int
+    around: ModelParallelism
+    chosen: Mapping[str, Any]
+    seed: int
+
+    @property
+    def width(self) -> int:
+        """Entries of a token."""
+        first = self.profile.layers[0].shape
+        if self.around.width is None and len(first) != 2:
+            raise ValueError(f"width is missing: {self.profile.name} does not begin with the matrix of an embedding")
+        return first[1] if self.around.width is None else self.around.width
+
+    def tied(self, both: Sequence[Layer]) -> TiedWeights:
+        """Return the weights that the first and the last stage share, as a worker has them."""
+        degree = self.around.tensor_parallel
+        elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
+        names, dtype = ", ".join(layer.name for layer in both), str(self.chosen.get("dtype", "float32"))
+        return TiedWeights(names, elements, dtype, first=self.sharding == "zero1")
+
+    def step(self, layers: Sequence[Layer], place: int) -> StepGraph:
+        """Return the step of a stage, with what is around it there."""
+        around, chosen, degree = self.around, self.chosen, self.around.tensor_parallel
+        layers, experts = _without_experts(layers, around)
+        layers = split_tensors(_pad_rows(layers, degree), degree)
+        model = wrap_units(layers, behind=self.profile.tied if around.pipeline == 1 else ())
+        step = self._sharded(model, layers, place)
+        if experts:
+            sizes = {size // degree for size in experts.values()}
+            if len(sizes) > 1:
+                raise ValueError(f"expert_tensors must come to as many entries in each block, got {sorted(sizes)}")
+            assert around.experts is not None
+            alike = ("choices", "capacity_factor", "min_capacity", "drop_tokens", "attention")
+            step = expert_parallel(
+                step,
+                model,
+                around.expert_parallel,
+                blocks=list(experts),
+                experts=around.experts,
+                expert_size=sizes.pop(),
+                tokens=around.tokens or 1,
+                width=self.width,
+                dtype=around.activations,
+                reduce_dtype=str(chosen.get("reduce_dtype") or chosen.get("dtype") or "float32"),
+                seed=self.seed,
+                **{name: getattr(around, name) for name in alike},
+            )
+        if degree == 1:
+            return step
+        return tensor_parallel(
+            step,
+            model,
+            degree,
+            tokens=around.tokens or 1,
+            width=self.width,
+            dtype=around.activations,
+            sequence_parallel=around.sequence_parallel,
+            attention=around.attention,
+        )
+
+    def _sharded(self, model: Units, layers: Sequence[Layer], place: int) -> StepGraph:
+        """Return the step of a stage without what is around it."""
+        build, chosen, stages = SHARDINGS[self.sharding], dict(self.chosen), self.around.pipeline
+        if build is zero:
+            if stages > 1 and self.sharding != "zero1":
+                raise ValueError(f"{self.sharding} is not for pipelines, as DeepSpeed's refuse it; zero1 is")
+            return zero(layers, self.workers, stage=int(self.sharding[-1]), **chosen)
+        if build is ddp:
+            if chosen.get("ready") and stages > 1:
+                raise ValueError("ready is not for pipelines, of which each stage has an order of its own")
+            return ddp(layers, self.workers, **chosen)
+        if stages > 1:
+            chosen = {**_IN_PIPELINES, **chosen}
+            if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
+                own = {"root", *(block.name for block in model.blocks)}
+                chosen["reshard_after_forward"] = [one for one in freed if one in own]
+            microbatches = check_int(chosen.get("microbatches", 1), "microbatches", 1)
+            chosen["passes"] = pass_order(place, stages, microbatches, self.around.order)
+        return build(model, self.workers, **chosen)
+
+
+def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple[Sequence[Layer], dict[str, int]]:
+    """Return tensors without those in whose place experts are, and the entries of an expert of each block."""
+    if around.experts is None:
+        return layers, {}
+    blocks = {block.name: block for block in wrap_units(layers).blocks}
+    wanted = [name for name in blocks if around.expert_blocks is None or name in around.expert_blocks]
+    gone: set[str] = set()
+    sizes = {}
+    for name in wanted:
+        begins = tuple(f"{name}.{one}" for one in around.expert_tensors)
+        own = [layer for layer in blocks[name].layers if layer.name.startswith(begins)]
+        if not own or len(own) == len(blocks[name].layers):
+            inside = ", ".join(layer.name[len(name) + 1 :] for layer in blocks[name].layers)
+            raise ValueError(f"expert_tensors must be with what some tensors of {name} begin, which are {inside}")
+        gone |= {layer.name for layer in own}
+        sizes[name] = sum(layer.size for layer in own)
+    return [layer for layer in layers if layer.name not in gone], sizes
+
+
+def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
+    """Return tensors of which those outside blocks have a multiple of so many rows, as Megatron pads vocabularies."""
+    inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
+    return [
+        layer
+        if layer.name in inside or len(layer.shape) < 2
+        else Layer(layer.name, (-(-layer.shape[0] // degree) * degree, *layer.shape[1:]))
+        for layer in layers
+    ]

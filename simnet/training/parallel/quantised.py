@@ -1,0 +1,247 @@
+"""Quantised collectives of sharded steps as calls: ZeRO++, LoCo and SDP4Bit.
+
+`simnet.sparsifier_models` has the codes (`qgz`, `loco`, `sdp4bit`); this module has the bytes between ranks and their
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+from simnet.base.checks import check_int
+from simnet.cost_models.costs.layers import Layer
+from simnet.sparsifier_models.qgz import BITS, groups_of
+from simnet.sparsifier_models.sdp4bit import FIRST_BITS, HADAMARD, SECOND_BITS, WEIGHT_BITS
+from simnet.sparsifier_models.two_hop import SCALE_BYTES, Hop, Nodes, weight_groups
+from simnet.training.parallel.graph import GraphBuilder, Groups, Phase
+from simnet.training.parallel.units import Unit
+
+Waits: TypeAlias = Iterable[int | None]
+"""Numbers of nodes that a call waits for; None counts for none."""
+
+NODE, ACROSS = "node", "across"
+"""The groups of the ranks of a node, and of the ranks with the same place on all nodes."""
+
+HOPS = "two hops"
+"""The queue of the all-to-alls of both hops, which go one after another."""
+
+
+def layout_of(nodes: Nodes) -> dict[str, Groups]:
+    """Return the groups of ranks of nodes, by name.
+
+    Examples
+    --------
+    >>> layout_of(Nodes(2, 2))
+    {'node': ((0, 1), (2, 3)), 'across': ((0, 2), (1, 3))}
+    """
+    named = {NODE: nodes.within(), ACROSS: nodes.across()}
+    return {name: tuple(tuple(members) for members in groups.tolist()) for name, groups in named.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroPlusPlus:
+    """ZeRO++ of steps whose parameters are sharded, by DeepSpeed's names.
+
+    Raises ValueError if a number is out of range, or nodes of two sizes are asked for.
+
+    Parameters
+    ----------
+    zero_quantized_weights : bool
+        qwZ: all-gathers of parameters carry eight bits, and scales. What a worker gives must be a multiple of 8.
+    zero_quantized_gradients : bool
+        qgZ: each tensor is reduced in two hops of four bits. Vectors, tensors whose entries are no multiple of 2 P, and
+        all tensors on a single node are reduce-scattered.
+    zero_hpz_partition_size : int
+        hpZ: between how many consecutive ranks a second shard of what is freed is kept, from which it is gathered
+        again; 1 for none. ZeRO keeps it until the optimiser's step. In FSDP2, whose ``reshard_after_forward`` it is,
+        it is kept until the unit is gathered again.
+    ranks_per_node : int, optional
+        Ranks of a node for quantised gradients; default: those of hpZ.
+    loco : bool
+        Whether gradients are quantised with memory, DeepSpeed's ``zeropp_loco_param``: the same calls.
+    """
+
+    zero_quantized_weights: bool = False
+    zero_quantized_gradients: bool = False
+    zero_hpz_partition_size: int = 1
+    ranks_per_node: int | None = None
+    loco: bool = False
+
+    def __post_init__(self) -> None:
+        check_int(self.zero_hpz_partition_size, "zero_hpz_partition_size", 1)
+        if self.ranks_per_node is not None:
+            check_int(self.ranks_per_node, "ranks_per_node", 1)
+            if self.zero_hpz_partition_size not in (1, self.ranks_per_node):
+                raise ValueError(
+                    f"zero_hpz_partition_size must be 1 or ranks_per_node, {self.ranks_per_node}, "
+                    f"got {self.zero_hpz_partition_size}"
+                )
+        elif self.zero_quantized_gradients and self.zero_hpz_partition_size == 1:
+            raise ValueError("zero_quantized_gradients needs ranks_per_node")
+        if self.loco and not self.zero_quantized_gradients:
+            raise ValueError("loco needs zero_quantized_gradients")
+
+    def nodes(self, workers: int) -> Nodes:
+        """Return the nodes of so many workers; raise ValueError if they do not divide them."""
+        if self.ranks_per_node is not None:
+            return Nodes.of(workers, self.ranks_per_node)
+        return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
+
+    def gather(
+        self,
+        step: GraphBuilder,
+        unit: str,
+        shard: int,
+        dtype: str,
+        phase: Phase,
+        group: str,
+        after: Waits,
+    ) -> int | None:
+        """Add an all-gather of a unit of which each worker has a shard, and return the number of its last call.
+
+        Within `NODE` a second shard is gathered, which is as many first ones as there are nodes.
+        """
+        entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
+        if not self.zero_quantized_weights:
+            return step.call("all_gather", unit, (entries, entries * ranks), dtype, phase, group=group, after=after)
+        if ranks < 2:
+            return None
+        return _add_gathers(step, unit, Hop(entries, weight_groups(entries) * SCALE_BYTES), phase, group, after)
+
+    def scatter(
+        self, step: GraphBuilder, unit: str, layers: tuple[Layer, ...], dtype: str, group: str, queue: str | None = None
+    ) -> int | None:
+        """Add the reduction of gradients to shards of `layers`, and return the number of its last call.
+
+        Tensors are split by entries, in the group ``"shard"`` by their first dimension.
+        """
+        nodes, after = self.nodes(step.workers), step.computed()
+        if self.zero_quantized_gradients and nodes.nodes > 1:
+            return reduce_tensors(step, nodes, layers, dtype, after, unit)
+        ranks = step.ranks(group)
+        one = sum(-(-layer.size // ranks) for layer in layers) if group == "world" else Unit(unit, layers).shard(ranks)
+        sizes = one * ranks, one
+        return step.call("reduce_scatter", unit, sizes, dtype, "backward", group=group, queue=queue, after=after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDP4Bit:
+    """SDP4Bit of stages 1 and 2: weights as differences of four bits, gradients in hops of eight and four bits.
+
+    Raises ValueError if a number is out of range.
+
+    Parameters
+    ----------
+    quantized_weights, quantized_gradients : bool
+        What is quantised.
+    ranks_per_node : int
+        Ranks of a node, for gradients.
+    weight_group, first_group, second_group : int
+        Entries that share a scale: of weights, and of gradients in each hop.
+    """
+
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    ranks_per_node: int = 1
+    weight_group: int = 2048
+    first_group: int = 512
+    second_group: int = 128
+
+    def __post_init__(self) -> None:
+        for one in fields(self)[2:]:
+            check_int(getattr(self, one.name), one.name, 1)
+
+    def nodes(self, workers: int) -> Nodes:
+        """Return the nodes of so many workers; raise ValueError if they do not divide them."""
+        return Nodes.of(workers, self.ranks_per_node)
+
+
+def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
+    """Add the all-gathers of a bucket's weights as differences, and return the number of the last call."""
+    m = shard_of(elements, step.workers)
+    return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
+
+
+def _add_gathers(step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: str, after: Waits) -> int | None:
+    ranks, found = step.ranks(group), None
+    after = tuple(after)
+    for elements, dtype in _code_elements(sent):
+        found = step.call("all_gather", unit, (elements, elements * ranks), dtype, phase, group=group, after=after)
+    return found
+
+
+def _code_elements(sent: Hop) -> list[tuple[int, str]]:
+    """Return elements and dtype of codes and of scales."""
+    return [(round(sent.codes), "int8"), (round(sent.scales / SCALE_BYTES), "float32")]
+
+
+def shard_of(elements: int, workers: int) -> int:
+    """Return the entries of a bucket that each worker owns with SDP4Bit, a multiple of the transform.
+
+    Examples
+    --------
+    >>> shard_of(1000, 8)
+    128
+    """
+    return -(-elements // (workers * HADAMARD)) * HADAMARD
+
+
+def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
+    """Add both hops, and return the number of the last call."""
+    waits, found = tuple(after), None
+    for hop, group in ((first, NODE), (second, ACROSS)):
+        for elements, dtype in _code_elements(hop):
+            sizes = elements, elements
+            called = step.call("alltoall", unit, sizes, dtype, "backward", group=group, queue=HOPS, after=waits)
+            found = found if called is None else called
+    return found
+
+
+def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
+    """Add the reduction of a bucket by SDP4Bit, and return the number of the last call."""
+    nodes, m = how.nodes(step.workers), shard_of(elements, step.workers)
+    first = Hop.of(nodes.ranks * m, FIRST_BITS, nodes.ranks * -(-m // how.first_group))
+    second = Hop.of(nodes.nodes * m, SECOND_BITS, nodes.nodes * -(-m // how.second_group))
+    return _two_hops(step, first, second, after)
+
+
+def reduce_tensors(
+    step: GraphBuilder,
+    nodes: Nodes,
+    layers: Iterable[Layer],
+    dtype: str,
+    after: Waits,
+    unit: str = "bucket",
+) -> int | None:
+    """Add the reduction of tensors by qgZ, one after another, and return the number of the last call.
+
+    `dtype` is that of tensors that are not quantised.
+    """
+    last: int | None = None
+    waits = tuple(after)
+    for layer in layers:
+        groups = groups_of(layer.shape, nodes)
+        if groups:
+            first, second = (Hop.of(layer.size / part, BITS, groups / part) for part in (1, nodes.each))
+            called = _two_hops(step, first, second, waits, unit)
+        else:
+            one = -(-layer.size // nodes.ranks)
+            called = step.call("reduce_scatter", unit, (one * nodes.ranks, one), dtype, "backward", after=waits)
+        if called is not None:
+            waits, last = (called,), called
+    return last
+
+
+def memory_of_loco(layers: Iterable[Layer], nodes: Nodes) -> int:
+    """Return the bytes of both memories of LoCo at a rank.
+
+    Examples
+    --------
+    >>> memory_of_loco([Layer("w", (64, 96)), Layer("b", (96,))], Nodes(2, 2)) == (6144 + 4 * 96) * 3 // 2
+    True
+    """
+    quantised = [(layer.size, groups_of(layer.shape, nodes)) for layer in layers]
+    first = sum(entries + SCALE_BYTES * groups for entries, groups in quantised if groups)
+    return first + first // nodes.each

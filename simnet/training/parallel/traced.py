@@ -1,0 +1,222 @@
+"""Steps as Chakra execution traces have them: what every rank computed, sent and called, and what that waited for.
+
+Where a schedule of simnet has sends and receives in rounds, a step has collectives, which go by algorithms of simnet's
+own, and computing beside them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn, TypeAlias
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
+from simnet.collectives.registry import Operation
+from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_nodes, trace_paths
+from simnet.training.parallel.graph import COMPUTE, CollectiveCall, ComputePart, Groups, HeldMemory, StepGraph, StepNode
+
+_OPERATIONS: Mapping[str, Operation] = {
+    "ALL_REDUCE": "all_reduce",
+    "ALL_GATHER": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "REDUCE_SCATTER_BLOCK": "reduce_scatter",
+    "BROADCAST": "broadcast",
+    "REDUCE": "reduce",
+    "ALL_TO_ALL": "alltoall",
+}
+
+
+class _RankNode(NamedTuple):
+    """A node of a trace, and its rank."""
+
+    rank: int
+    number: int
+
+
+_Members: TypeAlias = tuple[_RankNode, ...]
+"""The nodes of ranks that are one call or message together, or a node alone."""
+
+
+@dataclass(frozen=True, repr=False)
+class TracedStep:
+    """A step of execution traces: its graph, with bytes as elements, and the seconds of computing, shape (nodes, P)."""
+
+    graph: StepGraph
+    traced: Floats
+
+    def seconds(self, factor: ArrayLike = 1.0) -> Floats:
+        """Return the seconds of each node, shape (nodes, P), times a factor of each rank."""
+        return np.asarray(self.traced * np.asarray(factor))
+
+
+class _Traces:
+    """The nodes of all ranks by number, and the files for errors."""
+
+    def __init__(self, prefix: str | Path, largest: int) -> None:
+        self.paths = trace_paths(prefix)
+        self.of_rank = [self._read(path, largest) for path in self.paths]
+
+    def _read(self, path: Path, largest: int) -> dict[int, TraceNode]:
+        found: dict[int, TraceNode] = {}
+        for node in read_nodes(path, largest):
+            if node.number in found:
+                raise InputError("stands twice", file=str(path), field=f"node {node.number}")
+            found[node.number] = node
+        for node in found.values():
+            if missing := [need for need in node.needs if need not in found]:
+                why = f"depends on node {missing[0]}, which is not there"
+                raise InputError(why, file=str(path), field=f"node {node.number}")
+        return found
+
+    def __getitem__(self, at: _RankNode) -> TraceNode:
+        return self.of_rank[at.rank][at.number]
+
+    def all(self, *kinds: str) -> Iterator[_RankNode]:
+        """Yield all nodes of some kinds, all by default, rank by rank in the order of their traces."""
+        for rank, trace in enumerate(self.of_rank):
+            yield from (_RankNode(rank, one.number) for one in trace.values() if not kinds or one.kind in kinds)
+
+    def refuse(self, at: _RankNode, why: str) -> NoReturn:
+        """Raise InputError for a node."""
+        raise InputError(why, file=str(self.paths[at.rank]), field=f"node {at.number}")
+
+
+def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
+    """Read a step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
+
+    The k-th collective of a group of ranks is one call; a group is the ranks whose traces name it. Calls of a group
+    follow each other, as do messages between two ranks. Everything else that takes time is computing, one thing at a
+    time, in the order of the trace. The network decides the durations of collectives and messages. A trace has at most
+    `largest` bytes, unpacked.
+
+    Raises InputError if a file is no such trace, a node is repeated or missing, ranks of a group disagree, a message
+    has no partner, a collective is unknown, or nodes wait for each other in a circle.
+    """
+    traces = _Traces(prefix, largest)
+    joint = _joint_calls(traces) | _joint_messages(traces)
+    layout, calls = _trace_calls(traces, dict.fromkeys(joint.values()))
+    waits, order = _topological_order(traces, joint)
+    numbers = {members: number for number, members in enumerate(order)}
+    nodes: list[StepNode] = []
+    seconds = np.zeros((len(order), len(traces.paths)))
+    for number, members in enumerate(order):
+        ranks = tuple(sorted(at.rank for at in members))
+        before = tuple(sorted(numbers[one] for one in waits[members]))
+        if (call := calls.get(members)) is not None:
+            nodes.append(StepNode(call, call.group, before, ranks))
+            continue
+        one = traces[members[0]]
+        micros = one.micros if one.kind == "other" else 0
+        seconds[number, ranks[0]] = micros * 1e-6
+        nodes.append(StepNode(ComputePart(one.name, "forward", 0, micros), COMPUTE, before, ranks))
+    return TracedStep(StepGraph(tuple(nodes), len(traces.paths), 1, HeldMemory(0, 0, 0), layout=layout), seconds)
+
+
+def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
+    """Return of each collective the calls of all ranks of its group."""
+    groups: dict[str, dict[int, list[_RankNode]]] = defaultdict(lambda: defaultdict(list))
+    for at in traces.all("collective"):
+        groups[traces[at].group][at.rank].append(at)
+    found: dict[_RankNode, _Members] = {}
+    for name, by_rank in groups.items():
+        few, many = min(by_rank.values(), key=len), max(by_rank.values(), key=len)
+        if len(few) < len(many):
+            why = f"is call {len(few) + 1} of group {name!r}, of which rank {few[0].rank} has {len(few)}"
+            traces.refuse(many[len(few)], why)
+        for members in zip(*by_rank.values(), strict=True):
+            found |= dict.fromkeys(members, members)
+    return found
+
+
+def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
+    """Return of each send and receive both together, the send first."""
+    last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
+    for at in traces.all("send", "recv"):
+        node = traces[at]
+        if not 0 <= node.peer <= last or node.peer == at.rank:
+            traces.refuse(at, f"there is no other rank {node.peer}; traces are of 0..{last}")
+        if node.kind == "recv":
+            waiting[node.peer, at.rank, node.tag].append(at)
+    found: dict[_RankNode, _Members] = {}
+    for at in traces.all("send"):
+        node = traces[at]
+        partners = waiting[at.rank, node.peer, node.tag]
+        if not partners:
+            traces.refuse(at, f"rank {node.peer} has no receive for this message of tag {node.tag}")
+        pair = at, partners.pop(0)
+        found |= dict.fromkeys(pair, pair)
+    for at in itertools.chain(*waiting.values()):
+        traces.refuse(at, f"rank {traces[at].peer} has no send for this message of tag {traces[at].tag}")
+    return found
+
+
+def _trace_calls(
+    traces: _Traces, together: Iterable[_Members]
+) -> tuple[dict[str, Groups], dict[_Members, CollectiveCall]]:
+    """Return the groups, and the call of the nodes that are one together."""
+    layout: dict[str, Groups] = {}
+    calls: dict[_Members, CollectiveCall] = {}
+    for members in together:
+        first, ranks = traces[members[0]], tuple(at.rank for at in members)
+        if len(ranks) == 1:
+            # There is nobody to send to.
+            continue
+        operation: Operation = "broadcast"
+        group = f"rank {ranks[0]} to {ranks[1]}"
+        if first.kind == "collective":
+            if first.collective not in _OPERATIONS:
+                allowed = ", ".join(_OPERATIONS)
+                traces.refuse(
+                    members[0], f"is a collective of kind {first.collective or 'unknown'}; allowed: {allowed}"
+                )
+            operation, group = _OPERATIONS[first.collective], f"group {first.group or 'of all'}"
+        for at in members:
+            one = traces[at]
+            if one.nbytes < 0:
+                traces.refuse(at, "needs a comm_size >= 0")
+            if (one.collective, one.nbytes) != (first.collective, first.nbytes):
+                own, other = (f"{its.collective or 'a message'} of {its.nbytes} bytes" for its in (one, first))
+                traces.refuse(at, f"is {own}, which is {other} at rank {ranks[0]}")
+        layout[group] = (ranks,)
+        given = first.nbytes
+        had = {"all_gather": given * len(ranks), "reduce_scatter": -(-given // len(ranks))}.get(operation, given)
+        calls[members] = CollectiveCall(operation, first.name, group, len(ranks), given, had, "uint8", "forward", 0, 0)
+    return layout, calls
+
+
+def _topological_order(
+    traces: _Traces, joint: Mapping[_RankNode, _Members]
+) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
+    """Return what each node waits for, and all nodes behind what they wait for, those that are one together once."""
+    place = {_RankNode(rank, number): at for rank, one in enumerate(traces.of_rank) for at, number in enumerate(one)}
+    members_of = {at: joint.get(at, (at,)) for at in place}
+    waits: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
+    for at, members in members_of.items():
+        waits[members] |= {members_of[_RankNode(at.rank, need)] for need in traces[at].needs}
+    graph: nx.DiGraph[_Members] = nx.DiGraph()
+    graph.add_nodes_from(waits)
+    graph.add_edges_from((before, members) for members, several in waits.items() for before in several)
+    # Calls of a group, and messages between two ranks, keep their order.
+    last: dict[object, _Members] = {}
+    for members in waits:
+        if members[0] in joint:
+            node = traces[members[0]]
+            queue = node.group if node.kind == "collective" else tuple(at.rank for at in members)
+            if queue in last:
+                graph.add_edge(last[queue], members)
+            last[queue] = members
+    first_ready = nx.lexicographical_topological_sort(graph, lambda one: (max(place[at] for at in one), one))
+    try:
+        return waits, list(first_ready)
+    except nx.NetworkXUnfeasible:
+        circles = [one for one in nx.strongly_connected_components(graph) if len(one) > 1]
+        waiting = [*itertools.chain(*circles), *nx.nodes_with_selfloops(graph)]
+        traces.refuse(min(itertools.chain(*waiting)), "waits for itself, through other nodes or calls of its group")

@@ -1,0 +1,133 @@
+"""What is sharded or replicated together: the tensors of a model, in units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simnet.base.checks import check_choice, check_int
+from simnet.cost_models.costs.layers import Layer
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
+"""Bytes of an element of each dtype, by PyTorch's names."""
+
+PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
+"""Dtypes that parameters and gradients may have."""
+
+# A block's number is a word of its own, or stands behind an underscore: "h.0", "encoder_layer_0", "layer1.0".
+_BLOCK = re.compile(r"(.*?[._]\d+)\.")
+
+
+class Unit(NamedTuple):
+    """Tensors of a module that are gathered, and whose gradients are reduced, in one call.
+
+    Examples
+    --------
+    >>> Unit("fc", (Layer("fc.weight", (3, 4)), Layer("fc.bias", (3,)))).size
+    15
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(layer.size for layer in self.layers)
+
+    def shard(self, ranks: int) -> int:
+        """Return the entries of a rank, with padding: each tensor is split by its first dimension.
+
+        Examples
+        --------
+        >>> Unit("fc", (Layer("fc.weight", (3, 4)), Layer("fc.bias", (3,)))).shard(2)
+        10
+        """
+        return sum(-(-layer.shape[0] // ranks) * (layer.size // layer.shape[0]) for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Units:
+    """A wrapped model: a unit for each block in the order of the forward pass, and the root for the rest.
+
+    The forward pass uses `before` entries of the root before the blocks, the others after them.
+    """
+
+    blocks: tuple[Unit, ...]
+    root: Unit
+    before: int
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All tensors, those of the root first."""
+        return (*self.root.layers, *(layer for block in self.blocks for layer in block.layers))
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(layer.size for layer in self.layers)
+
+
+def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
+    """Return the tensors of a model as a unit per block, and the root.
+
+    A tensor belongs to the block that its name begins with, up to the first number, as in ``h.0.attn.weight`` or
+    ``encoder_layer_0.mlp.bias``. The tensors `behind` of the root are used after the blocks although they come first:
+    embeddings that are also the output. Raises ValueError if a tensor is empty or repeated, there is none, or `behind`
+    is unknown.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.costs.models import load_model
+    >>> found = wrap_units(load_model("gpt2").layers)
+    >>> len(found.blocks), found.blocks[0].name, [layer.name for layer in found.root.layers]
+    (12, 'h.0', ['wte.weight', 'wpe.weight', 'ln_f.weight', 'ln_f.bias'])
+    """
+    of_block: dict[str, list[Layer]] = {}
+    root: list[Layer] = []
+    before = 0
+    for layer in check_layers(layers):
+        found = _BLOCK.match(layer.name)
+        if found is not None:
+            of_block.setdefault(found[1], []).append(layer)
+            continue
+        root.append(layer)
+        if not of_block and layer.name not in behind:
+            before += layer.size
+    names = [layer.name for layer in root]
+    for name in behind:
+        check_choice(name, "behind", names)
+    return Units(tuple(Unit(name, tuple(of)) for name, of in of_block.items()), Unit("root", tuple(root)), before)
+
+
+def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
+    """Return the tensors of a model as a unit per module, in the order of the model.
+
+    Examples
+    --------
+    >>> [one.name for one in wrap_modules([Layer("a.weight", (2, 2)), Layer("a.bias", (2,)), Layer("b.weight", (1,))])]
+    ['a', 'b']
+    """
+    of: dict[str, list[Layer]] = {}
+    for layer in check_layers(layers):
+        of.setdefault(layer.name.rpartition(".")[0], []).append(layer)
+    return tuple(Unit(name, tuple(found)) for name, found in of.items())
+
+
+def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
+    """Return the tensors of a model; raise ValueError if one is empty or repeated, or there is none."""
+    found = list(layers)
+    if not found:
+        raise ValueError("a model needs at least one tensor")
+    seen: set[str] = set()
+    for layer in found:
+        if not layer.shape:
+            raise ValueError(f"tensor {layer.name!r} has no dimension: a single number cannot be sharded")
+        for length in layer.shape:
+            check_int(length, f"a length of tensor {layer.name!r}", 1)
+        if layer.name in seen:
+            raise ValueError(f"there are two tensors {layer.name!r}")
+        seen.add(layer.name)
+    return found

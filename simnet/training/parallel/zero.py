@@ -1,0 +1,258 @@
+"""Steps of DeepSpeed's ZeRO: stages 1 and 2 shard the optimiser's state and gradients, stage 3 parameters as well.
+
+References
+----------
+DeepSpeed, ``runtime/zero/stage_1_and_2.py``, ``stage3.py`` and ``partitioned_param_coordinator.py``. What they issue is
+as read there; it has not been recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.base.checks import check_choice, check_int
+from simnet.collectives.registry import Operation
+from simnet.cost_models.costs.layers import Layer
+from simnet.training.parallel.graph import GraphBuilder, HeldMemory, StepGraph
+from simnet.training.parallel.quantised import (
+    SDP4Bit,
+    ZeroPlusPlus,
+    gather_differences,
+    layout_of,
+    reduce_bucket,
+)
+from simnet.training.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, check_layers
+from simnet.training.parallel.zero3 import Stage3, Stage3Limits
+
+# Partitions begin at multiples of so many elements.
+_ALIGNMENT = 2
+
+# Moments of Adam, and the copy of parameters of 16 bits that it updates, in fp32.
+_MOMENTS, _FP32 = 2, 4
+
+
+def zero(
+    layers: Iterable[Layer],
+    workers: int,
+    *,
+    stage: int,
+    iteration: int = 0,
+    microbatches: int = 1,
+    dtype: str = "float32",
+    reduce_bucket_size: int = 500_000_000,
+    allgather_bucket_size: int = 500_000_000,
+    use_multi_rank_bucket_allreduce: bool = True,
+    loss_scaling: bool = False,
+    overlap_comm: bool | None = None,
+    limits: Stage3Limits | None = None,
+    plus: ZeroPlusPlus | None = None,
+    sdp4bit: SDP4Bit | None = None,
+) -> StepGraph:
+    """Return a step of a model that DeepSpeed shards.
+
+    Stage 1 reduces gradients after the last microbatch, stage 2 after each; both gather parameters after the
+    optimiser's step. Stage 3 gathers the parameters of a module before its use, and scatters buckets of gradients; in
+    iteration 0 it records the order of modules, and prefetches nothing. A bucket of gradients has at most
+    `reduce_bucket_size` elements, or one tensor; stages 1 and 2 gather about `allgather_bucket_size` at once. With
+    `use_multi_rank_bucket_allreduce` they all-reduce a bucket, else reduce each owner's part. `loss_scaling` adds an
+    all-reduce of a byte. `overlap_comm` is true by default in stage 3. `limits` and `plus` are for stage 3, `sdp4bit`
+    for stages 1 and 2, where workers then own an equal part of each bucket.
+
+    Raises ValueError if a value is out of range.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.costs.models import load_model
+    >>> [(call.operation, call.in_elements) for call in zero(load_model("gpt2").layers, 8, stage=2).calls]
+    [('all_reduce', 124439808), ('all_gather', 15554976)]
+    """
+    found = check_layers(layers)
+    _check_options(stage, limits, plus, sdp4bit)
+    counts = {"microbatches": microbatches, "reduce_bucket_size": reduce_bucket_size}
+    for name, value in {**counts, "allgather_bucket_size": allgather_bucket_size, "workers": workers}.items():
+        check_int(value, name, 1)
+    check_choice(dtype, "dtype", PARAMETER_DTYPES)
+    plus, sdp4bit = plus or ZeroPlusPlus(), sdp4bit or SDP4Bit()
+    nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
+    layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
+    step = GraphBuilder(workers, iteration, overlap=stage == 3 if overlap_comm is None else overlap_comm, layout=layout)
+    program: Stage3 | _ShardedGradients
+    if stage == 3:
+        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Stage3Limits(), plus)
+    else:
+        most = reduce_bucket_size, allgather_bucket_size
+        program = _ShardedGradients(step, found, dtype, stage, most, use_multi_rank_bucket_allreduce, sdp4bit)
+    for microbatch in range(microbatches):
+        step.microbatch = microbatch
+        program.issue_passes(microbatch == microbatches - 1)
+    step.microbatch = None
+    if loss_scaling:
+        step.wait(step.call("all_reduce", "model", (1, 1), "uint8", "step", after=step.computed()))
+    program.gather_updated()
+    parameters, gradients, shard = program.held_bytes()
+    return step.built(HeldMemory(parameters, gradients, (_MOMENTS + (DTYPE_BYTES[dtype] < _FP32)) * shard * _FP32))
+
+
+def _check_options(stage: int, limits: Stage3Limits | None, plus: ZeroPlusPlus | None, sdp4bit: SDP4Bit | None) -> None:
+    if check_int(stage, "stage", 1, 3) < 3 and limits is not None:
+        raise ValueError(f"limits are for stage 3, not for stage {stage}")
+    if plus is not None and stage < 3:
+        raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")
+    if sdp4bit is not None and stage == 3:
+        raise ValueError(
+            "SDP4Bit is for stages 1 and 2: in stage 3 nobody holds the weights that differences are taken to"
+        )
+
+
+class _ShardedGradients(NamedTuple):
+    """The calls that a worker issues in stages 1 and 2; `most` are the elements of buckets to reduce and to gather."""
+
+    step: GraphBuilder
+    layers: Sequence[Layer]
+    dtype: str
+    stage: int
+    most: tuple[int, int]
+    all_reduces: bool
+    sdp4bit: SDP4Bit
+
+    @property
+    def size(self) -> int:
+        """Elements of the model."""
+        return sum(layer.size for layer in self.layers)
+
+    @property
+    def partition(self) -> int:
+        """Elements that each worker owns, with padding."""
+        return -(-self.size // (_ALIGNMENT * self.step.workers)) * _ALIGNMENT
+
+    def held_bytes(self) -> tuple[int, int, int]:
+        """Return the bytes of parameters and gradients of a worker, and the elements that it updates."""
+        width, partition = DTYPE_BYTES[self.dtype], self.partition
+        return self.size * width, (self.size if self.stage == 1 else partition) * width, partition
+
+    def issue_passes(self, last: bool) -> None:
+        """Issue the forward and the backward pass of a microbatch."""
+        step, stage = self.step, self.stage
+        step.compute("model", "forward", self.size)
+        # Without overlap stage 1 reduces when all gradients are there, in the order of the model.
+        at_once = stage == 1 and not step.overlap
+        if at_once or (stage == 1 and not last):
+            step.compute("model", "backward", self.size)
+        if stage == 1 and not last:
+            return
+        before: list[int | None] = []
+        for bucket in in_buckets(self.layers if at_once else self.layers[::-1], self.most[0]):
+            elements = sum(layer.size for layer in bucket)
+            if not at_once:
+                step.compute("bucket", "backward", elements)
+            first = len(step.nodes) - 1
+            # A bucket is only reduced, and computing only goes on, when the bucket before has been.
+            step.wait(*before)
+            before = self._reduce(bucket, elements)
+            if stage == 2:
+                step.hold("gradients", elements * DTYPE_BYTES[self.dtype], first, len(step.nodes) - 1)
+        step.wait(*before)
+
+    def _reduce(self, bucket: Sequence[Layer], elements: int) -> list[int | None]:
+        """Reduce the gradients of a bucket, and return the calls."""
+        after = self.step.computed()
+        if self.sdp4bit.quantized_gradients:
+            return [reduce_bucket(self.step, self.sdp4bit, elements, after)]
+        ends = np.cumsum([layer.size for layer in self.layers])
+        starts = {layer.name: int(end) - layer.size for layer, end in zip(self.layers, ends, strict=True)}
+        spans = bucket_owners(bucket, starts, self.partition)
+        calls: list[tuple[Operation, int, int]]
+        if self.all_reduces:
+            calls = [("all_reduce", 0, one) for one in _up_to([one for _, one in spans], self.most[0])]
+        else:
+            calls = [
+                ("reduce", owner, one)
+                for owner in dict.fromkeys(owner for owner, _ in spans)
+                for one in _up_to([one for of, one in spans if of == owner], self.most[0])
+            ]
+        return [
+            self.step.call(operation, "bucket", (one, one), self.dtype, "backward", after=after, root=owner)
+            for operation, owner, one in calls
+        ]
+
+    def gather_updated(self) -> None:
+        """Gather the parameters after the optimiser's step."""
+        step = self.step
+        if self.sdp4bit.quantized_weights:
+            # In the order in which their gradients were reduced.
+            order = self.layers if self.stage == 1 and not step.overlap else self.layers[::-1]
+            for bucket in in_buckets(order, self.most[0]):
+                elements = sum(layer.size for layer in bucket)
+                step.wait(gather_differences(step, self.sdp4bit, elements, step.computed()))
+            return
+        for one in gather_sizes(self.partition, step.workers, self.most[1]):
+            sizes = one, one * step.workers
+            step.wait(step.call("all_gather", "model", sizes, self.dtype, "step", after=step.computed()))
+
+
+def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
+    """Return the elements that each worker gives to the all-gathers after a step of stages 1 and 2.
+
+    Examples
+    --------
+    >>> gather_sizes(300, 4, 500)
+    [150, 150]
+    """
+    count = max(1, partition * workers // allgather_bucket_size)
+    each = partition // count
+    each -= each % _ALIGNMENT
+    return [*[each] * (count - 1), partition - each * (count - 1)]
+
+
+def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
+    """Return tensors in buckets of at most `most` elements; a larger tensor has a bucket of its own.
+
+    Examples
+    --------
+    >>> [len(one) for one in in_buckets([Layer(name, (4,)) for name in "abcde"], 9)]
+    [2, 2, 1]
+    """
+    found: list[list[Layer]] = []
+    filled = 0
+    for layer in layers:
+        if not found or filled + layer.size > most:
+            found.append([])
+            filled = 0
+        found[-1].append(layer)
+        filled += layer.size
+    return found
+
+
+def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
+    """Return the owners of consecutive elements of a bucket, and how many each owns.
+
+    `starts` is where each tensor begins among all parameters, of which each worker owns `partition`.
+
+    Examples
+    --------
+    >>> bucket_owners([Layer("b", (6,)), Layer("a", (4,))], {"a": 0, "b": 4}, 5)
+    [(0, 1), (1, 5), (0, 4)]
+    """
+    found: list[tuple[int, int]] = []
+    for layer in bucket:
+        begin, end = starts[layer.name], starts[layer.name] + layer.size
+        for owner in range(begin // partition, (end - 1) // partition + 1):
+            elements = min(end, (owner + 1) * partition) - max(begin, owner * partition)
+            if found and found[-1][0] == owner:
+                elements += found.pop()[1]
+            found.append((owner, elements))
+    return found
+
+
+def _up_to(parts: Iterable[int], most: int) -> list[int]:
+    """Return the elements of the calls that move parts: each ends with the part that exceeds so many elements."""
+    found, filled = [], 0
+    for elements in parts:
+        filled += elements
+        if filled > most:
+            found.append(filled)
+            filled = 0
+    return [*found, filled] if filled else found

@@ -1,0 +1,1 @@
+"""What users ask: the commands of the line (`commands`) and the functions of the library (`library`)."""
