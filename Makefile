@@ -59,6 +59,7 @@ lint: .venv/.dev
 	$(BIN)/mypy examples
 	$(BIN)/mypy docs/site
 	$(BIN)/lint-imports
+	$(BIN)/python tests/house.py words
 
 slow: slow-here slow-extras
 

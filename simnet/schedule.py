@@ -24,6 +24,8 @@ from simnet.base.arrays import Floats, Ranks
 from simnet.base.checks import check_int
 from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
 
+__all__ = ["Round", "Schedule"]
+
 T = TypeVar("T", bound=np.generic)
 
 
@@ -368,7 +370,7 @@ class Schedule:
         write_goal(self, path)
 
 
-def beside(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
+def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
     """Return schedules between different ranks as one, which they go through side by side.
 
     It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
@@ -385,7 +387,7 @@ def beside(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_
     Examples
     --------
     >>> there = Schedule(2, [Round([0], [1], 8)])
-    >>> beside([there, there], [np.array([0, 1]), np.array([3, 2])], 4).columns()["dst"]
+    >>> merge_schedules([there, there], [np.array([0, 1]), np.array([3, 2])], 4).columns()["dst"]
     array([1, 2])
     """
     rounds: list[Round] = []

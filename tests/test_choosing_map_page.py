@@ -77,7 +77,7 @@ def test_every_point_says_what_asking_there_alone_says():
         decision = problem_from_flags(alone).answer()
         cell = shown["cells"][row * len(x.values) + column]
         assert rows(shown, cell) == printed(decision)
-        assert [shown["texts"][one] for one in cell[:2] if one >= 0] == output.taken(decision)
+        assert [shown["texts"][one] for one in cell[:2] if one >= 0] == output.recommendation_lines(decision)
         assert cell[2] == pytest.approx(0 if decision.tied_with else decision.margin, rel=5e-3)
 
 
@@ -162,7 +162,7 @@ def test_points_beyond_what_was_measured_are_called_extrapolated_and_no_others()
 def test_a_decision_says_that_it_extrapolates(flags, extrapolated):
     asked = ChooseRequest(**{"workers": 4, "latency": 1e-3, "bandwidth": 1.25e7, "parameters": 10**5} | flags)
     decision = problem_from_flags(asked).answer()
-    assert any(one.startswith("Extrapolated: ") for one in output.taken(decision)) == extrapolated
+    assert any(one.startswith("Extrapolated: ") for one in output.recommendation_lines(decision)) == extrapolated
     assert (output.figures(problem_from_flags(asked), decision)["extrapolated"] != []) == extrapolated
 
 

@@ -78,11 +78,11 @@ def test_logs_become_the_compute_of_a_scenario(tmp_path):
     ({}, "must have rank_0.csv, rank_1.csv"),
     ({"rank_1.csv": "iteration,compute_s\n"}, "must have rank_0.csv"),
     ({"rank_x.csv": ""}, "whose names do not end with a number"),
-    ({"rank_0.csv": "iteration,seconds\n1,2\n"}, "has no column compute_s"),
+    ({"rank_0.csv": "iteration,seconds\n1,2\n"}, "has no column 'compute_s'"),
     ({"rank_0.csv": "iteration,compute_s\n1,-2\n"}, "compute_s must be > 0 and finite, got -2"),
-    ({"rank_0.csv": "iteration,compute_s\n1,nan\n"}, "compute_s must be > 0 and finite, got nan"),
+    ({"rank_0.csv": "iteration,compute_s\n1,nan\n"}, "must be a whole number and seconds, got '1' and 'nan'"),
     ({"rank_0.csv": "iteration,compute_s\none,2\n"}, "must be a whole number and seconds, got 'one' and '2'"),
-    ({"rank_0.csv": "iteration,compute_s\n1\n"}, "got '1' and None"),
+    ({"rank_0.csv": "iteration,compute_s\n1\n"}, "has 1 values, but there are 2 columns"),
     ({"rank_0.csv": "iteration,compute_s\n1,2\n"}, "needs at least 20 iterations, got 1"),
 ])  # fmt: skip
 def test_logs_that_are_refused(files, said, tmp_path):

@@ -330,7 +330,7 @@ def test_a_profile_says_how_exchange_and_backward_pass_slow_each_other_down(tmp_
     [
         ("kernels: 2, ", "", r"side_stream\.kernels: is missing"),
         ("kernels", "kernel", r"side_stream\.kernel: there is no such field: did you mean 'kernels'"),
-        ("1.5", "0", r"beside_collectives\.compute: must be greater than 0, got 0"),
+        ("1.5", "0", r"beside_collectives\.compute: must be > 0, got 0"),
         ("{compute: 1.5, source: measured}", "1.5", r"beside_collectives: must be an object, got 1.5"),
     ],
 )
@@ -347,9 +347,9 @@ def test_bad_factors_are_refused_with_their_field(tmp_path, old, new, message):
         ("memory_bandwidth: 1.0e+9", "", "memory_bandwidth: is missing"),
         ("1.0e+9", "fast", "memory_bandwidth: must be a valid number, got 'fast'"),
         ("1.0e+9", "true", "memory_bandwidth: must be a valid number, got True"),
-        ("1.0e+9", "0", "memory_bandwidth: must be greater than 0, got 0"),
+        ("1.0e+9", "0", "memory_bandwidth: must be > 0, got 0"),
         ("1.0e+9", ".inf", "memory_bandwidth: must be a finite number, got inf"),
-        ("1.0e-6", "-1", "methods.scan.launch: must be greater than or equal to 0, got -1"),
+        ("1.0e-6", "-1", "methods.scan.launch: must be >= 0, got -1"),
         ("1.0e-6", ".nan", "methods.scan.launch: must be a finite number, got nan"),
         ("bytes_per_entry: 4, ", "", "methods.scan.bytes_per_entry: is missing"),
         ("bytes_per_entry", "byte_per_entry", "methods.scan.byte_per_entry: there is no such field: did you mean"),
@@ -365,7 +365,7 @@ def test_bad_factors_are_refused_with_their_field(tmp_path, old, new, message):
         ),
         ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 1.5", "methods.scan: low and high must be factors"),
         ("bytes_per_entry: 4", "bytes_per_entry: 4, high: 0.5", "methods.scan: low and high must be factors"),
-        ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 0", "methods.scan.low: must be greater than 0"),
+        ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 0", "methods.scan.low: must be > 0"),
         (
             "bytes_per_entry: 4",
             "bytes_per_entry: 4, known: guessed",
@@ -384,7 +384,7 @@ def test_bad_factors_are_refused_with_their_field(tmp_path, old, new, message):
         (
             "bytes_per_entry: 4",
             "bytes_per_entry: 4, corrections: [[9, 0]]",
-            "methods.scan.corrections.0.1: must be greater than 0",
+            "methods.scan.corrections.0.1: must be > 0",
         ),
         ("bytes_per_entry: 4", "seconds_per_entry: fast", "methods.scan.seconds_per_entry: must be a valid number"),
         ("\n  scan: {launch: 1.0e-6, bytes_per_entry: 4, source: measured}", " 3", "methods: must be an object"),

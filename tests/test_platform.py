@@ -21,7 +21,7 @@ LONG = "x" * 90
         ("hopper", "3", f"3: generation: there is no generation 3; {GENERATIONS}"),
         ("hopper", "[1]", f"3: generation: there is no generation [1]; {GENERATIONS}"),
         ("hopper", LONG, f"3: generation: there is no generation '{LONG[:59]}; {GENERATIONS}"),
-        ("e: 8", "e: 0", "2: devices_per_node: must be greater than or equal to 1, got 0"),
+        ("e: 8", "e: 0", "2: devices_per_node: must be >= 1, got 0"),
         ("450 GB/s", "450", "4: inner.rate: 450 has no unit; write e.g. '450 Gbit/s'"),
         # What has fields of its own is not shown.
         ("rate: 450 GB/s", "switch_reduction: true", "4: inner.rate: is missing"),
@@ -45,7 +45,7 @@ def test_what_is_refused_is_told_with_its_line_and_field(tmp_path, monkeypatch, 
 def test_of_several_faults_the_first_is_told_with_field_alone_where_no_file_is():
     for fields, said in (
         ({"name": "x", "devices_per_node": 0, "generation": "x"},
-         "devices_per_node: must be greater than or equal to 1, got 0"),
+         "devices_per_node: must be >= 1, got 0"),
         (3, "must be a valid dictionary or instance of Platform, got 3"),
     ):  # fmt: skip
         with pytest.raises(pydantic.ValidationError) as found:

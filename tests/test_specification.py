@@ -208,7 +208,7 @@ def test_intervals_are_narrow_where_gpus_send_by_links_of_their_own_and_infiniba
         ("name: [", "is not YAML"),
         ("name: " + "[" * 60_000, "nested more than"),
         ("name: x\ndevices_per_node: 8\ngeneration: hoper\ninner: {link: nvlink, rate: 450 GB/s}", "'hopper'"),
-        ("name: x\ndevices_per_node: 0\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}", "greater than"),
+        ("name: x\ndevices_per_node: 0\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}", "must be >"),
         ("name: x\ndevices_per_node: 8\ngeneration: hopper\ninner: {link: nvlink, rate: 450}", "unit"),
         (
             "name: x\ndevices_per_node: 8\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}\n"

@@ -20,10 +20,10 @@ from simnet.studies.utilisation import (
     Training,
     bandwidth_for,
     bucket_times,
+    interval_by_error,
     period_for,
     stall,
     utilisation,
-    within,
 )
 from simnet.topologies import star
 from simnet.validate.published import read
@@ -237,11 +237,11 @@ def test_values_out_of_range_are_refused():
         period_for(replace(ONE, strategy="dataparallel", period=None), 0.9, GIGABIT)
     for off in (-0.1, 1, math.nan):
         with pytest.raises(ValueError, match="off must be"):
-            within(utilisation, ONE, GIGABIT, off)
+            interval_by_error(utilisation, ONE, GIGABIT, off)
 
 
 def test_an_interval_is_from_what_its_ends_give():
-    found = within(utilisation, ONE, GIGABIT, 0.1)
+    found = interval_by_error(utilisation, ONE, GIGABIT, 0.1)
     assert found.value == utilisation(ONE, GIGABIT)
     assert found.low == utilisation(replace(ONE, compute=0.9 * 0.1), 0.9 * GIGABIT)
     assert found.high == utilisation(replace(ONE, compute=1.1 * 0.1), 1.1 * GIGABIT)
@@ -255,7 +255,7 @@ ASKED = ("utilisation", "--parameters", "1B", "--compute", "0.1 s", "--period", 
 
 def test_the_command_says_what_the_functions_do():
     found = json.loads(did(*ASKED, "--bandwidth", "10 Gbit/s", "--off", "10%", "--json").stdout)
-    assert found["utilisation"] == within(utilisation, ONE, 10 * GIGABIT, 0.1)._asdict()
+    assert found["utilisation"] == interval_by_error(utilisation, ONE, 10 * GIGABIT, 0.1)._asdict()
     assert [one["utilisation"] for one in found["targets"]] == list(TARGETS)
     for one in found["targets"]:
         assert one["bandwidth_Bps"]["value"] == bandwidth_for(ONE, one["utilisation"])

@@ -186,7 +186,7 @@ def mark_incomplete(folder: Path, said: str) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's names, are on the disk, if the system can tell."""
+    """Wait until a file, or a folder's names, are on the disk, where the system says so."""
     with suppress(OSError):
         held = os.open(path, os.O_RDONLY)
         try:

@@ -108,6 +108,16 @@ def load_yaml_mapping(text: str, file: str, what: str) -> YamlDocument:
     return found
 
 
+BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+    "multiple_of": ("multiple_of", "a multiple of"),
+}
+"""Errors of pydantic about bounds: the bound in their context, and its sign."""
+
+
 def validation_refusal(
     error: ValidationError, file: str | None = None, read: YamlDocument | None = None, names: Iterable[str] = ()
 ) -> InputError:
@@ -115,12 +125,16 @@ def validation_refusal(
     # A field that is not there tells more than the one that is missing for it.
     first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "unexpected_keyword_argument")
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    if first["type"] in ("missing", "missing_argument"):
+    got = "" if isinstance(first["input"], dict) else f", got {reprlib.repr(first['input'])}"
+    if first["type"] in BOUNDS:
+        name, sign = BOUNDS[first["type"]]
+        message = f"must be {sign} {first['ctx'][name]:g}{got}"
+    elif first["type"] in ("missing", "missing_argument"):
         message = "is missing"
     elif first["type"] == "unexpected_keyword_argument":
         message = f"there is no such field: {suggest_names(str(first['loc'][-1]), names)}"
-    elif first["type"] != "value_error" and not isinstance(first["input"], dict):
-        message += f", got {reprlib.repr(first['input'])}"
+    elif first["type"] != "value_error":
+        message += got
     where = ".".join(str(part) for part in first["loc"])
     return InputError(message, file=file, line=None if read is None else read.line(first["loc"]), field=where or None)
 

@@ -254,12 +254,12 @@ def named(name: str) -> Collective:
     return found
 
 
-def known(operation: str, algorithm: str) -> Collective | None:
+def find_collective(operation: str, algorithm: str) -> Collective | None:
     """Return the collective that carries an operation out by an algorithm; None if there is none.
 
     Examples
     --------
-    >>> known("all_reduce", "rabenseifner").name, known("all_reduce", "magic")
+    >>> find_collective("all_reduce", "rabenseifner").name, find_collective("all_reduce", "magic")
     ('allreduce_rabenseifner', None)
     """
     return _first_wanted(lambda one: (one.operation, one.algorithm) == (operation, algorithm))
@@ -273,7 +273,7 @@ def find(operation: Operation, algorithm: str) -> Collective:
     ValueError
         If there is none; says which algorithm is nearest.
     """
-    found = known(operation, algorithm)
+    found = find_collective(operation, algorithm)
     if found is None:
         raise missing(operation, algorithm, [one.algorithm for one in every(operation)])
     return found

@@ -16,7 +16,7 @@ _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 
 class WeatherForecast:
-    """The weather that a schedule will meet, as far as it is known.
+    """The known part of the weather that a schedule will meet.
 
     - `links`: the links.
     - `origin`: the moment from which times count [s].

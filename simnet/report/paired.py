@@ -145,7 +145,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Compare policies by a quantity of which less is better.
+    """Compare policies by a quantity; less is better.
 
     Examples
     --------

@@ -99,7 +99,7 @@ def write_run(
     if report:
         # Of what the files are going to hold, so that who draws it again from these gets the same.
         iterations = rounded(joined(results, lambda result: result.iterations))
-        files |= drawn(json.loads(text), iterations, scenario_lock, setting or {}, recorded)
+        files |= draw_run(json.loads(text), iterations, scenario_lock, setting or {}, recorded)
     write_files(folder, files)
     write_table(folder, "iterations", {name: table_rows(one.iterations) for name, one in results.items()}, rounded)
     by_worker = {name: Rows(one.worker_rows.total, one.worker_rows.table) for name, one in results.items()}
@@ -229,7 +229,7 @@ def _round_column(column: pd.Series) -> pd.Series:
     return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
 
 
-def drawn(
+def draw_run(
     summary: Summary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
 ) -> dict[str, bytes]:
     """Return the figures and the page of a run, by the names of their files."""

@@ -113,7 +113,7 @@ def write_timeline(
         pairs = zip(own.messages["src"], own.messages["dst"], strict=True)
         # Begin, end and two counts on each link, and both ends of an arrow.
         costs = np.array([4 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
-        fitting = within(own, costs, (max_events - for_bandwidths) // len(policies))
+        fitting = trim_to_budget(own, costs, (max_events - for_bandwidths) // len(policies))
         shown = sorted({*fitting.spans["iteration"].tolist(), *fitting.messages["iteration"].tolist()})
         said["iterations"][str(policy)] = here = _range_text(shown) + (
             f" of {iterations[policy]:,}" if iterations else ""
@@ -292,7 +292,7 @@ def _bandwidth_events(
     ], every
 
 
-def within(own: Recorded, costs: NDArray[np.int64], budget: int) -> Recorded:
+def trim_to_budget(own: Recorded, costs: NDArray[np.int64], budget: int) -> Recorded:
     """Return the first iterations that fit into the budget of events, or the beginning of the first one."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
@@ -326,7 +326,7 @@ def message_sample(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
     pairs: dict[tuple[int, int], None] = {}
     for name in names:
         own = Recorded(*(frame[frame["policy"] == name] for frame in recorded[:2]))
-        shown = within(own, np.full(len(own.messages), 2), events // len(names))
+        shown = trim_to_budget(own, np.full(len(own.messages), 2), events // len(names))
         iterations = {}
         for iteration in dict.fromkeys([*shown.spans["iteration"], *shown.messages["iteration"]]):
             spans, messages = (frame[frame["iteration"] == iteration] for frame in shown[:2])

@@ -37,7 +37,7 @@ def check_colocated(config: schema.Config, found: Findings) -> None:
             )
 
 
-def alone(config: schema.Config, label: str) -> schema.Config:
+def standalone_config(config: schema.Config, label: str) -> schema.Config:
     """Return another job as a scenario of its own, with a seed of its own."""
     given = (config.other_jobs or {})[label]
     return config.model_copy(

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.yaml_loader import shorten_value
+from simnet.base.yaml_loader import BOUNDS, shorten_value
 from simnet.scenario.loader import Document
 from simnet.scenario.parts import Kinds, Part, alternatives, field_names
 
@@ -22,13 +22,6 @@ _WANTED = {
     "bool_type": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping from names",
-}
-_BOUNDS = {
-    "greater_than": ("gt", ">"),
-    "greater_than_equal": ("ge", ">="),
-    "less_than": ("lt", "<"),
-    "less_than_equal": ("le", "<="),
-    "multiple_of": ("multiple_of", "a multiple of"),
 }
 # Words of older scenarios, and what they are called now.
 _RENAMED = {"clairvoyant": "oracle"}
@@ -62,8 +55,8 @@ def _error_message(document: Document, one: ErrorDetails, root: type[BaseModel])
         if part and _RENAMED.get(name) in part.names():
             return f"has a new name: {_RENAMED[name]}"
         return f"there is no such field; {suggest_names(name, part.names())}" if part else "is not allowed"
-    if kind in _BOUNDS:
-        name, sign = _BOUNDS[kind]
+    if kind in BOUNDS:
+        name, sign = BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
     if kind == "literal_error":
         return (

@@ -18,7 +18,7 @@ from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import schema
-from simnet.scenario.colocated import alone, placements
+from simnet.scenario.colocated import placements, standalone_config
 from simnet.scenario.device import build_device, is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
@@ -205,7 +205,7 @@ def build_colocated(
     hosts = placements(config, stages, found)
     placed = len(found) == before
     for label, given in config.other_jobs.items():
-        own, inside, before = alone(config, label), found.of_job(label), len(found)
+        own, inside, before = standalone_config(config, label), found.of_job(label), len(found)
         if len(hosts[label]) == given.workers:
             messages |= try_exchanges(own, folder, inside)
         if len(found) > before or not placed:
@@ -323,7 +323,7 @@ def _is_unbucketed(config: schema.Config, label: str) -> bool:
 
 def fixed_memory(config: schema.Config) -> float:
     """Return the most bytes that a process takes besides the arrays of its policies."""
-    others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
+    others = sum(memory(standalone_config(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
     return _PROCESS + others + (0.0 if trained is None else _training_size(trained, config.workers)[1])
 
@@ -385,7 +385,7 @@ def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
     needed, least = memory(config), 1.1 * _PROCESS
     if limit < least:
         found.add(("memory",), f"must be at least {format_bytes(least)}, got {format_bytes(limit)}")
-    elif needed > limit and any(memory(alone(config, label)) > limit for label in config.other_jobs or ()):
+    elif needed > limit and any(memory(standalone_config(config, label)) > limit for label in config.other_jobs or ()):
         pass  # what is wrong is said of that job
     elif needed > limit and memory(config.model_copy(update={"other_jobs": None})) <= limit:
         found.add(

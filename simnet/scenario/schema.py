@@ -255,7 +255,7 @@ class Deadline(Part):
 
 
 class Continue(Part):
-    """The others go on without the dead.
+    """The other workers continue without the dead.
 
     after: until they notice, as by a time-out, counted from when everything has stopped
     """

@@ -59,7 +59,7 @@ class AlgorithmOf:
 
     def check(self, option: str, name: object) -> None:
         """Raise ValueError if the algorithm that an option names is none of them; says what it lacks."""
-        found = registry.known(self.operation, name) if isinstance(name, str) else None
+        found = registry.find_collective(self.operation, name) if isinstance(name, str) else None
         if found is None:
             raise registry.missing(option, name, self.names())
         if lacks := self._lacks(found):

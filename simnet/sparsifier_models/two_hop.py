@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simnet import collectives
 from simnet.base.checks import check_int
 from simnet.base.quantities import Count
-from simnet.schedule import Schedule, beside
+from simnet.schedule import Schedule, merge_schedules
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.codes import LARGEST, Bytes
 from simnet.sparsifier_models.gathered import GatheredOptions
@@ -163,7 +163,7 @@ class TwoHop(
         groups = self.nodes.within() if hop == 1 else self.nodes.across()
         size = groups.shape[1]
         call = collectives.alltoall_pairwise(size, nbytes / size)
-        return beside([call] * len(groups), list(groups), self.workers).in_phase(f"hop {hop} {what}")
+        return merge_schedules([call] * len(groups), list(groups), self.workers).in_phase(f"hop {hop} {what}")
 
     def _hop(self, hop: int, sent: Hop) -> Iterator[Step]:
         """Yield the calls of a hop: codes, and their scales."""
@@ -176,7 +176,7 @@ class TwoHop(
 
 
 SCALE_BYTES = 4
-"""Bytes of what a group sends beside its codes."""
+"""Bytes of what a group sends besides its codes."""
 
 # DeepSpeed aims at groups of so many weights, whose codes are multiples of so many; twice as large ones are refused.
 _WEIGHTS, _MULTIPLE = 8000, 8

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Adds
 from simnet.base.checks import check_int
 from simnet.collectives import registry
-from simnet.schedule import Schedule, beside
+from simnet.schedule import Schedule, merge_schedules
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.options import AlgorithmOf, Options
@@ -85,7 +85,7 @@ class TwoLevelOptions(Options):
 
 
 OWN = tuple(one.name for one in dataclasses.fields(TwoLevelOptions) if one.name not in Options.__dataclass_fields__)
-"""The options of two levels, beside those of the scheme."""
+"""The options of two levels, next to those of the scheme."""
 
 
 def _check_integers(values: Sequence[object], name: str, least: int) -> list[int]:
@@ -162,8 +162,8 @@ class TwoLevel(Sparsifier):
         scatter = registry.find("reduce_scatter", self.options.inner_reduce_scatter).schedule(L, nbytes)
         gather = registry.find("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
         inside = list(np.arange(self.workers).reshape(N, L))
-        self._scatter = beside([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
-        self._gather = beside([gather] * N, inside, self.workers).in_phase("all-gather inside")
+        self._scatter = merge_schedules([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
+        self._gather = merge_schedules([gather] * N, inside, self.workers).in_phase("all-gather inside")
         self._joined: dict[tuple[int, ...], tuple[list[Schedule], Schedule]] = {}
 
     def _made(self, shard: int, levels: Sequence[int]) -> Sparsifier | None:
@@ -355,7 +355,7 @@ class TwoLevel(Sparsifier):
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]
-        found = self._scatter.concat(beside(between, owners, self.workers), self._gather)
+        found = self._scatter.concat(merge_schedules(between, owners, self.workers), self._gather)
         if recurs:
             if len(self._joined) == _RECURRING:
                 del self._joined[next(iter(self._joined))]

@@ -94,7 +94,7 @@ def sources(
 def each_fixed(
     scenario: str | Path, schemes: Sequence[str] = (), overrides: Sequence[str] = (), seed: int | None = None
 ) -> list[str]:
-    """Return the fields of a scenario, as ``--set`` does, that make every exchange a fixed policy; nobody dies.
+    """Return the fields, as of ``--set``, that make every exchange a fixed policy without deaths.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def each_fixed(
 def row(
     workers: int, label: str, result: PolicyResult, held: WorkerMemory | None = None, warning: str | None = None
 ) -> dict[str, Any]:
-    """Return what a run has for a row of the comparison, of which `as_table` makes `COLUMNS`."""
+    """Return a run's row of the comparison, from which `as_table` makes `COLUMNS`."""
     steady = steady_part(result.iterations)
     return {
         "exchange": label,
@@ -327,7 +327,7 @@ def _row_means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
     }
 
 
-def told(loaded: Scenario, device: DeviceProfile) -> Fields:
+def device_facts(loaded: Scenario, device: DeviceProfile) -> Fields:
     """Return what is said of the device of a comparison, with the codes that are made and read there."""
     return with_codes(device, loaded.config.exchanges.values(), loaded.config.workers)
 

@@ -20,7 +20,7 @@ from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes, read_text
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
-from simnet.report.results import LOCK, PAGE, RUN, drawn, picture_files, prepare_folder
+from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
 from simnet.report.summary import RunFacts, Summary, learning_columns, summarize, with_exploration
 from simnet.report.timeline import Recorded
 from simnet.scenario import Run, Scenario
@@ -119,7 +119,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
     run = RunFolder.read(folder)
     loaded = run.scenario()
     built = loaded.build()
-    files = drawn(
+    files = draw_run(
         run.summary,
         run.iterations,
         run.lock,

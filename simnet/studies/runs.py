@@ -277,7 +277,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
     took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
     judgements, evidence = judgement(loaded, built, settled)
     network, calibration = built.job.network(0), calibration_of(loaded, built.job)
-    said, each = held(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
+    said, each = worker_memory(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
     setup = {
         "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
         "calibration": calibration,
@@ -317,7 +317,7 @@ def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:
     return with_codes(job.device, loaded.config.exchanges.values(), job.source.workers)
 
 
-def held(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]]:
+def worker_memory(built: Run, policies: Iterable[str]) -> tuple[Fields, dict[str, Fields]]:
     """Return the memory of a worker under each policy, and the assumptions."""
     job, known = with_shared_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory

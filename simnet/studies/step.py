@@ -39,7 +39,7 @@ _LISTS = ("ready", "reshard_after_forward", "expert_blocks", "expert_tensors")
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Steps on a network, and the tables that tell of them.
+    """Steps on a network, and their tables.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def place_of(target: Target, ranks: int) -> Place:
 
 
 def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
-    """Return the network of a scenario as it is in an iteration, with its placement; see `network_of`."""
+    """Return the network of a scenario in an iteration, with its placement; see `network_of`."""
     # Whose network is of a family or in a file does not wait for all that a scenario may hold.
     from simnet.studies.exporting import left_out, network_of, stage_at
 

@@ -269,14 +269,15 @@ def period_for(training: Training, target: float, bandwidth: float) -> int:
     return high
 
 
-def within(
+def interval_by_error(
     found: Callable[[Training, float], float], training: Training, bandwidth: float = math.inf, off: float = 0.0
 ) -> Within:
     """Return what a function finds, and between what as the time of a step and the bandwidth are off.
 
     Examples
     --------
-    >>> within(utilisation, Training(2, 10**9, 0.1, "diloco", period=100), 10e9 / 8, off=0.1)  # doctest: +ELLIPSIS
+    >>> training = Training(2, 10**9, 0.1, "diloco", period=100)
+    >>> interval_by_error(utilisation, training, 10e9 / 8, off=0.1)  # doctest: +ELLIPSIS
     Within(value=0.757..., low=0.716..., high=0.790...)
     """
     if not is_number(off) or not 0 <= off < 1:
@@ -305,7 +306,7 @@ class Answer:
     bandwidth : float, optional
         That of the links, if known [byte/s].
     off : float
-        See `within`.
+        See `interval_by_error`.
     grid : bool
         See `bandwidth_for`.
     known : Computing, optional
@@ -321,17 +322,21 @@ class Answer:
 
     def needed(self, target: float) -> Within:
         """Return the least bandwidth that reaches a target [byte/s]."""
-        return within(lambda one, _: bandwidth_for(one, target, grid=self.grid), self.training, off=self.off)
+        return interval_by_error(lambda one, _: bandwidth_for(one, target, grid=self.grid), self.training, off=self.off)
 
     def rarest(self, target: float) -> Within | None:
         """Return the least H that reaches a target at the bandwidth of the links; None without such, or without H."""
         if self.bandwidth is None or self.training.period is None:
             return None
-        return within(lambda one, rate: period_for(one, target, rate), self.training, self.bandwidth, self.off)
+        return interval_by_error(
+            lambda one, rate: period_for(one, target, rate), self.training, self.bandwidth, self.off
+        )
 
     def reached(self) -> Within | None:
         """Return the utilisation at the bandwidth of the links; None without such."""
-        return None if self.bandwidth is None else within(utilisation, self.training, self.bandwidth, self.off)
+        return (
+            None if self.bandwidth is None else interval_by_error(utilisation, self.training, self.bandwidth, self.off)
+        )
 
     def figures(self) -> dict[str, object]:
         """Return what ``simnet utilisation --json`` prints; null where nothing reaches a target."""

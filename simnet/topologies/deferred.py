@@ -33,13 +33,13 @@ class Deferred:
     """
 
     def __init__(self, facts: _Attributes, nodes: Collection[_Node]) -> None:
-        vars(self).update(graph=facts, _nodes=nodes, _recorded_parts=[])
+        vars(self).update(graph=facts, _nodes=nodes, _recorded=[])
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(drawn(self), name)
+        return getattr(built_graph(self), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        setattr(drawn(self), name, value)
+        setattr(built_graph(self), name, value)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -51,7 +51,7 @@ class Deferred:
 
 def _when_drawn(name: str) -> Callable[..., Any]:
     def method(graph: Deferred, *args: Any) -> Any:
-        return getattr(drawn(graph), name)(*args)
+        return getattr(built_graph(graph), name)(*args)
 
     return method
 
@@ -144,16 +144,16 @@ def nodes_and_links(graph: nx.DiGraph[Any]) -> tuple[list[_Node], list[tuple[_No
     return list(leading), [(u, v, attributes) for u, out in leading.items() for v, attributes in out.items()]
 
 
-def drawn(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+def built_graph(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
     """Return the same graph, made."""
     import networkx as nx
 
     with _ONE_AT_A_TIME:
         own = vars(graph)
-        if "_told" in own:
+        if "_recorded" in own:
             made: nx.DiGraph[Any] = nx.DiGraph()
             made.add_nodes_from(own["_nodes"])
-            for u, v, attributes in own["_told"]:
+            for u, v, attributes in own["_recorded"]:
                 if v is None:
                     made.add_node(u, **attributes)
                 else:
@@ -161,10 +161,10 @@ def drawn(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
             own.update({**vars(made), "graph": own["graph"]})
             # By the setter of every object, as the class here has its own idea of `__class__`.
             vars(object)["__class__"].__set__(graph, nx.DiGraph)
-            del own["_nodes"], own["_told"]
+            del own["_nodes"], own["_recorded"]
     return cast("nx.DiGraph[Any]", graph)
 
 
 def _recorded_parts(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
     """Return the recorded parts of a graph that is not built yet; None if it is built."""
-    return vars(graph)["_told"] if isinstance(graph, Deferred) else None
+    return vars(graph)["_recorded"] if isinstance(graph, Deferred) else None

@@ -204,7 +204,7 @@ def algorithm_of(setting: Setting) -> str:
 
 def messages_of(setting: Setting, size: float) -> Schedule | None:
     """Return the messages of a setting of a total size [byte]; None for an unknown collective."""
-    found = registry.known(setting.collective, algorithm_of(setting))
+    found = registry.find_collective(setting.collective, algorithm_of(setting))
     if found is None or not found.ranks.among(setting.ranks):
         return None
     return found.schedule_of_vector(setting.ranks, size)

@@ -251,7 +251,7 @@ class CalibratedSoftware:
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
         """Return the rounds of a call by an algorithm, with its own sizes or with equal ones."""
-        found = registry.known(call.operation, algorithm)
+        found = registry.find_collective(call.operation, algorithm)
         if found is None:
             raise ValueError(f"there is no {call.operation} by {algorithm}")
         P = ranks.size

@@ -79,7 +79,7 @@ from numpy.typing import NDArray
 
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
-from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, Slowdown
+from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, NotTiny, Slowdown
 from simnet.base.reading import read_text
 from simnet.cost_models.costs.device_ops import DeviceOp, Kernel
 
@@ -215,7 +215,7 @@ class DeviceProfile:
     name: FilledText
     device: FilledText
     source: FilledText
-    memory_bandwidth: Annotated[float, Gt(0), Le(MOST_RATE)]
+    memory_bandwidth: Annotated[float, Gt(0), Le(MOST_RATE), NotTiny(1 / MOST_SECONDS)]
     methods: Mapping[str, KernelMethod]
     side_stream: SideStreamSlowdown | None = None
     beside_collectives: CollectiveSlowdown | None = None

@@ -198,7 +198,7 @@ def order_control(s: State, f: int, time: float) -> float:
 
 
 def toggle_background(s: State, b: int) -> None:
-    """Turn background traffic on or off, as it is now."""
+    """Turn background traffic on or off, by its present state."""
     one = s.background[b]
     if one.until <= s.now:
         one.on = value_at(s, one.timeline, s.now)

@@ -16,7 +16,7 @@ from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import SAMPLED, CostModel, Estimate
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.studies.choosing.win_probability import at_point, within
+from simnet.studies.choosing.win_probability import at_point, corrected_interval
 from simnet.training.job.job import Overlap
 from simnet.training.job.streams import exposed_after_backward
 
@@ -251,12 +251,12 @@ def decide(
 
 
 def ranked(choices: Sequence[Choice], found: Sequence[Estimate]) -> tuple[Row, ...]:
-    """Return the choices at a point, the fastest first; all of each is left, as if nothing went on beside it."""
+    """Return the choices at a point, the fastest first, without overlap."""
     likely = at_point([choice.candidate for choice in choices], found)
     rows = []
     said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
     for choice, one, chances in zip(choices, found, said, strict=True):
-        parts = one.seconds, *within(one), one.communicate, *one.selecting
+        parts = one.seconds, *corrected_interval(one), one.communicate, *one.selecting
         select = float(one.select)
         seconds, low, high, communicate, _, least, most = map(float, parts)
         times = seconds, low, high, communicate, select, least, most

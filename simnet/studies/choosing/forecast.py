@@ -130,7 +130,7 @@ class Forecast:
 
 
 class Gain(NamedTuple):
-    """A policy beside the best fixed exchange, both in the same iterations.
+    """A policy against the best fixed exchange, over the same iterations.
 
     Parameters
     ----------

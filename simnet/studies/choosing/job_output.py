@@ -22,7 +22,7 @@ from simnet.studies.assumptions import Dependence
 from simnet.studies.choosing.decision import Flip
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.memory_filter import HEADING, NOTHING, Held
-from simnet.studies.choosing.output import advice, alone, few_kept, flip_figures, flips_told, lead, share
+from simnet.studies.choosing.output import advice, few_kept, flip_figures, flips_told, lead, share, sole_recommendation
 from simnet.studies.choosing.sampled_exchanges import KEPT_EACH
 from simnet.training.job import Job
 from simnet.training.job.job import job_buckets
@@ -154,7 +154,7 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         if tied and not likely.sure[0]:
             said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
     elif found.aside:
-        said.append(alone(best.label))
+        said.append(sole_recommendation(best.label))
     for label, alike in found.alike.items():
         said.append(f"{wording.listed([label, *alike])} are tied: their iterations take the same times.")
     gain = found.gain_over_dense()

@@ -66,7 +66,7 @@ def page_data(problem: Problem, x: Axis, y: Axis, found: Sequence[Estimate]) -> 
     cells = []
     for cell in track_progress(range(shape[0] * shape[1])):
         decision = Decision(problem.point, ranked(problem.among, [one(cell) for one in each]), (), (), {}, None)
-        take, *warning = output.taken(decision)
+        take, *warning = output.recommendation_lines(decision)
         margin = float(f"{decision.margin:.3g}") if math.isfinite(decision.margin) else -1
         margin = 0.0 if decision.tied_with else margin
         said = [_text_place(take, texts), _text_place(warning[0], texts) if warning else -1, margin]

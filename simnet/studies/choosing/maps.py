@@ -273,7 +273,7 @@ def draw_map(problem: Problem, x: Axis, y: Axis) -> Map:
     return Map(problem, x, y, best, least, second, tied)
 
 
-def drawn(made: Map) -> Plot:
+def plot_map(made: Map) -> Plot:
     """Draw a map: an area per exchange, lines where the fastest changes, the operating point and its trajectory."""
     problem, x, y = made.problem, made.x, made.y
     places, own = made.places, [*colours(problem), TIED_COLOUR]

@@ -90,9 +90,9 @@ def title(problem: Problem) -> str:
 def sentences(problem: Problem, decision: Decision, held: Held = NOTHING) -> list[str]:
     """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out."""
     best = decision.best
-    said = taken(decision)
+    said = recommendation_lines(decision)
     if len(decision.rows) == 1 and held.unsettled:
-        said.insert(0, alone(best.choice.label))
+        said.insert(0, sole_recommendation(best.choice.label))
     if best.seconds == 0:
         return said + held.sentences()
     ranges = decision.starts.around({row.choice.label: row.seconds for row in decision.rows})
@@ -167,7 +167,7 @@ def _can_overlap(exchange: Candidate) -> bool:
     return bool(sparsifier_models.scheme(exchange.scheme).traits.overlaps)
 
 
-def taken(decision: Decision) -> list[str]:
+def recommendation_lines(decision: Decision) -> list[str]:
     """Return what to take, how likely that is right and by how much, and whether that is extrapolated."""
     best = decision.best
     if best.seconds == 0:
@@ -221,13 +221,13 @@ def advice(label: str, chance: float, regret: float, margin: str, others: Mappin
     return said
 
 
-def alone(label: str) -> str:
+def sole_recommendation(label: str) -> str:
     """Return what to take where nothing else has settled."""
     return f"Take {label}: no other exchange has settled."
 
 
 def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> list[str]:
-    """Return what follows from a sample of which workers keep few entries for each other, if anything does.
+    """Warn if workers of a sample keep few entries for each other.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> lis
 
 
 def undetermined(intervals: Iterable[tuple[str, float, float]]) -> list[str]:
-    """Say of which choices the interval is not determined, if of any.
+    """Name the choices whose interval is not determined.
 
     Examples
     --------

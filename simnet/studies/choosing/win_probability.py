@@ -38,7 +38,7 @@ def _by_gradients(part: Part, spread: Sequence[tuple[float, float]]) -> Part:
     return part._replace(low=part.low / least, high=part.high / most, spread=spread)
 
 
-def within(one: Estimate) -> tuple[Floats, Floats]:
+def corrected_interval(one: Estimate) -> tuple[Floats, Floats]:
     """Return the 90 % interval of the time of an exchange [s], as far as intervals of its kind went elsewhere."""
     low, high = corrected(one.kind, one.communicate, one.least, one.most)
     return low + one.selecting.low, high + one.selecting.high

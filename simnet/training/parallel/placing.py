@@ -21,7 +21,7 @@ from simnet.base.clock import advance_time
 from simnet.base.progress import track_progress
 from simnet.collectives import registry
 from simnet.network import Network
-from simnet.schedule import Schedule, beside
+from simnet.schedule import Schedule, merge_schedules
 from simnet.training.parallel.events import EventRun
 from simnet.training.parallel.graph import CollectiveCall, StepGraph
 from simnet.training.parallel.timing import StepTiming, seconds_of
@@ -135,7 +135,7 @@ class PlacedStep:
         key = id(schedule), len(groups)
         if key not in self._joint:
             ranks = np.arange(len(groups) * schedule.n_ranks).reshape(len(groups), -1)
-            self._joint[key] = beside([schedule] * len(groups), list(ranks), ranks.size)
+            self._joint[key] = merge_schedules([schedule] * len(groups), list(ranks), ranks.size)
         begins, hosts = np.repeat(begin, schedule.n_ranks), self.hosts[np.concatenate(groups)]
         timing = self.network.time(self._joint[key], start + begins, placement=hosts, stream=name)
         left = timing.left.reshape(len(groups), -1).max(axis=1) + (timing.origin - start)

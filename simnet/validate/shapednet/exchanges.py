@@ -33,7 +33,7 @@ def schedule_of(
 ) -> Schedule | None:
     """Return what a collective sends; None where that is not known."""
     if isinstance(nbytes, tuple):
-        found = registry.known("all_gather", algorithm) if collective == "all_gatherv" else None
+        found = registry.find_collective("all_gather", algorithm) if collective == "all_gatherv" else None
         known = found is not None and found.varying is not None and len(nbytes) == ranks
         return found.schedule_of_sizes(nbytes) if found and known else None
     if algorithm == "direct":
@@ -49,7 +49,7 @@ def schedule_of(
     if (collective, algorithm) == ("all_reduce", "ring"):
         gathered = _in_pieces(collectives.allgather_ring(ranks, nbytes / ranks), longest)
         return collectives.reduce_scatter_ring(ranks, nbytes).concat(gathered)
-    found = registry.known("all_gather" if collective == "all_gatherv" else collective, algorithm)
+    found = registry.find_collective("all_gather" if collective == "all_gatherv" else collective, algorithm)
     if found is None or found.needs or not found.ranks.among(ranks):
         return None
     made = found.schedule(ranks, nbytes)

@@ -269,7 +269,7 @@ def _write_map(problem: Problem, answer: Answer, *, simulated: bool) -> None:
     axes = [maps.axis(name, ranges.get(name), cells) for name in wanted]
     with terminal.progress("choices"):
         made = maps.draw_map(problem, *axes)
-    image = maps.drawn(made)
+    image = maps.plot_map(made)
     x, y = map_page.points(made.x, problem), map_page.points(made.y, problem)
     with terminal.progress("chances"):
         shown = map_page.page_data(problem, x, y, map_page.weighed(problem, x, y))

@@ -76,7 +76,7 @@ def compare(
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
     by_workers = {count: batch.built[f" with {count} workers"] for count in sources}
     built = by_workers[max(sources)]
-    device = comparison.told(largest, built.job.device)
+    device = comparison.device_facts(largest, built.job.device)
     if skip is not None and skip >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skip}", file="--skip")
 

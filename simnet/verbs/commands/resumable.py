@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 
 def say_where(out: Path | None, usual: Path, folder: Path) -> None:
-    """Say so if results go to another folder than the usual one, where nobody asked for one."""
+    """Say where results go if the usual folder has those of another request."""
     if out is None and folder != usual:
         terminal.say(f"{usual} has the results of another request: those of this one go to {folder}", err=True)
 

@@ -122,7 +122,7 @@ def step(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Tell what a training step of a replicated or sharded model calls, how long it takes, and what memory."""
+    """Time a training step of a replicated or sharded model: its collectives, exposed time and memory."""
     where = NamedNetwork(**vars(target))
     where.refuse_unused("simnet step")
     own = {"--model": shared.model, "--sharding": shared.sharding, "--workers": shared.workers}

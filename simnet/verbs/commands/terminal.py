@@ -311,12 +311,12 @@ def _resources_used(seconds: float) -> str:
 
 
 def quiet() -> bool:
-    """Return whether the command shall say nothing beside what is asked for."""
+    """Return whether progress and status messages are suppressed."""
     return _quiet.get()
 
 
 def say(text: str, err: bool = False) -> None:
-    """Print what nobody asked for, such as where a file lies, unless the command shall be quiet."""
+    """Print a status message, such as the path of a file, unless the command is quiet."""
     if not quiet():
         typer.echo(text, err=err)
 

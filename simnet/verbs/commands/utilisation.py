@@ -83,7 +83,7 @@ def utilisation(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Tell the bandwidth that a utilisation of the workers needs, and how rarely they must exchange for it."""
+    """Say which bandwidth, or how rare an exchange, a utilisation of the workers needs."""
     from simnet.studies.utilisation import answer
 
     found = answer(**vars(trained), latency=latency, bandwidth=bandwidth, target=target, off=off, grid=grid)

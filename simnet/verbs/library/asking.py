@@ -85,7 +85,7 @@ def overrides(
 
 
 def written(value: object) -> str:
-    """Return a value as a scenario has it: a text as it is, others as JSON."""
+    """Return a value as a scenario has it: a text unchanged, others as JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value, default=_as_python)
     except (TypeError, ValueError):
@@ -116,5 +116,5 @@ def quantity(value: str | float | None, unit: str) -> str | None:
 
 
 def telling(progress: Share | None) -> AbstractContextManager[None]:
-    """Have the share that is done told to whoever asks."""
+    """Report the share that is done to a callback, if there is one."""
     return nullcontext() if progress is None else report_progress(progress)

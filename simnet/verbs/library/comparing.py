@@ -164,7 +164,7 @@ def compare(
             known = held.of(task.run.job, policy)
             row = comparison.row(count, name, results[key, name], known, warnings.get(name))
             rows.append({"seed": own} | row if seeds > 1 else row)
-    title = comparison.title(largest.loaded, comparison.told(largest.loaded, job.device), seeds)
+    title = comparison.title(largest.loaded, comparison.device_facts(largest.loaded, job.device), seeds)
     table = comparison.as_table(rows, largest.loaded, skip, {count: tasks[f"{count} 0"].run for count in sources})
     source = largest.source
     assumed = assumptions.assumed(
