@@ -170,7 +170,7 @@ class Schedule:
         self.calls: tuple[Call, ...] = tuple(calls)
         # Bytes that each rank sends, and receives, once asked for: of a schedule that recurs they are every time.
         self._sums: dict[str, Floats] = {}
-        for one in _distinct_rounds(self.rounds):
+        for one, _ in _count_rounds(self.rounds):
             if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
                 raise ValueError(
                     f"a round names rank {max(one.src.max(), one.dst.max())}, but there are {n_ranks} ranks"
@@ -416,12 +416,8 @@ def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -
 
 def _map_rounds(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
     """Apply `change` once to each distinct round object, so that repeated rounds stay one object."""
-    changed = {id(one): change(one) for one in _distinct_rounds(rounds)}
+    changed = {id(one): change(one) for one, _ in _count_rounds(rounds)}
     return [changed[id(one)] for one in rounds]
-
-
-def _distinct_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
-    return (one for one, _ in _count_rounds(rounds))
 
 
 def _count_rounds(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:

@@ -52,7 +52,7 @@ def test_it_becomes_the_graph_that_networkx_makes_at_once(family, parameters, mo
     assert kept == nodes_and_links(made) == (list(made), list(made.edges(data=True)))
     assert selected == select_links(made, "host:1")
     assert parts(graph) == parts(made)
-    assert not {"_nodes", "_told"} & vars(graph).keys()
+    assert not {"_nodes", "_recorded"} & vars(graph).keys()
     assert type(graph) is nx.DiGraph
     assert nodes_and_links(graph) == kept
     pairs = np.indices((sent.n_hosts, sent.n_hosts)).reshape(2, -1)

@@ -224,7 +224,9 @@ def test_a_loop_is_not_gone_through_to_its_end():
 def test_the_network_of_few_hosts_is_built_once(monkeypatch):
     built = []
     monkeypatch.setattr(
-        symmetric_ranks, "_graph", lambda *few, build=symmetric_ranks._symmetric_graph: built.append(few) or build(*few)
+        symmetric_ranks,
+        "_symmetric_graph",
+        lambda *few, build=symmetric_ranks._symmetric_graph: built.append(few) or build(*few),
     )
     network = Network(topologies.star(8, 1e-3, 1e6), stack="tcp")
     for size in (1e4, 2e4, 1e4):

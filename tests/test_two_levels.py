@@ -227,7 +227,7 @@ class TestRingOrder:
             seconds = draws.random((8, 8))
             found = ring_order(seconds)
             assert found.slowest == found.bound == self.brute(seconds)
-            proven.append(rings._bound(seconds) == found.slowest)
+            proven.append(rings._ring_bound(seconds) == found.slowest)
         # The bound that larger rings have is not that of some of them.
         assert not all(proven)
 

@@ -51,9 +51,8 @@ def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments
     """
     P = check_int(n_ranks, "n_ranks", 1)
     down, _ = _tree_edges(P, arity)
-    return Program(
-        P, segments, _pipeline_rounds(_edges_at_root(down, root, P), segments), "broadcast", _tree_name(arity, segments)
-    )
+    steps = _in_pipeline(_from_root(down, root, P), segments)
+    return Program(P, segments, steps, "broadcast", _tree_name(arity, segments))
 
 
 def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
@@ -66,8 +65,8 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
     """
     P = check_int(n_ranks, "n_ranks", 1)
     down, depth = _tree_edges(P, arity)
-    up = _edges_at_root(_reverse_edges(down, depth), root, P)
-    return Program(P, segments, _pipeline_rounds(up, segments), "reduce", _tree_name(arity, segments))
+    up = _from_root(_reverse_edges(down, depth), root, P)
+    return Program(P, segments, _in_pipeline(up, segments), "reduce", _tree_name(arity, segments))
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> Program:
@@ -82,7 +81,7 @@ def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> 
     down, depth = _tree_edges(P, arity)
     up, down = _reverse_edges(down, depth), down._replace(at=down.at + depth)
     both = Edges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
-    return Program(P, segments, _pipeline_rounds(both, segments), "all_reduce", "tree")
+    return Program(P, segments, _in_pipeline(both, segments), "all_reduce", "tree")
 
 
 def _tree_name(arity: int | None, segments: int) -> str:
@@ -112,12 +111,12 @@ def _reverse_edges(down: Edges, depth: int) -> Edges:
     return Edges(down.dst, down.src, depth - 1 - down.at, np.ones_like(down.reduce))
 
 
-def _edges_at_root(edges: Edges, root: int, P: int) -> Edges:
+def _from_root(edges: Edges, root: int, P: int) -> Edges:
     check_int(root, "root", 0, P - 1)
     return edges._replace(src=(edges.src + root) % P, dst=(edges.dst + root) % P)
 
 
-def _pipeline_rounds(edges: Edges, segments: int) -> list[Step]:
+def _in_pipeline(edges: Edges, segments: int) -> list[Step]:
     """In round t, every edge that segment 0 crossed at most `segments` rounds ago carries segment t - at."""
     check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")

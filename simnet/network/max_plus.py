@@ -274,7 +274,7 @@ def _compiled_recurrence() -> ModuleType | None:
         return None
     loops = compiled_module(recurrence)
     # Numpy is quicker than the interpreter only.
-    loops.__dict__["_carry"] = loops.__dict__["_one_by_one"]
+    loops.__dict__["_carry_round"] = loops.__dict__["_one_by_one"]
     return loops
 
 

@@ -1,6 +1,6 @@
 """``simnet validate`` and ``simnet reproduce``: predictions beside what was measured, and papers beside simnet.
 
-They reach the command line through the entry-point group ``simnet.verbs.commands``, as commands of other packages may.
+They reach the command line through the entry-point group ``simnet.commands``, as commands of other packages may.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def reproduce(
         typer.echo(json.dumps([_json_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
     elif not terminal.quiet():
         _print_values(found)
-    _write_files(found, out, markdown, force)
+    _write_all(found, out, markdown, force)
     if check:
         _check_values(found)
 
@@ -316,9 +316,7 @@ def _json_figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, An
     return {**head, "left_out": None, "kinds": counts(rows), "contradictions": against, "values": plain}
 
 
-def _write_files(
-    found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool
-) -> None:
+def _write_all(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
     """Write the table and the page that were asked for."""
     from simnet.base.spreadsheets import guard_table
     from simnet.base.writing import write_new

@@ -73,8 +73,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
             "split": split,
             "place": "",
             "system": [
-                f"{tool} link_latency={_setting_text(links.latency)} "
-                f"link_bandwidth={_setting_text(links.bandwidth)}".strip()
+                f"{tool} link_latency={_text_of(links.latency)} link_bandwidth={_text_of(links.bandwidth)}".strip()
                 for tool, links in zip(found["tool"], found["links"], strict=True)
             ],
             "setting": [f"{collective}, {ranks:.0f} ranks, {algorithm}" for collective, ranks, algorithm in names],
@@ -99,7 +98,7 @@ def _setting_part(one: Case, changing: bool) -> str:
     return "links_unequal" if one.links.is_unequal else "links"
 
 
-def _setting_text(given: OfHosts) -> str:
+def _text_of(given: OfHosts) -> str:
     return "/".join(f"{one:g}" for one in (given if isinstance(given, tuple) else (given,)))
 
 

@@ -89,7 +89,7 @@ def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
     for one in schedule.rounds:
         sizes = np.maximum(np.rint(one.nbytes), 1).astype(np.int64)
         outward, inward = (
-            _message_parts(np.flatnonzero(own == rank), peers, sizes, number)
+            _cut_parts(np.flatnonzero(own == rank), peers, sizes, number)
             for own, peers in ((one.src, one.dst), (one.dst, one.src))
         )
         compute = float(np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)[rank])
@@ -99,7 +99,7 @@ def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
     return steps
 
 
-def _message_parts(
+def _cut_parts(
     own: NDArray[np.int64], peers: NDArray[np.int64], sizes: NDArray[np.int64], number: int
 ) -> tuple[Part, ...]:
     last = np.cumsum(sizes[own])

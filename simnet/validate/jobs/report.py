@@ -119,9 +119,8 @@ def section() -> str:
             for name, what in _WRITTEN.items()
             if name in found
         ),
-        "| The fastest exchange, where the best differ by more than 5 % | 95 % "
-        f"| {_share_right(found, 'right', 'judged')} |",
-        f"| Pairs of exchanges in the right order, margins above 5 % | | {_share_right(found, 'in_order', 'pairs')} |",
+        f"| The fastest exchange, where the best differ by more than 5 % | 95 % | {_count_right(found, 'right')} |",
+        f"| Pairs of exchanges in the right order, margins above 5 % | | {_count_right(found, 'in_order', 'pairs')} |",
         f"| Iterations inside their 90 % interval | 85 to 95 % | {100 * found['inside']:.0f} % |",
         f"| in settings that tell nothing of the interval | 85 to 95 % | {100 * found['inside_other']:.0f} % |",
     ]
@@ -183,7 +182,7 @@ def _time_pair(one: dict[str, float]) -> str:
     return f"{100 * one['median']:.1f} % / {100 * one['p90']:.1f} %"
 
 
-def _share_right(found: dict[str, Any], right: str, judged: str) -> str:
+def _count_right(found: dict[str, Any], right: str, judged: str = "judged") -> str:
     return f"{found[right]} of {found[judged]}" + (
         f", {100 * found[right] / found[judged]:.0f} %" if found[judged] else ""
     )

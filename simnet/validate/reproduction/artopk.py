@@ -71,7 +71,7 @@ def _table_records(frame: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
     yield from frame.to_dict("records")
 
 
-def _communication_time(row: dict[Hashable, Any], parameters: int) -> float:
+def _comm_time(row: dict[Hashable, Any], parameters: int) -> float:
     nbytes = 4 * parameters * row["density"]
     return simulated_ms(row["collective"], row["workers"], row["alpha_ms"], row["bandwidth_Gbps"], nbytes)
 
@@ -83,9 +83,7 @@ def _row_place(row: dict[Hashable, Any]) -> str:
 def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> list[Row]:
     """Return published times of communication beside those of messages on an idle star."""
     records = list(_table_records(frame))
-    return [
-        Row(what(row), row["published_ms"], _communication_time(row, row["parameters"]), "ms", None) for row in records
-    ]
+    return [Row(what(row), row["published_ms"], _comm_time(row, row["parameters"]), "ms", None) for row in records]
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
@@ -99,7 +97,7 @@ def dense_over_star(device: DeviceProfile | None = None) -> float:
     k = star["density"] * n
     kernels = [DeviceOp("topk", n), DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)]
     selecting = 1e3 * float(device.seconds(kernels, 1)[0])
-    whole, part = (COMPUTE["ResNet50"] + _communication_time(row, n) for row in (dense, star))
+    whole, part = (COMPUTE["ResNet50"] + _comm_time(row, n) for row in (dense, star))
     return whole / (part + selecting)
 
 
@@ -112,7 +110,7 @@ def table_ii() -> list[Row]:
     is printed nowhere: ours adds the mean that the other five cells of the same size and density imply.
     """
     frame = tables.table_ii()
-    found = [_communication_time(row, row["parameters"]) for row in _table_records(frame)]
+    found = [_comm_time(row, row["parameters"]) for row in _table_records(frame)]
     implied = frame["published_ms"] - np.array(found)
     rows = []
     for at, row in enumerate(_table_records(frame)):
@@ -132,7 +130,7 @@ def _step_times(name: str) -> list[Row]:
     rows = []
     for row in _table_records(tables.read(name)):
         model, method = row["model"], row["method"]
-        ours = COMPUTE[model] + _communication_time(row, tables.PARAMETERS[model])
+        ours = COMPUTE[model] + _comm_time(row, tables.PARAMETERS[model])
         if method in ("LWTopk", "MSTopk"):
             ours += float(compression[method, model, row["density"]])
         elif method in ("STAR-Topk", "VAR-Topk"):
@@ -202,7 +200,7 @@ def table_vi_best() -> list[Row]:
     The fastest of three simulated exchanges against the smallest printed time.
     """
     frame = tables.table_vi()
-    frame["simulated"] = [_communication_time(row, row["parameters"]) for row in _table_records(frame)]
+    frame["simulated"] = [_comm_time(row, row["parameters"]) for row in _table_records(frame)]
     rows = []
     for (model, gbps, density), cell in frame.groupby(["model", "bandwidth_Gbps", "density"], sort=False):
         printed, simulated = (

@@ -122,7 +122,7 @@ def _of_squad() -> Interval:
     return Interval(*map(sum, zip(passes, _measured("Ethernet", "step"), strict=True)))
 
 
-def _training_gain(gain: float, warm_up: float) -> float:
+def _run_gain(gain: float, warm_up: float) -> float:
     """Return the gain of a training with a dense warm-up."""
     return 1 / (warm_up + (1 - warm_up) / gain)
 
@@ -147,16 +147,14 @@ def one_bit_adam() -> list[Row]:
     rows: list[Row] = []
     for case, (steps, computing, warm_up) in cases.items():
         if not rows:
-            rows.append(
-                bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _training_gain(steps[0].fewer, 0.15))
-            )
+            rows.append(bytes_row(ONE_BIT, "bytes of a whole training, 15 % warm-up", _run_gain(steps[0].fewer, 0.15)))
         found = Interval.around(
             steps[0].gain(computing.middle),
             (one.gain(seconds) for one in steps[1:] for seconds in (computing.low, computing.high)),
         )
         rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found, judged="InfiniBand" in case))
         if warm_up is not None:
-            of_whole = [_training_gain(gain, warm_up) for gain in found]
+            of_whole = [_run_gain(gain, warm_up) for gain in found]
             rows.append(gain_row(ONE_BIT, f"{case}, whole training, best", Interval(*of_whole), judged=False))
     return rows
 

@@ -174,20 +174,18 @@ def sockets() -> list[Row]:
     """
     rates = ("50 Mbit/s", "100 Mbit/s", "500 Mbit/s", "1 Gbit/s", "5 Gbit/s")
     what = "30.8 million among 4 workers, 1 ms"
-    rows = [
-        Row(f"{what}, {rate}", "not measured", _dense_time(4, 30_800_000, "1 ms", rate), "s", None) for rate in rates
-    ]
+    rows = [Row(f"{what}, {rate}", "not measured", _dense_s(4, 30_800_000, "1 ms", rate), "s", None) for rate in rates]
     for name, what in (("aws_eks_t4_socket_vs_efa", "AWS, 2 nodes"), ("gcp_k80_2node_pkb", "GCP, 2 nodes")):
         took = _socket_times(name)
         rate = f"{8e-9 * 2**30 / took[2**30]:.4g} Gbit/s"
-        ours = _dense_time(2, 2**27 // _FLOAT, "50 us", rate)
+        ours = _dense_s(2, 2**27 // _FLOAT, "50 us", rate)
         rows.append(Row(f"{what}, 128 MiB at the {rate} of 1 GiB", took[2**27], ours, "s", None))
     (((setting, _), value),) = _published_values(SOCKETS).items()
-    rows.append(Row(setting, value, _dense_time(4, 100 * 2**20 // _FLOAT, "50 us", "10 Gbit/s"), "s", None))
+    rows.append(Row(setting, value, _dense_s(4, 100 * 2**20 // _FLOAT, "50 us", "10 Gbit/s"), "s", None))
     return rows
 
 
-def _dense_time(workers: int, parameters: int, latency: str, rate: str) -> Interval:
+def _dense_s(workers: int, parameters: int, latency: str, rate: str) -> Interval:
     """Return the time of a dense exchange and its interval [s]."""
     asked = ChooseRequest(
         workers=workers,
