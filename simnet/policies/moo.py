@@ -120,7 +120,7 @@ def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: Ar
 
     Examples
     --------
-    >>> from simnet import costs
+    >>> from simnet.cost_models import costs
     >>> sync = costs.best_collective(1e-3, 8 / 25e9, 46_758_048, DENSITIES, 8).seconds
     >>> round(choose_as_published(DENSITIES, [0.7, 0.48, 0.27, 0.19, 0.1], sync), 2)
     0.02
