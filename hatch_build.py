@@ -28,7 +28,9 @@ class SchemaHook(BuildHookInterface[Any]):
         """Write the schema before files are collected."""
         build_data["artifacts"].append(SCHEMA)
         if not self._is_sdist:
-            environment = os.environ | {"PYTHONPATH": self.root}
+            # An isolated build finds its packages by PYTHONPATH, too.
+            paths = [self.root, *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
             command = [sys.executable, "-m", "simnet.cli", "--no-plugins", "schema"]
             written = subprocess.run(command, cwd=self.root, env=environment, check=True, stdout=subprocess.PIPE)
             Path(self.root, SCHEMA).write_bytes(written.stdout)
