@@ -8,7 +8,7 @@ narrow or too wide on other clusters corrects them (`corrected`); errors there a
 
 References
 ----------
-.. [3] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
+.. [hahn] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
    observation of a normal distribution.
 
 V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", Springer 2005. J. Lei, M. G'Sell, A.
@@ -283,7 +283,7 @@ def factor_for_another(sites: int) -> float:
     """Return how many times as far as the errors of so many sites the 90 % interval of a further one goes.
 
     It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles ``t`` of Student's distribution, with one degree of freedom
-    less than there are sites, and ``z`` of the normal one [3]_. One site is taken to be known, as an error that is
+    less than there are sites, and ``z`` of the normal one [hahn]_. One site is taken to be known, as an error that is
     given.
     """
     from scipy.special import stdtrit
