@@ -32,7 +32,7 @@ from simnet.policies import (
 from simnet.policies.moo import DENSITIES, DensitySearch, Moo, ObjectiveWeights, choose_as_published, choose_candidate
 from simnet.policies.pareto import knee_point, normalise_points, pareto_front, weighted_point
 from simnet.report.results import write_run
-from simnet.report.summary import RunFacts, summarize, with_exploration
+from simnet.report.run_summary import RunFacts, summarize, with_exploration
 from simnet.scenario import load
 from simnet.sparsifier_models.artopk import windowed_mean
 from simnet.training.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy

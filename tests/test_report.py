@@ -26,8 +26,8 @@ from simnet.report.console import show
 from simnet.report.html import TERMS, report
 from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, page_data
+from simnet.report.run_summary import MAX_SWITCHES, RunFacts, learning_columns, spread_summary, summarize
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
-from simnet.report.summary import MAX_SWITCHES, RunFacts, learning_columns, spread_summary, summarize
 from simnet.report.timeline import Recorded, message_sample, write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]

@@ -27,7 +27,7 @@ from simnet.base.atomic_replace import replace_files
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.report import results, sentences
-from simnet.report.summary import RunFacts, significant
+from simnet.report.run_summary import RunFacts, significant
 
 PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"

@@ -18,7 +18,7 @@ import needs
 from commands import contents, did, invoke
 from simnet.report import paired, seeds
 from simnet.report.console import show_seeds
-from simnet.report.summary import RunFacts, summarize
+from simnet.report.run_summary import RunFacts, summarize
 from simnet.training.job import Checkpoint, Interruption
 from test_report import Page, frame
 

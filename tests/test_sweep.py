@@ -28,7 +28,7 @@ from simnet.base import dask_cluster, processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.report import learning, paired
-from simnet.report.summary import plain
+from simnet.report.run_summary import plain
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source

@@ -18,6 +18,7 @@ from simnet.report import (
     seeds,
 )
 from simnet.report.columns import Fields
+from simnet.report.run_summary import PHASES, RunSummary
 from simnet.report.sentences import (
     HEADINGS,
     colocated_rows,
@@ -29,7 +30,6 @@ from simnet.report.sentences import (
     sentence,
     what_happened,
 )
-from simnet.report.summary import PHASES, Summary
 from simnet.report.tables import print_fitting, show_listing, text_table
 
 _LEFT = ("policy", "most used choice")
@@ -41,7 +41,7 @@ _SPARE_OF_SEEDS = (("bytes sent", "regret"), ("paired interval",), ("fastest wit
 _SPARE_OF_LEARNING = (("loss",), ("statistical eff.",), ("parallel eff.",), ("paired interval",), ("accuracy",))
 
 
-def show(summary: Summary, console: Console | None = None) -> None:
+def show(summary: RunSummary, console: Console | None = None) -> None:
     """Print who won, and the table.
 
     A terminal too narrow for all columns does without those that matter least, and says which; a file or pipe gets long
@@ -64,12 +64,12 @@ def show(summary: Summary, console: Console | None = None) -> None:
             show_listing(title, headings, cells, console)
 
 
-def _trained(summary: Summary) -> list[str]:
+def _trained(summary: RunSummary) -> list[str]:
     barrier = [run_setup.describe_barrier(summary["barrier"])] if "barrier" in summary else []
     return barrier + ([run_setup.describe_strategy(**summary["strategy"])] if "strategy" in summary else [])
 
 
-def _shared(summary: Summary) -> list[str]:
+def _shared(summary: RunSummary) -> list[str]:
     return [f"Links are shared {run_setup.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
 
 
@@ -103,7 +103,7 @@ def _styles(names: Iterable[str], best: Collection[str], bound: str | None) -> l
     return ["bold" if name in best else "dim" if name == bound else "" for name in names]
 
 
-def rates(summary: Summary) -> list[str]:
+def rates(summary: RunSummary) -> list[str]:
     """Return the line that says how much workers go through in a second under each policy; none if not known."""
     known = {name: one for name, one in summary["policies"].items() if name != summary["bound"] and "throughput" in one}
     return cost_summary.throughput_sentences(known)
@@ -134,7 +134,7 @@ def show_calls(calibrations: Iterable[Mapping[str, Any] | None], console: Consol
         show_listing(f"calls, by {found[0]['file']}", calls.HEADINGS, cells, console)
 
 
-def summary_table(summary: Summary) -> Table:
+def summary_table(summary: RunSummary) -> Table:
     """Return one row per policy, the fastest first."""
     winner, cells = summary["winner"], rows(summary)
     best = () if winner is None else (winner["policy"], *winner["tied_with"])

@@ -39,8 +39,8 @@ from simnet.report.drawing import (
     short,
     unit,
 )
+from simnet.report.run_summary import PHASES, exchange_seconds, with_exploration
 from simnet.report.seeds import MORE, ranking
-from simnet.report.summary import PHASES, exchange_seconds, with_exploration
 from simnet.training.job import TRAIN
 
 # Title and explanation of each figure.

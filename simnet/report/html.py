@@ -22,7 +22,7 @@ from simnet.report import calls, cost_summary, learning, run_events, run_setup, 
 from simnet.report.columns import read_data
 from simnet.report.drawing import Plot
 from simnet.report.page_data import embedded, page_data
-from simnet.report.summary import PHASES, Summary
+from simnet.report.run_summary import PHASES, RunSummary
 from simnet.report.timeline import Recorded
 
 # Figures whose content the charts show, or bars on the page.
@@ -33,7 +33,7 @@ TERMS = {row["term"]: row["meaning"] for row in read_data("terms.csv")}
 
 
 def report(
-    summary: Summary,
+    summary: RunSummary,
     plots: Sequence[Plot],
     scenario: str,
     iterations: pd.DataFrame,
@@ -90,7 +90,7 @@ def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: st
 
 
 def compared_report(
-    summary: Summary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
+    summary: RunSummary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
 ) -> str:
     """Return the page of several runs."""
     return _page(
@@ -98,7 +98,7 @@ def compared_report(
     )
 
 
-def _setting_rows(summary: Summary, given: Mapping[str, str]) -> dict[str, str]:
+def _setting_rows(summary: RunSummary, given: Mapping[str, str]) -> dict[str, str]:
     device = {"device": summary["device"]["name"]} if "device" in summary else {}
     rest = {"stack": summary["stack"]["name"], "seed": str(summary["seed"])}
     version = summary["versions"].get("simnet")

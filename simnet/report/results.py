@@ -41,7 +41,7 @@ from simnet.base.atomic_replace import FileSet
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
 from simnet.report import run_events
-from simnet.report.summary import RunFacts, Summary, learning_columns, significant, summarize, with_exploration
+from simnet.report.run_summary import RunFacts, RunSummary, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import Bandwidths, LinkNames, Recorded, write_timeline
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_run(
     bandwidths: Bandwidths | None = None,
     report: bool = True,
     setting: Mapping[str, str] | None = None,
-) -> Summary:
+) -> RunSummary:
     """Write the files of a run into an empty folder; see `simnet.base.atomic_replace` for one that is not."""
     folder = prepare_folder(folder)
     summary = summary_of(results, facts, scenario_lock)
@@ -121,7 +121,7 @@ def write_run(
     return summary
 
 
-def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lock: str) -> Summary:
+def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lock: str) -> RunSummary:
     """Return the content of summary.json."""
     whole = replace(
         facts,
@@ -230,7 +230,7 @@ def _round_column(column: pd.Series) -> pd.Series:
 
 
 def draw_run(
-    summary: Summary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
+    summary: RunSummary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
 ) -> dict[str, bytes]:
     """Return the figures and the page of a run, by the names of their files."""
     names = dict.fromkeys([*iterations["policy"], *summary["policies"]])

@@ -32,8 +32,8 @@ from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
+from simnet.report.run_summary import PHASES, RunSummary, Winner, plain, significant, winner_among
 from simnet.report.sentences import percent
-from simnet.report.summary import PHASES, Summary, Winner, plain, significant, winner_among
 
 HEADINGS = (
     *("policy", "mean time", "vs best", "paired interval", "fastest with"),
@@ -67,7 +67,7 @@ _RUN = (
 )
 
 
-def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
+def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
     """Return a row per seed and policy of summaries; times of policies that ended early are missing."""
     found = []
     for seed, summary in summaries.items():
@@ -132,7 +132,7 @@ def _seed_column(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[
 
 
 def summarize(
-    summaries: Mapping[int, Summary], sha256: str = "", missing: Sequence[str] = ()
+    summaries: Mapping[int, RunSummary], sha256: str = "", missing: Sequence[str] = ()
 ) -> tuple[Fields, pd.DataFrame, pd.DataFrame]:
     """Return what the summaries of seeds come to together, and the tables by seed and by policy.
 
@@ -169,7 +169,7 @@ def _seed_winner(each: pd.DataFrame, stem: str) -> Winner | None:
 
 
 def write(
-    folder: Path, summaries: Mapping[int, Summary], lock: str, missing: Sequence[str] = (), *, report: bool = True
+    folder: Path, summaries: Mapping[int, RunSummary], lock: str, missing: Sequence[str] = (), *, report: bool = True
 ) -> Fields:
     """Write what several seeds come to together into an empty folder, and return the summary."""
     summary, table, each = summarize(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)

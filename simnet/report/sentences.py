@@ -11,7 +11,7 @@ from simnet.cost_models.evidence.conditions import Evidence
 from simnet.report import cost_summary, learning, run_events, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
-from simnet.report.summary import PHASES, PolicySummary, Summary, known_of, ranked
+from simnet.report.run_summary import PHASES, PolicySummary, RunSummary, known_of, ranked
 from simnet.report.wording import listed
 from simnet.training.job import MAIN
 
@@ -28,7 +28,7 @@ HEADINGS = (
 _NOTABLE = 0.05
 
 
-def sentence(summary: Summary) -> str:
+def sentence(summary: RunSummary) -> str:
     """Say who won, by how much over the runner-up, and when the winner changed its choice; and who explored.
 
     Where a model was trained, who reached the target first comes first; else that accuracy is ignored comes last.
@@ -36,7 +36,7 @@ def sentence(summary: Summary) -> str:
     Examples
     --------
     >>> import pandas as pd
-    >>> from simnet.report.summary import summarize
+    >>> from simnet.report.run_summary import summarize
     >>> fast = pd.DataFrame({"iteration": [0, 1], "start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5,
     ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
     ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
@@ -67,7 +67,7 @@ def sentence(summary: Summary) -> str:
     return said
 
 
-def what_happened(summary: Summary) -> list[str]:
+def what_happened(summary: RunSummary) -> list[str]:
     """Say which iterations are no part of means; and of every stop who died when, who waited, and how it went on."""
     said = []
     if first := summary["steady_from"]:
@@ -86,37 +86,37 @@ def evidence(summary: Mapping[str, Any]) -> str:
     return Evidence(summary["evidence"], summary["because"]).sentence() if "evidence" in summary else ""
 
 
-def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
+def colocated_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
     return run_events.share_rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
-def cost_rows(summary: Summary) -> list[tuple[str, ...]]:
+def cost_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """Return the inner-step costs of each policy, if known."""
     return cost_summary.cost_cells(known_of(summary, "spent"), summary.get("prices"))
 
 
-def memory_of(summary: Summary) -> dict[str, Fields]:
+def memory_of(summary: RunSummary) -> dict[str, Fields]:
     """Return the memory of a worker under each policy, if known."""
     return known_of(summary, "memory")
 
 
-def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
+def learning_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
     return learning.learning_cells(known_of(summary, "learning"))
 
 
-def rows(summary: Summary) -> list[tuple[str, ...]]:
+def rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """Return the cells of the summary table, the fastest policy first."""
     return [tuple(text for text, _ in row) for row in cells(summary)]
 
 
-def cells(summary: Summary) -> list[list[tuple[str, Key]]]:
+def cells(summary: RunSummary) -> list[list[tuple[str, Key]]]:
     """Return the same, each with what it is sorted by."""
     return [_cells(summary, name) for name in ranking(summary)]
 
 
-def ranking(summary: Summary) -> list[str]:
+def ranking(summary: RunSummary) -> list[str]:
     """Return the policies, the fastest first, then those that did not settle, then those that ended early.
 
     Among equals the bound comes first, then it goes by name.
@@ -144,7 +144,7 @@ def percent(fraction: float, sign: str = "") -> str:
     return f"{value:{sign}.2g} %" if abs(value) >= 0.005 else "0 %"
 
 
-def switching(summary: Summary) -> str | None:
+def switching(summary: RunSummary) -> str | None:
     """Return the policy whose changes of choice matter: the winner, or one tied with it; None if it made none."""
     winner, policies = summary["winner"], summary["policies"]
     if winner is None:
@@ -152,7 +152,7 @@ def switching(summary: Summary) -> str | None:
     return next((name for name in (winner["policy"], *winner["tied_with"]) if policies[name]["switch_count"]), None)
 
 
-def _exploration_lines(summary: Summary) -> Iterator[str]:
+def _exploration_lines(summary: RunSummary) -> Iterator[str]:
     """Describe the cost of exploration, and the share of the gradient that exploring policies sent."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
@@ -163,14 +163,14 @@ def _exploration_lines(summary: Summary) -> Iterator[str]:
             )
 
 
-def _unsettled_lines(summary: Summary) -> Iterator[str]:
+def _unsettled_lines(summary: RunSummary) -> Iterator[str]:
     """Say of policies that did not settle why."""
     for name, one in summary["policies"].items():
         if one["unsettled"] is not None:
             yield f"{name} has not settled, and has no rank: {one['unsettled']}."
 
 
-def _outcome_text(summary: Summary) -> str:
+def _outcome_text(summary: RunSummary) -> str:
     winner, policies = summary["winner"], summary["policies"]
     if winner is None:
         bound = summary["bound"]
@@ -198,7 +198,7 @@ def _outcome_text(summary: Summary) -> str:
     return f"{result}; {story}."
 
 
-def _cells(summary: Summary, name: str) -> list[tuple[str, Key]]:
+def _cells(summary: RunSummary, name: str) -> list[tuple[str, Key]]:
     one = summary["policies"][name]
     regret, spread = one["regret"], one["spread"]
     lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
@@ -225,7 +225,7 @@ def _percentiles(times: Mapping[str, float] | None) -> tuple[str, Key]:
     return ("-", None) if times is None else (", ".join(map(format_seconds, times.values())), times["p99"])
 
 
-def _versus(summary: Summary, name: str) -> str:
+def _versus(summary: RunSummary, name: str) -> str:
     one, winner = summary["policies"][name], summary["winner"]
     if not ranked(one):
         return "ended early" if one["ended"] else "not settled"

@@ -39,8 +39,8 @@ from simnet.report import cost_summary, learning, paired, run_setup
 from simnet.report.columns import Fields
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import LOCK, RESULTS, prepare_folder, versions
+from simnet.report.run_summary import INTERVAL, learnt_by, significant
 from simnet.report.seeds import times_to_target
-from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.source import Source
 from simnet.studies.assumptions import Assumed

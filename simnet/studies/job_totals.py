@@ -23,7 +23,7 @@ from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
-from simnet.report.summary import Judgement, significant
+from simnet.report.run_summary import Judgement, significant
 from simnet.scenario import Run, Scenario
 from simnet.training.job import Job, PolicyResult
 from simnet.training.job.job import job_buckets

@@ -21,7 +21,7 @@ from simnet.base.reading import read_bytes, read_text
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
-from simnet.report.summary import RunFacts, Summary, learning_columns, summarize, with_exploration
+from simnet.report.run_summary import RunFacts, RunSummary, learning_columns, summarize, with_exploration
 from simnet.report.timeline import Recorded
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
@@ -46,9 +46,9 @@ _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", 
 
 
 @cache
-def _summary_parser() -> TypeAdapter[Summary]:
+def _summary_parser() -> TypeAdapter[RunSummary]:
     """Return a parser of summaries, which takes longer to make than to use."""
-    return TypeAdapter(Summary)
+    return TypeAdapter(RunSummary)
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class RunFolder:
     ----------
     folder : Path
         The folder.
-    summary : Summary
+    summary : RunSummary
         Of summary.json.
     lock : str
         The resolved scenario.
     """
 
     folder: Path
-    summary: Summary
+    summary: RunSummary
     lock: str
 
     @classmethod
@@ -129,7 +129,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
     return _write_page(place, files)
 
 
-def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
+def compare(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
     """Write a page that compares the policies of several runs, with the differences of their scenarios.
 
     Bounds are left out: each is that of its own run. Times of runs of other seeds or other weather differ by these,

@@ -28,7 +28,7 @@ from simnet.report import cost_summary, run_setup, seeds
 from simnet.report.calls import calibration_summary
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
-from simnet.report.summary import RunFacts, Summary
+from simnet.report.run_summary import RunFacts, RunSummary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
@@ -191,7 +191,7 @@ class Seeds:
         self._begun = ExitStack()
         self._stage: Path | None = None
         self._waiting: dict[int, dict[str, PolicyResult]] = {}
-        self._summaries: dict[int, Summary] = {}
+        self._summaries: dict[int, RunSummary] = {}
 
     def take(self, seed: int, name: str, result: PolicyResult) -> None:
         """Take the result of a policy; with the last one of a seed, write the folder of the seed."""
@@ -239,7 +239,7 @@ def write(
     *,
     done: Sequence[str] = (),
     missing: Sequence[str] = (),
-) -> Summary:
+) -> RunSummary:
     """Write the files of `fill` in the place of an earlier run."""
     with replace_files(folder, RUN) as stage:
         mark(stage, done, missing)
@@ -248,7 +248,7 @@ def write(
 
 def fill(
     folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], *, report: bool | None = None
-) -> Summary:
+) -> RunSummary:
     """Write the files of a run, with those that the scenario names, into an empty folder."""
     _with_inputs(folder, loaded)
     done = {name: results[name] for name in built.policies if name in results}
@@ -265,7 +265,7 @@ def fill(
     )
 
 
-def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
+def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> RunSummary:
     """Return what the summary of a run holds."""
     return summary_of(results, _run_facts(loaded, built, results), request(loaded, "run").lock)
 

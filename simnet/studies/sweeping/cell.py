@@ -25,12 +25,12 @@ from simnet.policies import Policy
 from simnet.report import cost_summary, learning, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import versions
-from simnet.report.summary import (
+from simnet.report.run_summary import (
     INTERVAL,
     PHASES,
     Judgement,
     RunFacts,
-    Summary,
+    RunSummary,
     learning_columns,
     ranked,
     significant,
@@ -148,7 +148,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return a row for each policy; see `COLUMNS`. Missing values are None."""
     judgements, evidence = known
-    summary: Summary | None = None
+    summary: RunSummary | None = None
     if results:
         summary = summarize(
             {name: result.iterations for name, result in results.items()},
@@ -226,7 +226,7 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _cell_row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
+def _cell_row(summary: RunSummary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
     one, winner = summary["policies"][name], summary["winner"]
     count, steady_from = one["iterations"], 0 if one["ended"] else summary["steady_from"]
     steady = with_exploration(frame).iloc[steady_from:]

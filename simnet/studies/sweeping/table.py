@@ -18,7 +18,7 @@ from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import mark_incomplete, write_files
 from simnet.report.paired import START_COLUMNS
 from simnet.report.results import LOCK, RESULTS, parquet, versions
-from simnet.report.summary import significant
+from simnet.report.run_summary import significant
 from simnet.scenario import Scenario
 from simnet.scenario.identity import Request, request
 from simnet.studies.sweeping import drawing

@@ -14,7 +14,7 @@ from simnet.verbs.commands.options import Batch, Compute, Fields, Policies, Scen
 from simnet.verbs.commands.resumable import Execution, carry_out, say_where
 
 if TYPE_CHECKING:
-    from simnet.report.summary import Summary
+    from simnet.report.run_summary import RunSummary
     from simnet.training.job import PolicyResult
 
 
@@ -59,7 +59,7 @@ def run(
     say_where(out, usual, folder)
     report = folder / ("report.html" if loaded.config.output.report else "summary.json")
 
-    def show(summary: Summary) -> None:
+    def show(summary: RunSummary) -> None:
         from simnet.report.console import show
 
         if execution.json_:

@@ -14,7 +14,7 @@ from simnet.base.units import format_seconds
 from simnet.report import console, figures, sentences
 from simnet.report.drawing import Plot
 from simnet.report.results import joined, rounded
-from simnet.report.summary import Summary, learning_columns, with_exploration
+from simnet.report.run_summary import RunSummary, learning_columns, with_exploration
 from simnet.report.tables import ReprHtml
 from simnet.scenario import Run, Scenario
 from simnet.scenario.runner import Task, run_policies
@@ -36,14 +36,14 @@ class RunResult(ReprHtml):
         Its job and its policies.
     policies : mapping of str to PolicyResult
         What each left, in the order of the scenario: iterations, workers, messages.
-    summary : Summary
+    summary : RunSummary
         What summary.json holds: who won, times, bytes, regret, versions.
     """
 
     scenario: Scenario
     built: Run
     policies: Mapping[str, PolicyResult]
-    summary: Summary
+    summary: RunSummary
 
     def __repr__(self) -> str:
         winner = self.summary["winner"]

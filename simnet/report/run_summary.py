@@ -48,7 +48,7 @@ class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
-    alone. Density and `spread` are of the iterations from `Summary.steady_from` on, spread with what was explored
+    alone. Density and `spread` are of the iterations from `RunSummary.steady_from` on, spread with what was explored
     before them, None if there are none. `settled_after` is where the policy's own steady part begins, and `unsettled`
     why there is none, by `simnet.training.job.steady`; both are None if it ended early. There is `learning` where a
     model was trained, `spent` under a training strategy or with prices, `memory` where it is known what a worker holds,
@@ -105,7 +105,7 @@ class Winner(TypedDict):
     margin_fraction: float | None
 
 
-class Summary(TypedDict):
+class RunSummary(TypedDict):
     """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly.
 
     There is `first_to_target` where a model was trained, None if no policy that can be run reached the target, and
@@ -200,7 +200,7 @@ class RunFacts:
     starts: Callable[[Iterable[str]], StartRanges] | None = None
 
 
-def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts()) -> Summary:
+def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts()) -> RunSummary:
     """Summarize the iterations of several policies, run on the same network.
 
     Examples
@@ -238,7 +238,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
     ranges = entered.around(rivals)
     for name, range_ in ranges.items():
         policies[name]["start_low_s"], policies[name]["start_high_s"] = plain(range_)
-    made: Summary = {
+    made: RunSummary = {
         "scenario": {"name": facts.scenario, "sha256": facts.scenario_sha256},
         "seed": facts.seed,
         "stack": facts.stack,
@@ -337,12 +337,12 @@ def ranked(one: PolicySummary) -> bool:
     return not one["ended"] and one["unsettled"] is None
 
 
-def learning_columns(summary: Summary) -> dict[str, Fields]:
+def learning_columns(summary: RunSummary) -> dict[str, Fields]:
     """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
     return learning.learning_table(known_of(summary, "learning"), summary["bound"])
 
 
-def known_of(summary: Summary, key: str) -> dict[str, Fields]:
+def known_of(summary: RunSummary, key: str) -> dict[str, Fields]:
     """Return what is known of each policy under a key that not all have, such as ``learning``."""
     policies: Mapping[str, Any] = summary["policies"]
     return {name: one[key] for name, one in policies.items() if key in one}
