@@ -98,8 +98,7 @@ def at_full_size(model: str, workers: int, iterations: int, limit: float | None,
     scheme = create("artopk", workers, source.parameters, 0.01, layers=source.layers)
 
     def iteration(number: int) -> None:
-        given = (lambda rows: source.add(number, rows)) if source.adds else source.gradients(number)
-        scheme.exchange(given, overwrite=True)
+        scheme.exchange(partial(source.add, number), overwrite=True)
 
     whose = f"{model}, full size, {workers} workers"
     taken = [seconds(partial(iteration, number)) for number in range(iterations)]

@@ -60,10 +60,7 @@ def processes(request):
 
 
 @pytest.mark.parametrize("workers", [[0], [3], [0, 1, 2, 3], [1, 3], [0, 2]])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_gradients_of_some_workers_are_those_among_all(workers, compiled, monkeypatch):
-    if compiled:
-        monkeypatch.setattr("simnet.traces.normals._WORTH", 0)
+def test_the_gradients_of_some_workers_are_those_among_all(workers):
     one, other = (synthetic([("a", (40, 500)), ("b", (700,))], 4, seed=2) for _ in range(2))
     for iteration in (0, 5):
         assert (one.gradients_of(workers, iteration) == other.gradients(iteration)[workers]).all()

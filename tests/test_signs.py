@@ -1,7 +1,6 @@
 """Signs that workers have in common, and what lasts, of all workers and of each: drawn, and found again."""
 
 import math
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simnet.traces import normals, ordering, recorded, refining, signs, synthetic
+from simnet.traces import ordering, recorded, refining, signs, synthetic
 from simnet.traces.ordering import EntryKinds
 from simnet.traces.refining import BANDS, BEYOND
 from simnet.traces.synthetic import row_count
@@ -179,7 +178,7 @@ def test_a_worker_with_a_few_huge_entries_is_no_large_one():
 
 
 @pytest.mark.parametrize("trace", ["transformer-local", "transformer"])
-def test_workers_stand_alone_and_compiled_loops_make_the_same(trace, monkeypatch):
+def test_workers_stand_alone_and_gradients_can_be_added(trace):
     """In the one all there is of what lasts, in the other the rest turns, and large ones are against small ones."""
     like = synthetic(10, 2, like=trace).like
     assert like.turns == (trace == "transformer")
@@ -191,12 +190,6 @@ def test_workers_stand_alone_and_compiled_loops_make_the_same(trace, monkeypatch
 
     whole = source().gradients(7)
     np.testing.assert_array_equal(source().gradients_of([1, 4], 7), whole[[1, 4]])
-    if normals.compiled_loops() is None:
-        pytest.skip("without compiled loops")
-    monkeypatch.setattr(
-        sys.modules["simnet.traces.synthetic"], "compiled_loops_for", lambda _: normals.compiled_loops()
-    )
-    np.testing.assert_array_equal(source().gradients(7), whole)
     rows = np.zeros_like(whole)
     source().add(7, rows)
     np.testing.assert_array_equal(rows, whole)
@@ -271,7 +264,6 @@ def test_what_turns_back_takes_a_row_more():
     """The two numbers that turn, log s and three rows that recur: six, and five where it fades."""
     like, n = parameters(), 200_000
     out, kept = np.empty((1, n), dtype=np.float32), {}
-    normals.compiled_loops()
     for turns in (False, True):
         source = synthetic([("w", (1, n))], 1, like=like.model_copy(update={"memory": 0.5, "turns": turns}))
         tracemalloc.start()

@@ -11,7 +11,7 @@ from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import chakra, json_values, lines, read_measurements
 from simnet.cost_models.calibration.readers.jobs import CALL_COLUMNS, WAITING_REMARK, merge_ranks
 from simnet.cost_models.calibration.readers.tables import measurement_table
-from simnet.interchange.chakra import CollectiveNode
+from simnet.interchange.chakra import TraceNode
 
 
 def known(row, *names):
@@ -185,18 +185,22 @@ class TestRccl:
 
 class TestChakra:
     def test_rows(self, tmp_path, monkeypatch):
-        nodes = [
-            CollectiveNode(2, "a", "", 8, 1.0, ""), CollectiveNode(3, "", "ODD", 8, 1.0, ""),
-            CollectiveNode(4, "", "ALL_REDUCE", -1, 1.0, ""), CollectiveNode(5, "", "ALL_GATHER", 8, 250.0, "dp"),
-            CollectiveNode(6, "", "REDUCE_SCATTER", 2**62 + 1, 1.0, ""), CollectiveNode(7, "", "BARRIER", 0, 1.0, ""),
+        given = [
+            (2, "a", "", 8, 1, ""), (3, "", "ODD", 8, 1, ""), (4, "", "ALL_REDUCE", -2, 1, ""),
+            (5, "", "ALL_GATHER", 8, 250, "dp"), (6, "", "REDUCE_SCATTER", 2**62 + 1, 1, ""),
+            (7, "", "BARRIER", -1, 1, ""),
         ]  # fmt: skip
-        monkeypatch.setattr(chakra, "read_collectives", lambda path: iter(nodes))
+        nodes = [
+            TraceNode(number, name, "collective", micros, [], kind, nbytes, -1, 0, group, -1)
+            for number, name, kind, nbytes, micros, group in given
+        ]
+        monkeypatch.setattr(chakra, "read_nodes", lambda path: iter(nodes))
         for name, rank in (("a.12.et", 12), ("a.3.et.gz", 3), ("a.et", None), ("12.et.txt", None)):
             measured = chakra.read_chakra_collectives(tmp_path / name)
             assert [str(measured.rows[one].dtype) for one in ("sequence", "rank")] == ["float64"] * 2
             assert [one.message for one in measured.problems] == [
                 "node 2: 'a' is no collective that is read", "node 3: 'ODD' is no collective that is read",
-                "node 4: its size is -1 bytes", WAITING_REMARK,
+                "node 4: its size is -2 bytes", WAITING_REMARK,
             ]  # fmt: skip
             names = ("collective", "nbytes", "size_convention", "seconds", "group", "rank", "statistic", "tool")
             found = [known(row, *names) for row in measured.rows.to_dict("records")]

@@ -18,7 +18,6 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs.models import load_model
 from simnet.traces import Recorder, SyntheticParameters, fit, recorded, synthetic, trace_names
 from simnet.traces.metadata import SHIPPED
-from simnet.traces.normals import compiled_loops
 from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrink_sizes
 from simnet.traces.statistics import (
@@ -403,7 +402,6 @@ class TestSynthetic:
         workers, n = 8, 500_000
         source = synthetic(n, workers, iterations=200)
         out = np.empty((workers, n), dtype=np.float32)
-        compiled_loops()
         tracemalloc.start()
         for iteration in range(40):
             source.gradients(iteration, out)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Ranks: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-Adds: TypeAlias = Callable[[NDArray[np.float32]], Floats | None]
-"""Adds fresh gradients in place to rows, float32 of shape (P, n); may return the squared norms of the new rows."""
+Adds: TypeAlias = Callable[[NDArray[np.float32]], None]
+"""Adds fresh gradients in place to rows, float32 of shape (P, n)."""
 
 
 PERCENTS = (50, 90, 99)
@@ -46,15 +46,3 @@ def unique_places(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
     there = np.zeros(below, dtype=np.bool_)
     there[numbers] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
-
-
-def last_squares(values: NDArray[np.float32], block: int) -> float:
-    """Return the sum of squares after the last full block, in double precision.
-
-    Examples
-    --------
-    >>> last_squares(np.array([5, 6, 2], dtype=np.float32), 2)
-    4.0
-    """
-    rest = values[values.size - values.size % block :].astype(np.float64)
-    return float(np.multiply(rest, rest, out=rest).sum())

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from simnet.base.writing import explain_write_errors
 from simnet.interchange.operations import read_rounds
 from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of
 from simnet.schedule import Round, Schedule
+
+NodeKind: TypeAlias = Literal["send", "recv", "collective", "other"]
 
 MAX_BYTES = 256 * 2**20
 """The largest trace of one rank that is read, unpacked, unless another limit is given."""
@@ -46,6 +48,8 @@ _INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
 _WHOLE = (_INT32, _INT64, 11, 13, _BOOL)
 _LARGEST = 2**63
 _ROUND = "simnet_round"
+_KINDS: dict[int, NodeKind] = {_SEND: "send", _RECV: "recv", _COLLECTIVE: "collective"}
+_OTHER = {"send": "dst", "recv": "src"}
 
 
 def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
@@ -154,52 +158,27 @@ class _TraceFiles:
             self.n_ranks += 1
 
 
-class CollectiveNode(NamedTuple):
-    """A collective node of a trace."""
-
-    node: int
-    name: str
-    # One of `COLLECTIVE_TYPES`; empty if the trace does not say.
-    kind: str
-    # Bytes that the rank puts in, as the trace says, so it may be negative; 0 if it does not say.
-    nbytes: int
-    # Duration on this rank [us], waiting included.
-    micros: float
-    # Name of the group of ranks; empty if the trace does not say.
-    group: str
-
-
-def read_collectives(path: Path) -> Iterator[CollectiveNode]:
-    """Yield the collective nodes of the trace of one rank; InputError if it is no trace or too large."""
-    packets = _read_packets(read_bytes(path, MAX_BYTES), path)
-    next(packets, None)
-    for packet in packets:
-        node = _node_of(packet, path)
-        if node.kind == _COLLECTIVE:
-            which = node.numbers.get("comm_type", -1)
-            said = COLLECTIVE_TYPES[which] if 0 <= which < len(COLLECTIVE_TYPES) else ""
-            nbytes, group = node.numbers.get("comm_size", 0), node.texts.get("pg_name", "")
-            yield CollectiveNode(node.number, node.name, said, nbytes, float(node.micros), group)
-
-
 class TraceNode(NamedTuple):
     """A node of the trace of one rank."""
 
     number: int
     name: str
     # All that is no communication is other.
-    kind: Literal["send", "recv", "collective", "other"]
-    # Its duration [us].
+    kind: NodeKind
+    # Its duration [us], of a collective with what the rank waits for others.
     micros: int
     # The nodes that it depends on.
     needs: list[int]
-    # As `Collective.kind` and `Collective.group`.
+    # One of `COLLECTIVE_TYPES`; empty if the trace does not say.
     collective: str
-    # Bytes, the other rank of a message, and its tag; -1 if the trace does not say.
+    # Bytes of a message or those that a rank puts in, and the other rank of a message; -1 if the trace does not say.
     nbytes: int
     peer: int
     tag: int
+    # Name of the group of ranks; empty if the trace does not say.
     group: str
+    # The round that `write_chakra` names; -1 if there is none.
+    round: int
 
 
 def trace_paths(prefix: str | Path) -> list[Path]:
@@ -225,70 +204,38 @@ def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
     packets = _read_packets(read_bytes(path, largest), path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
-    kinds: dict[int, Literal["send", "recv", "collective", "other"]] = {
-        _SEND: "send", _RECV: "recv", _COLLECTIVE: "collective",
-    }  # fmt: skip
     for packet in packets:
-        node = _node_of(packet, path)
-        kind, facts = kinds.get(node.kind, "other"), node.numbers
-        which = facts.get("comm_type", -1)
-        said = COLLECTIVE_TYPES[which] if kind == "collective" and 0 <= which < len(COLLECTIVE_TYPES) else ""
-        peer = facts.get("comm_dst" if kind == "send" else "comm_src", -1)
-        nbytes, group = facts.get("comm_size", -1), node.texts.get("pg_name", "")
-        yield TraceNode(
-            node.number, node.name, kind, node.micros, node.needs, said, nbytes, peer, facts.get("comm_tag", 0), group
-        )
+        yield _node_of(packet, path)
 
 
 def _rank_operations(path: Path, rank: int, largest: int) -> Operations:
-    content = read_bytes(path, largest)
-    packets = _read_packets(content, path)
-    if next(packets, None) is None:
-        raise InputError("is empty; a trace begins with its metadata", file=str(path))
     columns: list[tuple[int, ...]] = []
     names: list[str] = []
-    needs: list[list[int]] = []
-    places: dict[int, int] = {}
-    for packet in packets:
-        numbers, name, own = _read_operation(packet, path)
-        if places.setdefault(numbers[0], len(columns)) != len(columns):
-            raise InputError("stands twice", file=str(path), field=f"node {numbers[0]}")
-        columns.append(numbers)
-        names.append(name)
-        needs.append(own)
     edges: list[tuple[int, int]] = []
-    for place, own in enumerate(needs):
-        for need in own:
-            if need not in places:
-                field = f"node {columns[place][0]}"
-                raise InputError(f"depends on node {need}, which is not there", file=str(path), field=field)
-            edges.append((place, places[need]))
+    places: dict[int, int] = {}
+    for node in read_nodes(path, largest):
+        columns.append(_operation_of(node, path))
+        if places.setdefault(node.number, len(names)) != len(names):
+            raise InputError("stands twice", file=str(path), field=f"node {node.number}")
+        edges += [(len(names), need) for need in node.needs]
+        names.append(node.name)
+    for place, need in edges:
+        if need not in places:
+            field = f"node {columns[place][0]}"
+            raise InputError(f"depends on node {need}, which is not there", file=str(path), field=field)
     number, kind, size, peer, tag, hint = np.array(columns, dtype=np.int64).reshape(-1, 6).T
-    waiting, before = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    waiting, before = np.array([(at, places[need]) for at, need in edges], dtype=np.int64).reshape(-1, 2).T
     at_start, same = np.zeros(len(waiting), dtype=np.bool_), np.zeros_like(number)
     return Operations(
         same + rank, number, kind, size, peer, tag, same, hint, waiting, before, at_start, names.__getitem__
     )
 
 
-class _TraceNode(NamedTuple):
-    """A node of a trace, with its attributes by name."""
-
-    number: int
-    name: str
-    kind: int
-    micros: int
-    needs: list[int]
-    numbers: dict[str, int]
-    texts: dict[str, str]
-
-
-def _node_of(packet: bytes, path: Path) -> _TraceNode:
+def _node_of(packet: bytes, path: Path) -> TraceNode:
     fixed = {1: 0, 3: 0, 7: 0}
     name = ""
     needs: list[int] = []
-    numbers: dict[str, int] = {}
-    texts: dict[str, str] = {}
+    facts: dict[tuple[str, type], Any] = {}
     for field, value in _packet_fields(packet, path):
         if field in fixed and isinstance(value, int):
             fixed[field] = value
@@ -298,31 +245,31 @@ def _node_of(packet: bytes, path: Path) -> _TraceNode:
             needs += [value] if isinstance(value, int) else _read_varints(value, path)
         elif field == 10 and isinstance(value, bytes):
             key, said = _read_attribute(value, path) if len(value) > _SHORT else _said_before(value, path)
-            if isinstance(said, int):
-                numbers[key] = said
-            elif said is not None:
-                texts[key] = said
-    number, kind, micros = fixed.values()
+            facts[key, type(said)] = said
+    number, code, micros = fixed.values()
     if max(number, micros) >= _LARGEST:
         raise InputError("is no Chakra trace: a node has a number or a duration of 64 bits", file=str(path))
-    return _TraceNode(number, name, kind, micros, needs, numbers, texts)
+    kind, which = _KINDS.get(code, "other"), facts.get(("comm_type", int), -1)
+    is_known = kind == "collective" and 0 <= which < len(COLLECTIVE_TYPES)
+    nbytes, peer, tag, round_ = (
+        facts.get((key, int), default)
+        for key, default in (("comm_size", -1), (f"comm_{_OTHER.get(kind)}", -1), ("comm_tag", 0), (_ROUND, -1))
+    )
+    group, said = facts.get(("pg_name", str), ""), COLLECTIVE_TYPES[which] if is_known else ""
+    return TraceNode(number, name, kind, micros, needs, said, nbytes, peer, tag, group, round_)
 
 
-def _read_operation(packet: bytes, path: Path) -> tuple[tuple[int, int, int, int, int, int], str, list[int]]:
-    """Return number, kind, size, peer, tag and round of a node, its name, and the nodes it depends on."""
-    number, name, kind, micros, needs, facts, _ = _node_of(packet, path)
-    if kind == _COLLECTIVE:
-        message = f"is a collective ({name}); only sends, receives and computation are read"
-        raise InputError(message, file=str(path), field=f"node {number}")
-    hint = facts.get(_ROUND, -1)
-    if kind not in (_SEND, _RECV):
-        return (number, CALC, micros, 0, 0, hint), name, needs
-    other = "comm_dst" if kind == _SEND else "comm_src"
-    for attribute in ("comm_size", other):
-        if facts.get(attribute, -1) < 0:
-            raise InputError(f"needs a {attribute} >= 0", file=str(path), field=f"node {number}")
-    does = SEND if kind == _SEND else RECV
-    return (number, does, facts["comm_size"], facts[other], facts.get("comm_tag", 0), hint), name, needs
+def _operation_of(node: TraceNode, path: Path) -> tuple[int, int, int, int, int, int]:
+    """Return number, kind, size, peer, tag and round of a node."""
+    if node.kind == "collective":
+        message = f"is a collective ({node.name}); only sends, receives and computation are read"
+        raise InputError(message, file=str(path), field=f"node {node.number}")
+    if node.kind == "other":
+        return node.number, CALC, node.micros, 0, 0, node.round
+    for attribute, value in (("size", node.nbytes), (_OTHER[node.kind], node.peer)):
+        if value < 0:
+            raise InputError(f"needs a comm_{attribute} >= 0", file=str(path), field=f"node {node.number}")
+    return node.number, SEND if node.kind == "send" else RECV, node.nbytes, node.peer, node.tag, node.round
 
 
 def _read_attribute(content: bytes, path: Path) -> tuple[str, int | str | None]:

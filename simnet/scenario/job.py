@@ -27,7 +27,6 @@ from simnet.scenario.resolve import candidate
 from simnet.scenario.steps import build_steps, model_of
 from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
-from simnet.traces.normals import compiled_loops_for
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count as synthetic_rows
 from simnet.training.job import ColocatedJob, Job, LocalSteps, Overlap, create_sparsifier, job_buckets
@@ -296,7 +295,7 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(P, entries, lasts=more, turns=more)
-            adds = drawn is not None and model.keeps and compiled_loops_for(P * entries) is not None
+            adds = drawn is not None and model.keeps
             (all_of, one), sent = (
                 model.traits.memory_factor,
                 _SENT * max(max(ramp.start, ramp.end) for ramp in _build_ramps(job.density)),

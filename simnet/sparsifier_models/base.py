@@ -317,13 +317,13 @@ class Sparsifier(ABC):
             if self.traits.weights[0] != 1.0:
                 corrected *= np.float32(self.traits.weights[0])
             try:
-                norms = gradients(corrected)
+                gradients(corrected)
             except BaseException:
                 # It has some of the gradients, and nobody knows which.
                 if overwrite:
                     self._residual = None
                 raise
-            given = squared_norms(corrected) if norms is None else norms
+            given = squared_norms(corrected)
         else:
             given = add_rows(fresh, self._residual, corrected, *self.traits.weights)
         refused = ""

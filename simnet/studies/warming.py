@@ -35,10 +35,8 @@ def warm() -> Warmed:
 
     compiled_cache.silence_compiling()
     import simnet.sparsifier_models.compiled_selection
-    from simnet.traces import compiled_gradients
 
     assert simnet.sparsifier_models.compiled_selection
-    assert compiled_gradients
     for name in track_progress(SCENARIOS):
         results_of(load(name, ["job.iterations=2"]).build())
     return Warmed(*compiled_cache.cache_summary())

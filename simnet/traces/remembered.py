@@ -6,12 +6,10 @@ Every draw is from a stream named after the iteration, so any iteration can be c
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import numpy as np
 
 from simnet.base.rng import stream
-from simnet.traces.normals import Normals
 from simnet.traces.source import Values
 
 # It is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
@@ -19,6 +17,17 @@ _RESTART, _FORGOTTEN = 64, 0.01
 
 PIECE = 1 << 16
 """Entries that are computed at a time, few enough for the cache."""
+
+
+def draw_normals(draws: np.random.Generator, out: Values) -> None:
+    """Fill a contiguous array of float32 with the next standard normals."""
+    draws.standard_normal(dtype=np.float32, out=out)
+
+
+def skip_normals(draws: np.random.Generator, count: int) -> None:
+    """Skip so many standard normals of float32."""
+    for first in range(0, count, PIECE):
+        draws.standard_normal(min(PIECE, count - first), dtype=np.float32)
 
 
 class FadingNormals:
@@ -29,7 +38,7 @@ class FadingNormals:
         self._kept = math.sqrt(memory) if turns else memory
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
-    def at(self, iteration: int, compiled: ModuleType | None) -> Values:
+    def at(self, iteration: int) -> Values:
         """Return the normals of an iteration, computed from the last one if that is recent.
 
         The row is valid until the next call.
@@ -41,21 +50,20 @@ class FadingNormals:
         if not restart <= at <= iteration or not len(rows):
             at = restart - (math.ceil(math.log(_FORGOTTEN, self._kept)) if self._kept > 0 else 0)
             rows = rows if len(rows) else np.empty((1 + self._turns, self._entries), dtype=np.float32)
-            for fresh, normals in zip(rows, self._news(at, compiled), strict=True):
-                normals.fill(fresh)
+            for fresh, normals in zip(rows, self._news(at), strict=True):
+                draw_normals(normals, fresh)
         while at < iteration:
             at += 1
-            self._advance(rows, self._news(at, compiled))
+            self._advance(rows, self._news(at))
         self._at, self._rows = at, rows
         return np.asarray(rows[0])
 
-    def _news(self, at: int, compiled: ModuleType | None) -> list[Normals]:
+    def _news(self, at: int) -> list[np.random.Generator]:
         """Return the innovations of an iteration, a stream for each row."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
-        some = names[: 1 + self._turns]
-        return [Normals(stream(self._seed, "gradients", *name), compiled) for name in some]
+        return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
-    def _advance(self, rows: Values, news: list[Normals]) -> None:
+    def _advance(self, rows: Values, news: list[np.random.Generator]) -> None:
         """Advance by an iteration, in place: a number fades, or two rotate by an angle whose cosine is kept of them."""
         turns, kept = self._turns, self._kept
         new_share = math.sqrt(1 - kept**2)
@@ -71,6 +79,6 @@ class FadingNormals:
                 other[:] = new
             for row, normals in zip(part, news, strict=True):
                 new = room[: row.size]
-                normals.fill(new)
+                draw_normals(normals, new)
                 new *= fresh
                 row += new

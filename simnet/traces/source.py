@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Adds, Floats
+from simnet.base.arrays import Adds
 
 Values: TypeAlias = NDArray[np.float32]
 
@@ -56,14 +56,10 @@ class Shaped(Protocol):
 
 @runtime_checkable
 class Adding(Protocol):
-    """A source that can add gradients to rows without memory of their own."""
+    """A source that can add gradients to rows without memory for all of them."""
 
-    @property
-    def adds(self) -> bool:
-        """If true, it can do so with the next ones."""
-
-    def add(self, iteration: int, rows: Values) -> Floats | None:
-        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; see `Adds`."""
+    def add(self, iteration: int, rows: Values) -> None:
+        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous."""
 
 
 class Score(NamedTuple):
@@ -172,9 +168,7 @@ class FixedTraining(WithoutLearning):
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
         """Return a function that adds the source's gradients of an iteration, if it can add those of all workers."""
         source = self._adding
-        if source is None or len(crew) < self._source.workers or not source.adds:
-            return None
-        return partial(source.add, iteration)
+        return None if source is None or len(crew) < self._source.workers else partial(source.add, iteration)
 
 
 class CachedSource:

@@ -36,24 +36,22 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import count, pairwise
-from types import ModuleType
+from itertools import pairwise
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats, last_squares
+from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile, load_model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponential
-from simnet.traces.normals import Normals, compiled_loops_for
 from simnet.traces.ranked import Ranked, spread_evenly
-from simnet.traces.remembered import PIECE, FadingNormals
+from simnet.traces.remembered import PIECE, FadingNormals, draw_normals, skip_normals
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 from simnet.traces.synthetic_parameters import (
     TABLES,
@@ -104,7 +102,6 @@ class SyntheticSource:
             for layer, place in enumerate(self._places)
             for first in range(place.start, place.stop, PIECE)
         ]
-        self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
         self._most_rows = row_count(workers, self.parameters) - 2
         self._remembered = FadingNormals(self.parameters, seed, like.memory, like.turns)
@@ -127,29 +124,18 @@ class SyntheticSource:
             Receives the gradients.
         """
         gradients = output_buffer(out, len(workers), self.parameters)
-        self._make(workers, iteration, gradients, compiled_loops_for(self._drawn + gradients.size), adds=False)
+        self._make(workers, iteration, gradients, adds=False)
         return gradients
 
-    @property
-    def adds(self) -> bool:
-        """If true, the next gradients can be added to rows while they are made."""
-        return compiled_loops_for(self._drawn + self.workers * self.parameters) is not None
+    def add(self, iteration: int, rows: Values) -> None:
+        """Add the gradients of an iteration to rows, float32 of shape (P, n) and contiguous."""
+        self._make(range(self.workers), iteration, rows, adds=True)
 
-    def add(self, iteration: int, rows: Values) -> Floats | None:
-        """Add the gradients of an iteration to `row_count`, float32 of shape (P, n) and contiguous, if `adds` is true.
-
-        Return the sums of squares of the rows, if they are available.
-        """
-        return self._make(range(self.workers), iteration, rows, compiled_loops_for(self._drawn + rows.size), adds=True)
-
-    def _make(
-        self, workers: Sequence[int], iteration: int, rows: Values, compiled: ModuleType | None, *, adds: bool
-    ) -> Floats | None:
-        """Put the gradients of some workers in an iteration into rows, or add them, as `add` does."""
+    def _make(self, workers: Sequence[int], iteration: int, rows: Values, *, adds: bool) -> None:
+        """Put the gradients of some workers in an iteration into rows, or add them."""
         progress = training_progress(iteration, self._iterations)
-        self._drawn += rows.size
-        self._put_logs(iteration, compiled)
-        common, factors = self._common(iteration, progress, compiled), self._factors(iteration, progress)[list(workers)]
+        self._put_logs(iteration)
+        common, factors = self._common(iteration, progress), self._factors(iteration, progress)[list(workers)]
         rms, dead, spread, tail, shared = self._at(self._tables, progress)
         # With these the mean square of s and that of y are one.
         rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
@@ -159,37 +145,27 @@ class SyntheticSource:
         weights = np.array(
             [own * _rest_weight(lasting), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32
         )
-        scales = self._scaled(self._logs, weights[4:], compiled)
+        scales = self._scaled(self._logs, weights[4:])
         orders = self._orders(progress)
-        noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
-        kept = self._normals("own", lasting, compiled)
-        room, norms = np.empty(PIECE, dtype=np.float32), np.zeros(len(rows))
-        # What is ordered is looked at twice, so that it can only be added when it is done: some workers at a time.
-        aside = adds and bool(orders)
-        together = max(1, _ASIDE // self.parameters) if aside else len(rows)
-        skips = [worker - last - 1 for last, worker in pairwise([-1, *workers])]
+        noise, kept = stream(self._seed, "gradients", "noise", iteration), self._normals("own", lasting)
+        # What is added is made aside, some workers at a time.
+        together = max(1, _ASIDE // self.parameters) if adds else len(rows)
+        skips = [(worker - last - 1) * self.parameters for last, worker in pairwise([-1, *workers])]
         for first in range(0, len(rows), together):
             some = slice(first, first + together)
-            made = np.empty_like(rows[some]) if aside else rows[some]
-            for place, row, factor, skip in zip(count(first), made, factors[some, 0], skips[some], strict=False):
-                noise.skip(skip * self.parameters, room)
-                if compiled is None:
-                    noise.fill(row)
-                else:
-                    given = (row, common, scales, self._ends, *weights[:4], self._ordered, factor, adds and not aside)
-                    sums = np.empty(compiled.SUMS)
-                    norms[place] = compiled.mixture(*noise.state, *given, room[: compiled.BLOCK], sums)
-                    norms[place] += last_squares(row, compiled.SUMMED)
-            for layer, part in self._pieces if compiled is None else ():
+            made = np.empty_like(rows[some]) if adds else rows[some]
+            for row, skip in zip(made, skips[some], strict=True):
+                skip_normals(noise, skip)
+                draw_normals(noise, row)
+            for layer, part in self._pieces:
                 self._mix(layer, made[:, part], common[part], scales[part], weights[:4, layer], factors[some])
-            for row, skip in zip(made, skips[some], strict=False):
+            for row, skip in zip(made, skips[some], strict=True):
                 for one in kept:
-                    one.skip(skip * self.parameters, room)
+                    skip_normals(one, skip)
                 self._add_lasting(row, kept, lasting, own)
             self._put_in_order(made, orders, common, factors[some])
-            if aside:
+            if adds:
                 rows[some] += made
-        return norms if adds and not aside else None
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
         """Make gradients of a layer from normals, shape (P, size), in place; in an ordered one only x."""
@@ -236,7 +212,7 @@ class SyntheticSource:
                     ranked.sign(x, logs, common[entries], alike, against, life)
                 np.copysign(y, x, out=x)
 
-    def _row(self, *name: str | int, compiled: ModuleType | None = None) -> Values:
+    def _row(self, *name: str | int) -> Values:
         """Return a recurring row: uniform for `life`, normal otherwise."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
@@ -244,23 +220,22 @@ class SyntheticSource:
                 self._rows[name] = draws.random(self.parameters, dtype=np.float32)
             else:
                 self._rows[name] = np.empty(self.parameters, dtype=np.float32)
-                Normals(draws, compiled).fill(self._rows[name])
+                draw_normals(draws, self._rows[name])
         return self._rows[name]
 
-    def _parts(self, compiled: ModuleType | None, *name: str | int) -> Iterator[Values]:
+    def _parts(self, *name: str | int) -> Iterator[Values]:
         """Yield a recurring row piece by piece: cached, or drawn again if there are too many."""
         if name in self._rows or len(self._rows) < self._most_rows:
-            row = self._row(*name, compiled=compiled)
+            row = self._row(*name)
             yield from (row[part] for _, part in self._pieces)
             return
         draws, room = stream(self._seed, "gradients", *name), np.empty(PIECE, dtype=np.float32)
-        normals = Normals(draws, compiled)
         for _, part in self._pieces:
             drawn = room[: part.stop - part.start]
             if name == ("life",):
                 draws.random(dtype=np.float32, out=drawn)
             else:
-                normals.fill(drawn)
+                draw_normals(draws, drawn)
             yield drawn
 
     def _clock(self, progress: float) -> float:
@@ -288,32 +263,34 @@ class SyntheticSource:
         draws = random.standard_normal((self.workers, 1))
         return np.exp(spread * draws).astype(np.float32)
 
-    def _common(self, iteration: int, progress: float, compiled: ModuleType | None) -> Values:
+    def _common(self, iteration: int, progress: float) -> Values:
         """Return c: its constant part, and the rest."""
-        then = self._remembered.at(iteration, compiled)
+        then = self._remembered.at(iteration)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
             return then
         mixed = np.empty_like(then)
         for place, rest in zip(self._places, _rest_weight(loadings).tolist(), strict=True):
             np.multiply(then[place], np.float32(rest), out=mixed[place])
-        self._add_lasting(mixed, self._normals("lasting", loadings, compiled), loadings, np.ones(len(self._places)))
+        self._add_lasting(mixed, self._normals("lasting", loadings), loadings, np.ones(len(self._places)))
         return mixed
 
-    def _normals(self, name: str, loadings: Floats, compiled: ModuleType | None) -> list[Normals]:
-        """Return constant normals, drawn again in each iteration."""
-        return [Normals(stream(self._seed, "gradients", name, one), compiled) for one in range(len(loadings))]
+    def _normals(self, name: str, loadings: Floats) -> list[np.random.Generator]:
+        """Return the streams of constant normals, which are drawn again in each iteration."""
+        return [stream(self._seed, "gradients", name, one) for one in range(len(loadings))]
 
-    def _add_lasting(self, row: Values, normals: Sequence[Normals], loadings: Floats, scales: Floats) -> None:
+    def _add_lasting(
+        self, row: Values, normals: Sequence[np.random.Generator], loadings: Floats, scales: Floats
+    ) -> None:
         """Add the next normals to a row, times loadings (K, layers) and scales (layers,)."""
         drawn = np.empty_like(row) if normals else row
         for one, shares in zip(normals, loadings * scales, strict=True):
-            one.fill(drawn)
+            draw_normals(one, drawn)
             for place, share in zip(self._places, shares.tolist(), strict=True):
                 drawn[place] *= np.float32(share)
             row += drawn
 
-    def _put_logs(self, iteration: int, compiled: ModuleType | None) -> None:
+    def _put_logs(self, iteration: int) -> None:
         """Compute log s over its deviation: it moves on an arc from anchor to anchor, at unit variance."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
@@ -324,16 +301,16 @@ class SyntheticSource:
         changing = math.sqrt(1 - self.like.fixed)
         shares = [math.sqrt(self.like.fixed), changing * math.cos(angle), changing * math.sin(angle)]
         fixed, first, second = (np.float32(one) for one in shares)
-        for (_, part), *rows in zip(self._pieces, *(self._parts(compiled, *name) for name in names), strict=True):
+        for (_, part), *rows in zip(self._pieces, *(self._parts(*name) for name in names), strict=True):
             logs = np.multiply(fixed, rows[0], out=self._logs[part])
             logs += first * rows[1]
             logs += second * rows[2]
 
-    def _scaled(self, logs: Values, spread_and_dead: Values, compiled: ModuleType | None) -> Values:
+    def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
         """Turn log s over its deviation into s, in place, in layers that are not ordered."""
         if self._ordered.all():
             return logs
-        for (layer, part), life in zip(self._pieces, self._parts(compiled, "life"), strict=True):
+        for (layer, part), life in zip(self._pieces, self._parts("life"), strict=True):
             if not self._ordered[layer]:
                 deviation, dead = spread_and_dead[:, layer]
                 piece = logs[part]

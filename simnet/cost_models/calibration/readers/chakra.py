@@ -17,7 +17,7 @@ from pathlib import Path
 from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
 from simnet.cost_models.calibration.readers.jobs import finish_trace
 from simnet.cost_models.calibration.readers.tables import MAX_WHOLE, RowCollector, format_reader
-from simnet.interchange.chakra import read_collectives
+from simnet.interchange.chakra import read_nodes
 
 _PER_RANK = ("all_gather", "gather")
 _ATTRIBUTE = b"\x12"
@@ -51,18 +51,21 @@ def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]
     Raises InputError if there are none with a size and a time.
     """
     rank = _RANK.search(path.name)
-    for one in read_collectives(path):
-        name = collective_name(one.kind)
-        where = f"node {one.node}"
-        if name is None:
-            out.report(None, f"{where}: {one.kind or one.name!r} is no collective that is read")
+    for one in read_nodes(path):
+        if one.kind != "collective":
             continue
-        if one.nbytes < 0:
-            out.report(None, f"{where}: its size is {one.nbytes} bytes")
+        name = collective_name(one.collective)
+        where = f"node {one.number}"
+        if name is None:
+            out.report(None, f"{where}: {one.collective or one.name!r} is no collective that is read")
+            continue
+        nbytes = 0 if one.nbytes == -1 else one.nbytes
+        if nbytes < 0:
+            out.report(None, f"{where}: its size is {nbytes} bytes")
             continue
         row = {
             "collective": name,
-            "nbytes": min(one.nbytes, MAX_WHOLE),
+            "nbytes": min(nbytes, MAX_WHOLE),
             "size_convention": "per_rank" if name in _PER_RANK else nccl_convention(name),
             "seconds": one.micros * 1e-6,
             "group": one.group,
