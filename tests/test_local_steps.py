@@ -229,7 +229,7 @@ def test_sparta_exchanges_after_every_inner_step():
 
 
 def test_an_exchange_that_would_end_in_the_middle_of_an_iteration_is_refused(monkeypatch):
-    monkeypatch.setattr(strategies.StreamingDiLoCo, "steps", property(lambda own: 12))
+    monkeypatch.setattr(strategies.StreamingDiLoCo, "steps", property(lambda own: 12, lambda own, steps: None))
     with pytest.raises(ValueError, match="what begins after inner step 2 of 12 must arrive with the last of them"):
         under("streaming")
 

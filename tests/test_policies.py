@@ -24,7 +24,7 @@ from simnet.policies import (
     closed_form,
     density_at,
 )
-from simnet.policies.monitor import probe_pairs
+from simnet.policies.flexible import probe_pairs
 from simnet.schedule import Schedule
 from simnet.validate.published import schedule_shares
 

@@ -5,11 +5,8 @@ density. `simnet.policies.moo` is the choice by several objectives.
 """
 
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
-from simnet.policies.density import Ramp, density_at
-from simnet.policies.fixed import Fixed
-from simnet.policies.flexible import Flexible
-from simnet.policies.monitor import Aggregate, Monitor, probe_pairs
-from simnet.policies.oracle import OneStepOracle
+from simnet.policies.flexible import Aggregate, Flexible, Monitor, probe_pairs
+from simnet.policies.oracle import Fixed, OneStepOracle
 from simnet.policies.protocol import (
     Adaptive,
     Decision,
@@ -17,7 +14,9 @@ from simnet.policies.protocol import (
     Observation,
     Policy,
     PolicyContext,
+    Ramp,
     TimingOutcome,
+    density_at,
 )
 
 __all__ = [

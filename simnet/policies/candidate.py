@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,23 +25,11 @@ from simnet.sparsifier_models.topk import LayerwiseTopk, MSTopk, Randomk, Topk, 
 from simnet.sparsifier_models.two_level import AUTO, OWN, TwoLevel, sizes_of
 from simnet.sparsifier_models.wire import ADDED_UP
 
+ClosedForm: TypeAlias = Callable[..., Floats]
+"""A closed form from alpha [s], beta [s/byte], dense message M [byte], density c and workers N to seconds.
 
-class ClosedForm(Protocol):
-    """A closed form from alpha [s], beta [s/byte], dense message M [byte], density c and workers N to seconds.
-
-    All may be arrays. With `nodes`, alpha and beta are those between nodes.
-    """
-
-    def __call__(
-        self,
-        alpha: ArrayLike,
-        beta: ArrayLike,
-        M: ArrayLike,
-        c: ArrayLike,
-        N: ArrayLike,
-        nodes: NodeLinks | None = None,
-    ) -> Floats:
-        """Return the seconds."""
+All may be arrays. With `nodes`, alpha and beta are those between nodes.
+"""
 
 
 @dataclass(frozen=True)

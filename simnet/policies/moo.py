@@ -48,10 +48,9 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
 from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
-from simnet.policies.density import Ramp, density_at
-from simnet.policies.monitor import Monitor
+from simnet.policies.flexible import Monitor
 from simnet.policies.pareto import knee_point, normalise_points, pareto_front, weighted_point
-from simnet.policies.protocol import Decision, Observation, PolicyContext
+from simnet.policies.protocol import Decision, Observation, PolicyContext, Ramp, density_at
 from simnet.sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
 
 Mode: TypeAlias = Literal["grid", "published"]

@@ -1,4 +1,4 @@
-"""The policy that knows what each exchange would take now."""
+"""Policies that do not weigh anything: one exchange, and the fastest of several on the true weather."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ class OneStepOracle:
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return all candidates."""
         return self.candidates
+
+
+class Fixed(OneStepOracle):
+    """Always the same exchange."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        super().__init__((candidate,))

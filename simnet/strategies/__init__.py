@@ -43,14 +43,11 @@ from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
-from simnet.strategies.data_parallel import DataParallel, GradientAccumulation
-from simnet.strategies.demo import DeMo
-from simnet.strategies.diloco import DiLoCo
-from simnet.strategies.eager import DelayedDiLoCo, EagerDiLoCo
+from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation
+from simnet.strategies.diloco import DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo
 from simnet.strategies.local_sgd import LocalSGD
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
 from simnet.strategies.replicas import Replicas
-from simnet.strategies.sparseloco import MuLoCo, SparseLoCo
 from simnet.strategies.sparta import SPARTA
 from simnet.strategies.streaming import StreamingDiLoCo
 

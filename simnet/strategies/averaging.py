@@ -86,16 +86,21 @@ class _AveragingOffer(NamedTuple):
 class Averager:
     """Averages the rows of the workers for one fragment, in pieces of whole tensors with a scheme each.
 
-    Several ways to average may be offered; `in_force` is the number of the current one, 0 the first. A new way takes
-    over the residuals. Raises ValueError if a scheme is unknown, refuses an option, or keeps back a part of parameters.
+    Several ways to average may be offered; `number` is that of the one in force, 0 the first. A new way takes over the
+    residuals. Raises ValueError if a scheme is unknown, refuses an option, or keeps back a part of parameters.
     """
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what
         self._replicas, self._fragment = replicas, fragment
-        self._offers: list[_AveragingOffer] = []
+        self.offers: list[_AveragingOffer] = []
         self.offer(averaging)
-        self.in_force = 0
+        self.number = 0
+
+    @property
+    def in_force(self) -> _AveragingOffer:
+        """The way to average in force."""
+        return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
         """Add a way to average, which `switch` brings into force; raise ValueError as for the first one."""
@@ -106,11 +111,11 @@ class Averager:
                 f"parameters are averaged as they are: {averaging.scheme} keeps back a part of what it is given, "
                 "which is for gradients and pseudo-gradients"
             )
-        self._offers.append(_AveragingOffer(averaging, pieces, models))
+        self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
         """Bring a way to average into force; raise ValueError if it cannot take over the residual."""
-        before, now = self._offers[self.in_force], self._offers[number]
+        before, now = self.in_force, self.offers[number]
         if before is now:
             return
         rows = [model.residual for model in before.models]
@@ -119,17 +124,7 @@ class Averager:
             rows = [np.ascontiguousarray(whole[:, columns]) for _, columns in now.pieces]
         for model, residual in zip(now.models, rows, strict=True):
             model.residual, model.iteration = residual, before.models[0].iteration
-        self.in_force = number
-
-    @property
-    def models(self) -> list[Sparsifier]:
-        """The scheme of each piece, of those in force."""
-        return self._offers[self.in_force].models
-
-    @property
-    def every(self) -> list[list[Sparsifier]]:
-        """The schemes of all that were offered."""
-        return [one.models for one in self._offers]
+        self.number = number
 
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
@@ -141,7 +136,7 @@ class Averager:
         """
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
-        averaging, pieces, models = self._offers[self.in_force]
+        averaging, pieces, models = self.in_force
         if late.size:
             numbers = np.arange(self._replicas.workers)[active]
             behind = np.isin(numbers, late)
@@ -158,8 +153,7 @@ class Averager:
 
     def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
         """Put what workers give that come too late into their residuals, where there are any."""
-        _, pieces, models = self._offers[self.in_force]
-        for model, (_, columns) in zip(models, pieces, strict=True):
+        for model, (_, columns) in zip(self.in_force.models, self.in_force.pieces, strict=True):
             if model.keeps:
                 decay, gain = map(np.float32, model.traits.weights)
                 residual = model.residual.copy()
@@ -169,7 +163,7 @@ class Averager:
     @property
     def keeps(self) -> bool:
         """Whether what comes too late is not lost."""
-        return all(model.keeps for model in self.models)
+        return all(model.keeps for model in self.in_force.models)
 
     def _model(self, averaging: Averaging, layers: Sequence[int], workers: int) -> Sparsifier:
         """Return the scheme of a piece, for so many workers."""

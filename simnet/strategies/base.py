@@ -52,6 +52,12 @@ class Strategy(ABC):
     paper: ClassVar[str]
     alike: ClassVar[bool] = False
     takes_late: bool = False
+    delays: ClassVar[bool] = False
+    """Whether what is exchanged after an iteration has until the end of the next one to arrive."""
+    steps: int = 1
+    """Inner steps of an iteration of a job: workers may wait for an exchange only after the last of them."""
+    shares: tuple[float, ...] = (1.0,)
+    """Which part of the parameters is exchanged in an iteration of a job, of those in turn."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser) -> None:
         self.replicas = replicas
@@ -69,23 +75,10 @@ class Strategy(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.replicas.parameters} parameters)"
 
-    delays: ClassVar[bool] = False
-    """Whether what is exchanged after an iteration has until the end of the next one to arrive."""
-
     @property
     def schemes(self) -> list[Sparsifier]:
         """Every scheme in force that averages, each with residuals of its own."""
-        return [model for averager in self._averagers.values() for model in averager.models]
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Which part of the parameters is exchanged in an iteration of a job, of those in turn."""
-        return (1.0,)
-
-    @property
-    def steps(self) -> int:
-        """Inner steps of an iteration of a job: workers may wait for an exchange only after the last of them."""
-        return 1
+        return [model for averager in self._averagers.values() for model in averager.in_force.models]
 
     @property
     def workers(self) -> int:
@@ -128,15 +121,12 @@ class Strategy(ABC):
         if not isinstance(syncs, Sequence) or not all(isinstance(one, Sync) for one in syncs):
             raise plugins.return_error(self._advance, syncs, "a list of Sync")
         self.iteration += 1
-        sent, received = np.zeros((2, len(gradients) - late.size))
-        for one in syncs:
-            sent += one.schedule.bytes_sent()
-            received += one.schedule.bytes_received()
+        nothing = np.zeros(len(gradients) - late.size)
         own: Stats = {
             "payload": sum(one.payload for one in syncs),
             "collectives": float(sum(len(one.schedule.calls) for one in syncs)),
-            "bytes_sent": sent,
-            "bytes_received": received,
+            "bytes_sent": sum((one.schedule.bytes_sent() for one in syncs), nothing),
+            "bytes_received": sum((one.schedule.bytes_received() for one in syncs), nothing),
         }
         return StepResult(tuple(syncs), own | self._stats)
 
@@ -207,8 +197,8 @@ class Strategy(ABC):
     @property
     def ways(self) -> list[list[Sparsifier]]:
         """The schemes of each way to average that was offered; nothing where a strategy averages by none."""
-        every = zip(*(averager.every for averager in self._averagers.values()), strict=True)
-        return [[model for models in one for model in models] for one in every]
+        every = zip(*(averager.offers for averager in self._averagers.values()), strict=True)
+        return [[model for one in offers for model in one.models] for offers in every]
 
     def prefixes(self, number: int) -> tuple[str, ...]:
         """Return what the names of all in the state begin with that is of the schemes of a way to average."""
@@ -259,7 +249,9 @@ class Strategy(ABC):
             "shape": np.array([self.workers, self.replicas.parameters]),
             "iteration": np.array(self.iteration),
         }
-        state |= self._in_force() | {name: array.copy() for name, array in self._kept.items()}
+        if len(self.ways) > 1:
+            state["in force"] = np.array(next(iter(self._averagers.values())).number)
+        state |= {name: array.copy() for name, array in self._kept.items()}
         for prefix, model in self._models().items():
             state |= {f"{prefix}{name}": array for name, array in model.save().items()}
         return state
@@ -270,33 +262,26 @@ class Strategy(ABC):
         Raises ValueError, and changes nothing, if the state is of another strategy or size, incomplete, or out of
         range.
         """
-        if not isinstance(state, Mapping):
-            raise ValueError(f"a state must be a mapping of names to arrays, got {type(state).__name__}")
         if "strategy" in state and str(state["strategy"]) != self.name:
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
-        models = self._models()
-        parts = {prefix: _strip_prefix(prefix, state) for prefix in models}
-        own = {"strategy", "shape", "iteration", *self._in_force(), *self._kept}
-        there = {name for name in state if not any(name.startswith(prefix) for prefix in models)}
+        models, several = self._models(), len(self.ways) > 1
+        own = {"strategy", "shape", "iteration", *(["in force"] if several else []), *self._kept}
+        there = {name for name in state if not name.startswith(tuple(models))}
         if wrong := [f"no {one}" for one in sorted(own - there)] + [f"an unknown {one}" for one in sorted(there - own)]:
             raise ValueError(f"this is no state of {self.name}: there is {', '.join(wrong)}")
-        shape = tuple(checked_part(state, "shape", np.int64, (2,)).tolist())
-        if shape != (self.workers, self.replicas.parameters):
-            raise ValueError(
-                f"the state is of shape {shape}, but there are {self.workers} workers and "
-                f"{self.replicas.parameters} parameters"
-            )
+        shape, expected = tuple(np.asarray(state["shape"]).tolist()), (self.workers, self.replicas.parameters)
+        if shape != expected:
+            raise ValueError(f"the state is of shape {shape}, but workers and parameters are {expected}")
         iteration = checked_part(state, "iteration", np.int64, (), 0).item()
         arrays = {
             name: checked_part(state, name, kept.dtype.type, kept.shape, 0 if kept.dtype == np.int64 else -np.inf)
             for name, kept in self._kept.items()
         }
-        several = max((len(one.every) for one in self._averagers.values()), default=1) - 1
-        in_force = checked_part(state, "in force", np.int64, (), 0, several).item() if several else 0
+        number = checked_part(state, "in force", np.int64, (), 0, len(self.ways) - 1).item() if several else 0
         before = {prefix: model.save() for prefix, model in models.items()}
         try:
             for prefix, model in models.items():
-                model.restore(parts[prefix])
+                model.restore(_strip_prefix(prefix, state))
         except ValueError as error:
             for other, model in models.items():
                 model.restore(before[other])
@@ -304,22 +289,17 @@ class Strategy(ABC):
         for name, array in arrays.items():
             self._kept[name][...] = array
         for averager in self._averagers.values():
-            averager.in_force = in_force
+            averager.number = number
         self.iteration = iteration
 
     def _models(self) -> dict[str, Sparsifier]:
         """Return every scheme, also those not in force, by what the names of its arrays begin with."""
         return {
             f"{prefix}{place}/": model
-            for number in range(max((len(one.every) for one in self._averagers.values()), default=0))
+            for number in range(len(self.ways))
             for prefix, averager in zip(self.prefixes(number), self._averagers.values(), strict=True)
-            for place, model in enumerate(averager.every[number])
+            for place, model in enumerate(averager.offers[number].models)
         }
-
-    def _in_force(self) -> State:
-        """Return which way to average is in force, where there are several."""
-        several = [one for one in self._averagers.values() if len(one.every) > 1]
-        return {"in force": np.array(several[0].in_force)} if several else {}
 
     def _checked_active(self, active: ArrayLike | None) -> Index:
         if active is None:
@@ -352,16 +332,10 @@ class PeriodicStrategy(Strategy):
     With `one_late`, as exo-explore/gym counts, they do after H + 1, 2 H + 1, ... inner steps.
     """
 
-    one_late: bool = False
-
-    def __init__(self, replicas: Replicas, inner: Optimiser, period: int) -> None:
+    def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)
-        self.period = check_int(period, "period", 1)
-
-    @property
-    def steps(self) -> int:
-        """H; 1 where workers synchronise in the middle of H inner steps."""
-        return 1 if self.one_late else self.period
+        self.period, self.one_late = check_int(period, "period", 1), one_late
+        self.steps = 1 if one_late else self.period
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)

@@ -1,4 +1,4 @@
-"""Data parallelism: gradients are averaged after every inner step, or after several that are added up before."""
+"""Data parallelism: gradients are averaged after every inner step, or after several; DeMo applies the signs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,12 @@ from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import Strategy
-from simnet.strategies.optimisers import Optimiser, Values
+from simnet.strategies.optimisers import Decay, LearningRate, Optimiser, SignDescent, Values
 from simnet.strategies.replicas import Replicas
 
 
 class DataParallel(Strategy):
     """The gradients of every step are averaged, and all workers apply the average.
-
-    Parameters
-    ----------
-    replicas : Replicas
-        What is trained.
-    inner : Optimiser
-        What applies the average.
-    averaging : Averaging
-        How gradients are averaged: the scheme.
 
     References
     ----------
@@ -42,26 +33,12 @@ class DataParallel(Strategy):
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         update, syncs = self.average(self._averager, gradients)
-        self.apply(update)
-        return syncs
-
-    def apply(self, update: Values) -> None:
-        """Move the parameters of all workers by an average gradient, float32 of shape (n,).
-
-        For whoever exchanges gradients otherwise, such as a job whose policy chooses the scheme.
-        """
         self.descend(update[np.newaxis])
+        return syncs
 
 
 class GradientAccumulation(DataParallel):
     """The gradients of several inner steps are added up by each worker; their mean is then averaged and applied.
-
-    Parameters
-    ----------
-    replicas, inner, averaging
-        As of `DataParallel`.
-    period : int
-        H, the inner steps from one exchange to the next, >= 1. With 1 it is data parallelism.
 
     References
     ----------
@@ -73,21 +50,11 @@ class GradientAccumulation(DataParallel):
     paper = "Li et al., VLDB 2020, section 3.2.4 (no_sync)"
 
     def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        inner: Optimiser,
-        period: Count,
-        averaging: Averaging = Averaging(),
+        self, replicas: Replicas, *, inner: Optimiser, period: Count, averaging: Averaging = Averaging()
     ) -> None:
         super().__init__(replicas, inner=inner, averaging=averaging)
-        self.period = check_int(period, "period", 1)
+        self.period = self.steps = check_int(period, "period", 1)
         self._sum = self.keep("sum", np.zeros((self.workers, replicas.parameters), dtype=np.float32))
-
-    @property
-    def steps(self) -> int:
-        """H."""
-        return self.period
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self._sum[self.active] += gradients
@@ -96,3 +63,39 @@ class GradientAccumulation(DataParallel):
         syncs = super()._advance(self._sum[self.active] / np.float32(self.period))
         self._sum[self.active] = 0
         return syncs
+
+
+class DeMo(DataParallel):
+    """Every step, what a scheme makes of the gradients and its residuals is applied by its sign.
+
+    Parameters
+    ----------
+    lr, weight_decay : float
+        As of `SignDescent`.
+    averaging : Averaging
+        The scheme, which has the momentum as its residual.
+    scaled : bool
+        Whether gradients are multiplied by `lr` before the scheme gets them, as released: the residual then carries it.
+
+    References
+    ----------
+    B. Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870; bloc97/DeMo.
+    """
+
+    name = "demo"
+    paper = "Peng et al., arXiv 2411.19870"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        lr: LearningRate = 4e-4,
+        weight_decay: Decay = 0.0,
+        averaging: Averaging = Averaging("demo"),
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(replicas, inner=SignDescent(lr, weight_decay), averaging=averaging)
+        self._scale = np.float32(lr if scaled else 1.0)
+
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        return super()._advance(gradients if self._scale == 1 else self._scale * gradients)

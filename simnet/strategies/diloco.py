@@ -1,15 +1,22 @@
-"""DiLoCo: workers train alone, and what they have moved by is the gradient of an outer optimiser."""
+"""DiLoCo: workers train alone, and what they have moved by is the gradient of an outer optimiser.
+
+SparseLoCo and MuLoCo compress the pseudo-gradients by a scheme with a decaying residual, which selects and encodes; H
+and the outer step are here, as in the released codes. Overlapped DiLoCo gives an exchange a whole round of inner steps,
+and takes its outcome a round late. No code of its authors is known; the formulas are from summaries of the paper.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
+
+import numpy as np
 
 from simnet.base.checks import check_choice
 from simnet.base.quantities import Count
 from simnet.sparsifier_models.options import AlgorithmOf
 from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
 from simnet.strategies.base import PeriodicStrategy, row_distances
-from simnet.strategies.optimisers import SGD, AdamW, Optimiser, Values
+from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, Values
 from simnet.strategies.replicas import Replicas
 
 INNER = AdamW(4e-4, 0.9, 0.95, weight_decay=0.1)
@@ -17,6 +24,9 @@ INNER = AdamW(4e-4, 0.9, 0.95, weight_decay=0.1)
 
 OUTER = SGD(0.7, momentum=0.9, nesterov=True)
 """The outer optimiser of OpenDiLoCo, exo-explore/gym and prime."""
+
+LATE = SGD(0.4, momentum=0.9, nesterov=True)
+"""The outer optimiser of overlapped DiLoCo: the learning rate after a summary of the paper, the rest DiLoCo's."""
 
 Compat = Literal["paper", "gym", "gym-alias"]
 """Which numbers result, and what is sent: see `DiLoCo`."""
@@ -31,12 +41,8 @@ class DiLoCo(PeriodicStrategy):
 
     Parameters
     ----------
-    replicas : Replicas
-        What is trained.
-    inner : Optimiser
-        The optimiser of each worker, whose memory stays local.
-    outer : SGD
-        The optimiser of the global parameters.
+    inner, outer : Optimiser, SGD
+        The optimisers of each worker, whose memory stays local, and of the global parameters.
     period : int
         H, >= 1.
     averaging : Averaging
@@ -59,6 +65,8 @@ class DiLoCo(PeriodicStrategy):
 
     name = "diloco"
     paper = "Douillard et al., arXiv 2311.08105"
+    master_per_worker: ClassVar[bool] = False
+    """Whether the global parameters of workers differ."""
 
     def __init__(
         self,
@@ -72,12 +80,12 @@ class DiLoCo(PeriodicStrategy):
         compat: Compat = "paper",
         broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
     ) -> None:
-        super().__init__(replicas, inner, period)
+        super().__init__(replicas, inner, period, one_late=compat != "paper")
         check_choice(compat, "compat", get_args(Compat))
         AlgorithmOf("broadcast").check("broadcast", broadcast)
         self.outer, self.scaled, self.compat, self._broadcast = outer, scaled, compat, broadcast
-        self.takes_late, self.one_late = compat == "paper", compat != "paper"
-        self.master, self._outer_state = self.keep_master(outer)
+        self.takes_late = compat == "paper"
+        self.master, self._outer_state = self.keep_master(outer, self.workers if self.master_per_worker else 1)
         self._averager = self.averager("pseudo-gradients" if compat == "paper" else "parameters", averaging)
 
     def _synchronise(self) -> list[Sync]:
@@ -101,3 +109,137 @@ class DiLoCo(PeriodicStrategy):
             # The average was written to the parameters of worker 0.
             self.master[:] = mean
         return self.master[0] - mean, syncs
+
+
+class SparseLoCo(DiLoCo):
+    """DiLoCo with compressed pseudo-gradients and a plain outer step; eta acts twice.
+
+    The outer learning rate eta is `lr`; with ``scaled=False`` it acts once.
+    CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,
+    weight_decay=0.1)``, ``lr=0.4``, ``period=30`` and ``scaled=False``. Each has its scheme: option ``code``.
+
+    References
+    ----------
+    "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706; QErywan/RobustDiLoCo at its first
+    commit. CCLoco: tplr-ai/CCLoco, ``src/tplr/ccloco.py`` and ``train.py``. Templar: one-covenant/templar,
+    ``neurons.py`` and ``compress.py``; "Covenant-72B", arXiv 2603.08163.
+    """
+
+    name = "sparseloco"
+    paper = "SparseLoCo, arXiv 2508.15706"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = AdamW(1e-3),
+        lr: LearningRate = 1.0,
+        period: Count = 15,
+        averaging: Averaging = Averaging("sparseloco"),
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(replicas, inner=inner, outer=SGD(lr), period=period, averaging=averaging, scaled=scaled)
+
+
+class MuLoCo(DiLoCo):
+    """DiLoCo with a compressed exchange, residuals, and Nesterov's momentum; eta acts twice.
+
+    Its inner optimiser is Muon, which `simnet.strategies.optimisers` does not have: another one has to be named.
+
+    References
+    ----------
+    B. Therien et al., "MuLoCo: Muon is a practical inner optimizer for DiLoCo", arXiv 2505.23725;
+    facebookresearch/MuLoCo, ``QuantizedOuterSGD``; settings of bentherien/muloco-1.
+    """
+
+    name = "muloco"
+    paper = "MuLoCo, arXiv 2505.23725"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser,
+        outer: SGD = SGD(0.7, momentum=0.6, nesterov=True),
+        period: Count = 30,
+        averaging: Averaging = Averaging("muloco"),
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(replicas, inner=inner, outer=outer, period=period, averaging=averaging, scaled=scaled)
+
+
+class DelayedDiLoCo(DiLoCo):
+    """DiLoCo whose outer step takes the average pseudo-gradient of the round before, which had that long to arrive.
+
+    References
+    ----------
+    S. Kale et al., "Eager Updates For Overlapped Communication and Computation in DiLoCo", arXiv 2502.12996, after a
+    summary: the naive delayed outer gradients.
+    """
+
+    name = "delayed"
+    paper = "Kale et al., arXiv 2502.12996 (naive delayed), second-hand"
+    delays = True
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = INNER,
+        outer: SGD = LATE,
+        period: Count = 30,
+        averaging: Averaging = Averaging(),
+    ) -> None:
+        super().__init__(replicas, inner=inner, outer=outer, period=period, averaging=averaging)
+        self.takes_late = False
+        self._before = self.keep("before", np.zeros_like(self.master))
+
+    def _synchronise(self) -> list[Sync]:
+        at = self.active if self.master_per_worker else ALL
+        own = self.master[at] - self.local[self.active]
+        self.note("drift", row_distances(own, np.zeros_like(self.master[0])))
+        average, syncs = self.average(self._averager, own, delay=self.period)
+        self._step_outer(own, average)
+        self.local[self.active] = self.master[at]
+        return syncs
+
+    def _step_outer(self, own: Values, average: Values) -> None:
+        self.outer.step(self.master, self._before, self._outer_state)
+        self._before[0] = average
+
+
+class EagerDiLoCo(DelayedDiLoCo):
+    """DiLoCo whose outer step takes a worker's own pseudo-gradient at once, and those of the others a round late.
+
+    The global parameters of the workers differ by that meanwhile. `first` says what stands for the others in the first
+    round, which the summaries do not tell: nothing (``absent``), or the worker's ``own``.
+
+    References
+    ----------
+    S. Kale et al., "Eager Updates For Overlapped Communication and Computation in DiLoCo", arXiv 2502.12996, after a
+    summary: (D_p(t) + the sum of all other D_q(t - H)) / P.
+    """
+
+    name = "eager"
+    paper = "Kale et al., arXiv 2502.12996, second-hand"
+    master_per_worker = True
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = INNER,
+        outer: SGD = LATE,
+        period: Count = 30,
+        first: Literal["absent", "own"] = "absent",
+        averaging: Averaging = Averaging(),
+    ) -> None:
+        super().__init__(replicas, inner=inner, outer=outer, period=period, averaging=averaging)
+        check_choice(first, "first", ("absent", "own"))
+        self.first = first
+
+    def _step_outer(self, own: Values, average: Values) -> None:
+        active, share = self.active, own / np.float32(len(own))
+        alone = self.first == "own" and self.iteration < self.period
+        self.outer.step(self.master, own if alone else share + self._before[active], self._outer_state, active)
+        self._before[active] = average - share

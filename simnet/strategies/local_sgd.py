@@ -18,18 +18,7 @@ Counting = Literal["paper", "gym"]
 class LocalSGD(PeriodicStrategy):
     """Every H inner steps the parameters of all workers are averaged; what the optimiser remembers stays local.
 
-    Parameters
-    ----------
-    replicas : Replicas
-        What is trained.
-    inner : Optimiser
-        The optimiser of each worker.
-    period : int
-        H, >= 1.
-    averaging : Averaging
-        How parameters are averaged.
-    compat : {"paper", "gym"}
-        When: after H, 2 H, ... inner steps, as in torchft, or after H + 1, 2 H + 1, ..., as in exo-explore/gym.
+    H is `period`; with ``compat="gym"`` they are after H + 1, 2 H + 1, ... inner steps, as in exo-explore/gym.
 
     References
     ----------
@@ -50,9 +39,9 @@ class LocalSGD(PeriodicStrategy):
         averaging: Averaging = Averaging(),
         compat: Counting = "paper",
     ) -> None:
-        super().__init__(replicas, inner, period)
+        super().__init__(replicas, inner, period, one_late=compat == "gym")
         check_choice(compat, "compat", get_args(Counting))
-        self.one_late, self.takes_late = compat == "gym", compat != "gym"
+        self.takes_late = compat != "gym"
         self._averager = self.averager("parameters", averaging)
 
     def _synchronise(self) -> list[Sync]:

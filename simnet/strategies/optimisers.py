@@ -6,10 +6,9 @@ a row for each worker, and its state, arrays of as many rows. Rows may be left o
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -45,8 +44,17 @@ def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
     return rows[:, np.newaxis], columns
 
 
+@dataclass(frozen=True)
 class Optimiser(ABC):
-    """How parameters move by gradients; see `SGD` and `AdamW`."""
+    """How parameters move by gradients; see `SGD` and `AdamW`. Raises ValueError if a value is out of range."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, below = getattr(self, one.name), one.type == "Momentum"
+            if one.type == "LearningRate":
+                check_positive(value, one.name)
+            elif one.type != "bool" and not (is_number(value) and 0 <= value <= 1 and not (below and value == 1)):
+                raise ValueError(f"{one.name} must be >= 0 and {'<' if below else '<='} 1, got {value!r}")
 
     @abstractmethod
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
@@ -97,9 +105,7 @@ class SGD(Optimiser):
     weight_decay: Decay = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(self.lr, "lr")
-        _below_one(self.momentum, "momentum")
-        _check_share(self.weight_decay, "weight_decay")
+        super().__post_init__()
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov: true needs a momentum > 0 of the same optimiser, got 0")
 
@@ -157,13 +163,6 @@ class AdamW(Optimiser):
     eps: LearningRate = 1e-8
     weight_decay: Decay = 0.01
 
-    def __post_init__(self) -> None:
-        check_positive(self.lr, "lr")
-        _below_one(self.beta1, "beta1")
-        _below_one(self.beta2, "beta2")
-        check_positive(self.eps, "eps")
-        _check_share(self.weight_decay, "weight_decay")
-
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
         """Return both means, float32 of shape (rows, n), and the steps of each row, int64 of shape (rows, 1)."""
         means = {name: np.zeros((rows, parameters), dtype=np.float32) for name in ("mean", "square")}
@@ -196,14 +195,7 @@ class AdamW(Optimiser):
 class SignDescent(Optimiser):
     """Descent by signs, as DeMo does it: w = (1 - r d) w, then w = w - r sign(g).
 
-    Raises ValueError if a value is out of range.
-
-    Parameters
-    ----------
-    lr : float
-        r, the learning rate, > 0.
-    weight_decay : float
-        d, in [0, 1].
+    The learning rate r is `lr`, d the `weight_decay`.
 
     Examples
     --------
@@ -215,10 +207,6 @@ class SignDescent(Optimiser):
 
     lr: LearningRate
     weight_decay: Decay = 0.0
-
-    def __post_init__(self) -> None:
-        check_positive(self.lr, "lr")
-        _check_share(self.weight_decay, "weight_decay")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
         """Return nothing: it remembers nothing."""
@@ -233,13 +221,3 @@ class SignDescent(Optimiser):
         moved *= np.float32(1 - self.lr * self.weight_decay)
         moved -= np.float32(self.lr) * np.sign(gradients)
         parameters[at] = moved
-
-
-def _below_one(value: float, name: str) -> None:
-    if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be >= 0 and < 1, got {value!r}")
-
-
-def _check_share(value: float, name: str) -> None:
-    if not is_number(value) or not 0 <= value <= 1 or math.isnan(value):
-        raise ValueError(f"{name} must be >= 0 and <= 1, got {value!r}")

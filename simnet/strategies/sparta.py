@@ -18,7 +18,7 @@ from simnet.sparsifier_models.steps import in_order
 from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
 from simnet.strategies.base import Strategy
 from simnet.strategies.diloco import OUTER, Compat, DiLoCo
-from simnet.strategies.optimisers import SGD, Index, Optimiser, Values, row_column_index
+from simnet.strategies.optimisers import SGD, Optimiser, Values, row_column_index
 from simnet.strategies.replicas import Replicas
 
 Masks: TypeAlias = Literal["broadcast", "seeded"]
@@ -28,63 +28,6 @@ Draw: TypeAlias = Callable[[int], NDArray[np.bool_]]
 _FLOAT, _BOOL = 4.0, 1.0
 
 
-class SparseAveraging:
-    """Averages each parameter over the workers with probability `share`.
-
-    Worker 0 broadcasts the masks, a byte for each parameter, or all workers draw them from one seed. `algorithm` and
-    `broadcast` are the all-reduce and the broadcast; `draw` replaces the random masks.
-    """
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        share: float,
-        masks: Masks,
-        algorithm: str,
-        broadcast: str = "binomial",
-        draw: Draw | None = None,
-    ) -> None:
-        check_choice(masks, "masks", ("broadcast", "seeded"))
-        AlgorithmOf("all_reduce").check("algorithm", algorithm)
-        AlgorithmOf("broadcast").check("broadcast", broadcast)
-        self._replicas, self._share, self._masks = replicas, check_bounds(share, PositiveShare, "share"), masks
-        self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
-        self._draw = draw or self._drawn
-        # Masks are as long every time.
-        self._spread: dict[int, list[Sync]] = {}
-
-    def __call__(self, local: Values, iteration: int, active: Index) -> list[Sync]:
-        """Average the drawn parameters of the active workers in place, and return the exchanges."""
-        mask = np.asarray(self._draw(iteration))
-        if mask.dtype != np.bool_ or mask.shape != local.shape[1:]:
-            raise ValueError(f"a mask must be bool of shape {local.shape[1:]}, got {mask.dtype} of shape {mask.shape}")
-        at = row_column_index(active, np.flatnonzero(mask))
-        rows = local[at]
-        local[at] = np.add.reduce(rows, axis=0) / np.float32(len(rows))
-        return self._syncs(mask, len(rows), iteration)
-
-    def _drawn(self, iteration: int) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (
-            stream(self._replicas.seed, "sparta", iteration).random(self._replicas.parameters) < self._share
-        )
-        return found
-
-    def _syncs(self, mask: NDArray[np.bool_], workers: int, iteration: int) -> list[Sync]:
-        """Return what is sent of each tensor."""
-        replicas, syncs, end = self._replicas, list[Sync](), 0
-        if self._masks == "broadcast" and workers not in self._spread:
-            self._spread[workers] = broadcast_tensors(replicas, "masks", _BOOL, self._broadcast, workers, 0)
-        for number, (_, size) in enumerate(replicas.tensors):
-            end += size
-            entries, whole = np.count_nonzero(mask[end - size : end]) * replicas.scale, size * replicas.scale
-            reduction = self._reduce.schedule(workers, _FLOAT * entries)
-            steps = DeviceOp("scan", whole), reduction, DeviceOp("scatter", entries)
-            if self._masks == "broadcast":
-                syncs.append(self._spread[workers][number]._replace(begin=iteration))
-            syncs.append(Sync("parameters", *in_order(workers, *steps), iteration))
-        return syncs
-
-
 class SPARTA(DiLoCo):
     """After every inner step each parameter is averaged over the workers with probability p.
 
@@ -92,16 +35,16 @@ class SPARTA(DiLoCo):
 
     Parameters
     ----------
-    replicas : Replicas
-        What is trained.
-    inner : Optimiser
-        The optimiser of each worker.
-    share, masks, algorithm, broadcast, draw
-        As of `SparseAveraging`.
+    share : float
+        p.
+    masks : {"broadcast", "seeded"}
+        Whether worker 0 broadcasts the masks, a byte for each parameter, or all workers draw them from one seed.
+    algorithm, broadcast : str
+        The all-reduce and the broadcast.
+    draw : callable, optional
+        What replaces the random masks.
     period : int, optional
-        H of DiLoCo, >= 1; no outer step if None.
-    outer, averaging, compat
-        As of `DiLoCo`, where there is a period.
+        H of DiLoCo, >= 1; no outer step if None. `outer`, `averaging` and `compat` are for this step.
 
     References
     ----------
@@ -127,6 +70,9 @@ class SPARTA(DiLoCo):
         averaging: Averaging = Averaging(),
         compat: Compat = "gym",
     ) -> None:
+        check_choice(masks, "masks", ("broadcast", "seeded"))
+        AlgorithmOf("all_reduce").check("algorithm", algorithm)
+        AlgorithmOf("broadcast").check("broadcast", broadcast)
         self._has_outer_step = period is not None
         if period is None:
             Strategy.__init__(self, replicas, inner)
@@ -135,16 +81,42 @@ class SPARTA(DiLoCo):
                 replicas, inner=inner, outer=outer, period=period, averaging=averaging, compat=compat,
                 broadcast=broadcast,
             )  # fmt: skip
-        self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
-        self.takes_late = False
-
-    @property
-    def steps(self) -> int:
-        """1: something is exchanged after every inner step."""
-        return 1
+        self._share, self._masks = check_bounds(share, PositiveShare, "share"), masks
+        self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
+        self._draw = draw or self._drawn
+        # Masks are as long every time.
+        self._spread: dict[int, list[Sync]] = {}
+        # Something is exchanged after every inner step.
+        self.steps, self.takes_late = 1, False
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
-        syncs = self._sparse(self.local, self.iteration, self.active)
+        mask = np.asarray(self._draw(self.iteration))
+        if mask.dtype != np.bool_ or mask.shape != self.local.shape[1:]:
+            expected = f"bool of shape {self.local.shape[1:]}"
+            raise ValueError(f"a mask must be {expected}, got {mask.dtype} of shape {mask.shape}")
+        at = row_column_index(self.active, np.flatnonzero(mask))
+        rows = self.local[at]
+        self.local[at] = np.add.reduce(rows, axis=0) / np.float32(len(rows))
+        syncs = self._syncs(mask, len(rows))
         outer = self._has_outer_step and self.due(self.period, self.one_late)
         return [*syncs, *self._synchronise()] if outer else syncs
+
+    def _drawn(self, iteration: int) -> NDArray[np.bool_]:
+        draws = stream(self.replicas.seed, "sparta", iteration).random(self.replicas.parameters)
+        return np.asarray(draws < self._share)
+
+    def _syncs(self, mask: NDArray[np.bool_], workers: int) -> list[Sync]:
+        """Return what is sent of each tensor."""
+        replicas, syncs, end = self.replicas, list[Sync](), 0
+        if self._masks == "broadcast" and workers not in self._spread:
+            self._spread[workers] = broadcast_tensors(replicas, "masks", _BOOL, self._broadcast, workers, 0)
+        for number, (_, size) in enumerate(replicas.tensors):
+            end += size
+            entries, whole = np.count_nonzero(mask[end - size : end]) * replicas.scale, size * replicas.scale
+            reduction = self._reduce.schedule(workers, _FLOAT * entries)
+            steps = DeviceOp("scan", whole), reduction, DeviceOp("scatter", entries)
+            if self._masks == "broadcast":
+                syncs.append(self._spread[workers][number]._replace(begin=self.iteration))
+            syncs.append(Sync("parameters", *in_order(workers, *steps), self.iteration))
+        return syncs

@@ -20,14 +20,10 @@ class StreamingDiLoCo(Strategy):
 
     Parameters
     ----------
-    replicas : Replicas
-        What is trained.
     fragments : int or sequence of sequence of str
         F, the number of fragments, or the names of the layers of each, in the order of their turns.
-    inner : Optimiser
-        The optimiser of each worker.
-    outer : SGD
-        The optimiser of the global parameters; each fragment has a momentum of its own.
+    inner, outer : Optimiser, SGD
+        The optimisers of each worker, and of the global parameters; each fragment has a momentum of its own.
     period : int
         H, the inner steps from one turn of a fragment to its next; a multiple of F.
     delay : int
@@ -65,7 +61,9 @@ class StreamingDiLoCo(Strategy):
         self.period, count = check_int(period, "period", 1), len(self.fragments)
         if period % count:
             raise ValueError(f"period must be a multiple of the {count} fragments, got {period}")
-        self._between = period // count
+        self._between = self.steps = period // count
+        sizes = [sum(replicas.tensors[layer][1] for layer in one.layers) for one in self.fragments]
+        self.shares = tuple(size / replicas.parameters for size in sizes)
         self.delay = check_int(delay, "delay", 0)
         if delay >= self._between:
             raise ValueError(
@@ -78,17 +76,6 @@ class StreamingDiLoCo(Strategy):
             self.averager("pseudo-gradients", averaging, fragment, f"fragment {number}")
             for number, fragment in enumerate(self.fragments)
         ]
-
-    @property
-    def steps(self) -> int:
-        """H / F, the inner steps from one outer step to the next."""
-        return self._between
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Which part of the parameters each fragment has, in turn."""
-        sizes = [sum(self.replicas.tensors[layer][1] for layer in one.layers) for one in self.fragments]
-        return tuple(size / self.replicas.parameters for size in sizes)
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)

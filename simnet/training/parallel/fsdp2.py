@@ -8,12 +8,13 @@ PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``; sequences and sizes are those
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from simnet.base.checks import check_choice, check_int
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
 from simnet.training.parallel.quantised import NODE, ZeroPlusPlus, layout_of, memory_of_loco
-from simnet.training.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
+from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Unit, Units
 
 When: TypeAlias = Literal["each", "last"]
 
@@ -21,30 +22,9 @@ When: TypeAlias = Literal["each", "last"]
 _MOMENTS = 2
 
 
-def fsdp2(
-    model: Units,
-    workers: int,
-    *,
-    replicas: int = 1,
-    iteration: int = 0,
-    reshard_after_forward: bool | Collection[str] = True,
-    dtype: str = "float32",
-    param_dtype: str | None = None,
-    reduce_dtype: str | None = None,
-    microbatches: int = 1,
-    gradient_sync: When | Literal["behind"] = "each",
-    all_reduce: When = "each",
-    clip: bool = False,
-    forward_prefetch: int = 0,
-    backward_prefetch: int = 1,
-    separate_reduce_scatter_group: bool = False,
-    reduce_scatter_max_input_buffers: int = 1,
-    reshard_after_backward: bool = True,
-    passes: Sequence[tuple[Phase, int]] | None = None,
-    overlap: bool = True,
-    plus: ZeroPlusPlus | None = None,
-) -> StepGraph:
-    """Return a step of a model whose units are sharded by `fully_shard`.
+@dataclass(frozen=True, kw_only=True)
+class Fsdp2Options(CheckedOptions):
+    """Options of `fsdp2`.
 
     P workers have `replicas` N (HSDP), each sharded between P / N consecutive workers. `reshard_after_forward` frees
     all units but the root after the forward pass, none, or those named. Parameters are kept in `dtype`, gathered in
@@ -54,7 +34,37 @@ def fsdp2(
     `forward_prefetch` (>= 0) and `backward_prefetch` (>= 1). Gradients of `reduce_scatter_max_input_buffers` units may
     wait or be reduced, perhaps on a separate process group. `reshard_after_backward` frees units after each backward
     pass, else after the last. `passes` orders the forward and backward passes of the microbatches. `plus` is what is
-    quantised, and who holds a second shard; with one replica only.
+    quantised, and who holds a second shard; with one replica only. Raises ValueError if a value is out of range.
+    """
+
+    replicas: int = 1
+    iteration: int = field(default=0, metadata={"least": 0})
+    reshard_after_forward: bool | Collection[str] = True
+    dtype: str = "float32"
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    microbatches: int = 1
+    gradient_sync: When | Literal["behind"] = field(default="each", metadata={"allowed": ("each", "last", "behind")})
+    all_reduce: When = field(default="each", metadata={"allowed": ("each", "last")})
+    clip: bool = False
+    forward_prefetch: int = field(default=0, metadata={"least": 0})
+    backward_prefetch: int = 1
+    separate_reduce_scatter_group: bool = False
+    reduce_scatter_max_input_buffers: int = 1
+    reshard_after_backward: bool = True
+    passes: Sequence[tuple[Phase, int]] | None = None
+    overlap: bool = True
+    plus: ZeroPlusPlus | None = None
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """What parameters are gathered in, and gradients reduced in."""
+        gathered = self.param_dtype or self.dtype
+        return gathered, self.reduce_dtype or gathered
+
+
+def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
+    """Return a step of a model whose units are sharded by `fully_shard`, with `Fsdp2Options`.
 
     Raises ValueError if a value is out of range or a unit unknown.
 
@@ -67,44 +77,29 @@ def fsdp2(
     [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
      ('all_gather', 'h.9')]
     """
-    for count, name, least in (
-        (workers, "workers", 1),
-        (microbatches, "microbatches", 1),
-        (forward_prefetch, "forward_prefetch", 0),
-        (backward_prefetch, "backward_prefetch", 1),
-        (reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1),
-    ):
-        check_int(count, name, least)
-    check_choice(gradient_sync, "gradient_sync", ("each", "last", "behind"))
-    check_choice(all_reduce, "all_reduce", ("each", "last"))
-    param_dtype = param_dtype or dtype
-    reduce_dtype = reduce_dtype or param_dtype
-    for name, value in (("dtype", dtype), ("param_dtype", param_dtype), ("reduce_dtype", reduce_dtype)):
-        check_choice(value, name, PARAMETER_DTYPES)
-    freed = _freed_units(model, reshard_after_forward)
-    plus = plus or ZeroPlusPlus()
-    nodes = plus.nodes(workers)
+    check_int(workers, "workers", 1)
+    given = Fsdp2Options(**options)
+    microbatches, plus = given.microbatches, given.plus or ZeroPlusPlus()
+    freed, nodes = _freed_units(model, given.reshard_after_forward), plus.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
-    step = GraphBuilder(workers, iteration, replicas, overlap, layout)
-    if replicas > 1 and plus != ZeroPlusPlus():
-        raise ValueError(f"ZeRO++ is for one replica, got {replicas}")
-    program = _Program(step, model, freed, (param_dtype, reduce_dtype), (forward_prefetch, backward_prefetch), plus)
-    program.most_inputs = reduce_scatter_max_input_buffers
-    program.reducing = "reduce_scatter" if separate_reduce_scatter_group else None
+    step = GraphBuilder(workers, given.iteration, given.replicas, given.overlap, layout)
+    if given.replicas > 1 and plus != ZeroPlusPlus():
+        raise ValueError(f"ZeRO++ is for one replica, got {given.replicas}")
     in_turn: list[tuple[Phase, int]] = [
         (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
     ]
-    if passes is not None and sorted(passes) != sorted(in_turn):
+    if given.passes is not None and sorted(given.passes) != sorted(in_turn):
         raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
-    program.issue(in_turn if passes is None else passes, gradient_sync, all_reduce, reshard_after_backward)
+    _Program(step, model, freed, given, plus).issue(in_turn if given.passes is None else given.passes)
     step.microbatch = None
-    if clip:
+    if given.clip:
         norms = len(model.layers)
         step.call("all_reduce", "root", (norms, norms), "float32", "clip", group="shard", after=step.computed())
-    ranks = workers // replicas
-    shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
+    ranks, width = workers // given.replicas, DTYPE_BYTES[given.dtype]
+    shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * width
     # Without a reduction, the gradients of all units are kept as they are.
-    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync != "each" else 0
+    keeps_all = microbatches > 1 and given.gradient_sync != "each"
+    whole_gradients = model.size * DTYPE_BYTES[given.dtypes[1]] if keeps_all else 0
     memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
     return step.built(HeldMemory(shard, shard + whole_gradients + memories, _MOMENTS * shard))
 
@@ -122,21 +117,11 @@ def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) ->
 class _Program:
     """What the program of a worker issues, and what its streams then wait for."""
 
-    reducing: str | None = None
-    most_inputs = 1
-
     def __init__(
-        self,
-        step: GraphBuilder,
-        model: Units,
-        freed: set[str],
-        dtypes: tuple[str, str],
-        prefetch: tuple[int, int],
-        plus: ZeroPlusPlus,
+        self, step: GraphBuilder, model: Units, freed: set[str], options: Fsdp2Options, plus: ZeroPlusPlus
     ) -> None:
-        self.step, self.model, self.freed, self.dtypes, self.prefetch = step, model, freed, dtypes, prefetch
-        self.ranks = step.workers // step.replicas
-        self.plus, self.nodes = plus, plus.nodes(step.workers)
+        self.step, self.model, self.freed, self.options, self.plus = step, model, freed, options, plus
+        self.dtypes, self.ranks, self.nodes = options.dtypes, step.ranks("shard"), plus.nodes(step.workers)
         # Units that were freed but for a second shard, and behind which node.
         self.second: dict[str, int] = {}
         # Units that are gathered or on their way, and the call that does it.
@@ -150,21 +135,20 @@ class _Program:
         self.inputs: list[int | None] = []
         self.reduced: list[int | None] = []
 
-    def issue(
-        self, passes: Sequence[tuple[Phase, int]], gradient_sync: str, all_reduce: str, reshard_after_backward: bool
-    ) -> None:
+    def issue(self, passes: Sequence[tuple[Phase, int]]) -> None:
         """Issue forward and backward passes of microbatches in their order."""
+        given = self.options
         for phase, microbatch in passes:
             self.step.microbatch, last = microbatch, 2 * (microbatch + 1) == len(passes)
             if phase == "forward":
                 self.forward()
                 continue
             self.backward(
-                reduces=gradient_sync == "each" or (last and gradient_sync == "last"),
-                all_reduces=last or all_reduce == "each",
-                frees=reshard_after_backward or (last and gradient_sync != "behind"),
+                reduces=given.gradient_sync == "each" or (last and given.gradient_sync == "last"),
+                all_reduces=last or given.all_reduce == "each",
+                frees=given.reshard_after_backward or (last and given.gradient_sync != "behind"),
             )
-            if last and gradient_sync == "behind":
+            if last and given.gradient_sync == "behind":
                 self.reduce_all()
 
     def forward(self) -> None:
@@ -174,7 +158,7 @@ class _Program:
         order = [root, *blocks]
         for place, unit in enumerate(order):
             self._use(unit, "forward")
-            for ahead in order[place + 1 : place + 1 + self.prefetch[0]]:
+            for ahead in order[place + 1 : place + 1 + self.options.forward_prefetch]:
                 self._gather(ahead, "forward")
             elements = self.model.before if unit is root else unit.size
             if elements:
@@ -195,7 +179,7 @@ class _Program:
         for place, unit in enumerate(order):
             self._use(unit, "backward")
             if unit.layers:
-                for ahead in order[place + 1 : place + 1 + self.prefetch[1]]:
+                for ahead in order[place + 1 : place + 1 + self.options.backward_prefetch]:
                     self._gather(ahead, "backward")
             elements = root.size - self.model.before if unit is root else unit.size
             if elements:
@@ -262,10 +246,11 @@ class _Program:
         if not unit.layers or not reduces:
             return
         step = self.step
-        while len(self.inputs) >= self.most_inputs:
+        while len(self.inputs) >= self.options.reduce_scatter_max_input_buffers:
             step.wait(self.inputs.pop(0))
         one = unit.shard(self.ranks)
-        scattered = self.plus.scatter(step, unit.name, unit.layers, self.dtypes[1], "shard", self.reducing)
+        queue = "reduce_scatter" if self.options.separate_reduce_scatter_group else None
+        scattered = self.plus.scatter(step, unit.name, unit.layers, self.dtypes[1], "shard", queue)
         self.inputs.append(scattered)
         done = scattered
         if all_reduces:

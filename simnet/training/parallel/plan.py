@@ -6,9 +6,8 @@ P = S x D x T.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +18,17 @@ from simnet.base.checks import check_choice, check_int
 from simnet.base.errors import suggest_names
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
-from simnet.training.parallel.ddp import ddp
+from simnet.training.parallel.ddp import DdpOptions, ddp
 from simnet.training.parallel.experts import expert_parallel
-from simnet.training.parallel.fsdp2 import fsdp2
+from simnet.training.parallel.fsdp2 import Fsdp2Options, fsdp2
 from simnet.training.parallel.graph import StepGraph
 from simnet.training.parallel.listed import PassShares
 from simnet.training.parallel.pipeline import Order, TiedWeights, pass_order, pipeline
 from simnet.training.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.training.parallel.tensor import ATTENTION, split_tensors, tensor_parallel
 from simnet.training.parallel.timing import seconds_of
-from simnet.training.parallel.units import Units, wrap_units
-from simnet.training.parallel.zero import zero
+from simnet.training.parallel.units import CheckedOptions, Units, wrap_units
+from simnet.training.parallel.zero import ZeroOptions, zero
 from simnet.training.parallel.zero3 import Stage3Limits
 
 SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
@@ -47,7 +46,7 @@ LATER = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelParallelism:
+class ModelParallelism(CheckedOptions):
     """Parallelism around a sharded step.
 
     Raises ValueError if a number is out of range.
@@ -88,7 +87,7 @@ class ModelParallelism:
     tensor_parallel: int = 1
     sequence_parallel: bool = False
     pipeline: int = 1
-    order: Order = "1f1b"
+    order: Order = field(default="1f1b", metadata={"allowed": ("1f1b", "gpipe")})
     experts: int | None = None
     expert_parallel: int = 1
     expert_blocks: Collection[str] | None = None
@@ -100,9 +99,7 @@ class ModelParallelism:
     attention: float = ATTENTION
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel", "pipeline", "expert_parallel"):
-            check_int(getattr(self, name), name, 1)
-        check_choice(self.order, "order", ("1f1b", "gpipe"))
+        super().__post_init__()
         asked = [name for name in ("tensor_parallel", "pipeline") if getattr(self, name) > 1]
         asked += ["experts"] if self.experts is not None else []
         if asked and self.tokens is None:
@@ -113,23 +110,24 @@ class ModelParallelism:
             raise ValueError("sequence_parallel needs tensor_parallel, between how many workers")
 
 
+_AROUND = {"around": ModelParallelism}
+_BELOW_STAGE_3 = {"own": ZeroOptions, **_AROUND, "sdp4bit": SDP4Bit}
 GROUPS: Mapping[str, Mapping[str, type]] = {
-    "ddp": {"around": ModelParallelism},
-    "fsdp2": {"around": ModelParallelism, "plus": ZeroPlusPlus},
-    "hsdp": {"around": ModelParallelism},
-    "zero1": {"around": ModelParallelism, "sdp4bit": SDP4Bit},
-    "zero2": {"around": ModelParallelism, "sdp4bit": SDP4Bit},
-    "zero3": {"around": ModelParallelism, "limits": Stage3Limits, "plus": ZeroPlusPlus},
+    "ddp": {"own": DdpOptions, **_AROUND},
+    "fsdp2": {"own": Fsdp2Options, **_AROUND, "plus": ZeroPlusPlus},
+    "hsdp": {"own": Fsdp2Options, **_AROUND},
+    "zero1": _BELOW_STAGE_3,
+    "zero2": _BELOW_STAGE_3,
+    "zero3": {"own": ZeroOptions, **_AROUND, "limits": Stage3Limits, "plus": ZeroPlusPlus},
 }
-"""Options that belong together, by the argument that takes them."""
+"""Options that belong together, by the argument that takes them; `own` are those of the way itself."""
 
-_GROUPED = {name for groups in GROUPS.values() for name in groups}
+# What groups and the parts of a model decide.
+_HIDDEN = ("around", "plus", "limits", "sdp4bit", "passes")
 # PyTorch's stages keep what a backward pass has gathered, and reduce gradients behind the last one.
 _IN_PIPELINES: dict[str, object] = {"reshard_after_backward": False, "gradient_sync": "behind"}
 # Whose pipelines share weights between the first and the last stage; PyTorch's stages share none.
 _WITH_TIED = ("ddp", "zero1")
-# What the parts of a model decide.
-_OWN = ("stage", "passes")
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,13 +161,13 @@ def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, obje
     """
     if sharding not in SHARDINGS:
         raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
-    known: dict[str, object] = {
-        name: one.default
-        for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()
-        if one.default is not one.empty and name not in (*_GROUPED, *_OWN)
-    }
-    known |= {one.name: one.default for group in GROUPS[sharding].values() for one in fields(group)}
+    known = {name: one.default for name, one in _known_options(sharding).items()}
     return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding] is fsdp2 else {})
+
+
+def _known_options(sharding: str) -> dict[str, Field[Any]]:
+    found = [one for group in GROUPS[sharding].values() for one in fields(group)]
+    return {one.name: one for one in found if one.name not in _HIDDEN}
 
 
 def plan_step(
@@ -200,7 +198,7 @@ def plan_step(
     """
     chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
-    for group, options in GROUPS[sharding].items():
+    for group, options in [*GROUPS[sharding].items()][1:]:
         own = {one.name: chosen.pop(one.name) for one in fields(options) if one.name in chosen}
         if own:
             groups[group] = options(**own)
@@ -264,12 +262,11 @@ def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mappin
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
     """Return options, all of which there are, and true or false where that is what they are."""
-    known = sharding_options(sharding)
-    kinds = {name: one.annotation for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()}
-    kinds |= {one.name: one.type for group in GROUPS[sharding].values() for one in fields(group)}
+    sharding_options(sharding)
+    kinds = {name: str(one.type) for name, one in _known_options(sharding).items()}
     for name, value in given.items():
-        if name not in known:
-            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, known)}")
+        if name not in kinds:
+            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, kinds)}")
         if kinds[name] in ("bool", "bool | None") and not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false, got {value!r}")
         if "Collection[str]" in kinds[name] or "Sequence[str]" in kinds[name]:

@@ -7,16 +7,15 @@ order.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from simnet.base.checks import check_int
 from simnet.cost_models.costs.layers import Layer
 from simnet.sparsifier_models.qgz import BITS, groups_of
 from simnet.sparsifier_models.sdp4bit import FIRST_BITS, HADAMARD, SECOND_BITS, WEIGHT_BITS
 from simnet.sparsifier_models.two_hop import SCALE_BYTES, Hop, Nodes, weight_groups
 from simnet.training.parallel.graph import GraphBuilder, Groups, Phase
-from simnet.training.parallel.units import Unit
+from simnet.training.parallel.units import CheckedOptions, Unit
 
 Waits: TypeAlias = Iterable[int | None]
 """Numbers of nodes that a call waits for; None counts for none."""
@@ -41,7 +40,7 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroPlusPlus:
+class ZeroPlusPlus(CheckedOptions):
     """ZeRO++ of steps whose parameters are sharded, by DeepSpeed's names.
 
     Raises ValueError if a number is out of range, or nodes of two sizes are asked for.
@@ -70,9 +69,8 @@ class ZeroPlusPlus:
     loco: bool = False
 
     def __post_init__(self) -> None:
-        check_int(self.zero_hpz_partition_size, "zero_hpz_partition_size", 1)
+        super().__post_init__()
         if self.ranks_per_node is not None:
-            check_int(self.ranks_per_node, "ranks_per_node", 1)
             if self.zero_hpz_partition_size not in (1, self.ranks_per_node):
                 raise ValueError(
                     f"zero_hpz_partition_size must be 1 or ranks_per_node, {self.ranks_per_node}, "
@@ -127,7 +125,7 @@ class ZeroPlusPlus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SDP4Bit:
+class SDP4Bit(CheckedOptions):
     """SDP4Bit of stages 1 and 2: weights as differences of four bits, gradients in hops of eight and four bits.
 
     Raises ValueError if a number is out of range.
@@ -148,10 +146,6 @@ class SDP4Bit:
     weight_group: int = 2048
     first_group: int = 512
     second_group: int = 128
-
-    def __post_init__(self) -> None:
-        for one in fields(self)[2:]:
-            check_int(getattr(self, one.name), one.name, 1)
 
     def nodes(self, workers: int) -> Nodes:
         """Return the nodes of so many workers; raise ValueError if they do not divide them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from simnet.base.checks import check_choice, check_int
@@ -131,3 +131,21 @@ def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
             raise ValueError(f"there are two tensors {layer.name!r}")
         seen.add(layer.name)
     return found
+
+
+@dataclass(frozen=True)
+class CheckedOptions:
+    """Options of a step that raise ValueError if a whole number is too small, or a name is not allowed.
+
+    The metadata of a field has its ``least`` (1 by default), and ``allowed`` names; dtypes are `PARAMETER_DTYPES`.
+    """
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, allowed = getattr(self, one.name), one.metadata.get("allowed")
+            if one.name.endswith("dtype") and value is not None:
+                allowed = PARAMETER_DTYPES
+            if allowed is not None:
+                check_choice(value, one.name, allowed)
+            elif one.type == "int" or (one.type == "int | None" and value is not None):
+                check_int(value, one.name, one.metadata.get("least", 1))

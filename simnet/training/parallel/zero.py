@@ -9,11 +9,12 @@ as read there; it has not been recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from simnet.base.checks import check_choice, check_int
+from simnet.base.checks import check_int
 from simnet.collectives.registry import Operation
 from simnet.cost_models.costs.layers import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, StepGraph
@@ -24,7 +25,7 @@ from simnet.training.parallel.quantised import (
     layout_of,
     reduce_bucket,
 )
-from simnet.training.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, check_layers
+from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, check_layers
 from simnet.training.parallel.zero3 import Stage3, Stage3Limits
 
 # Partitions begin at multiples of so many elements.
@@ -34,34 +35,36 @@ _ALIGNMENT = 2
 _MOMENTS, _FP32 = 2, 4
 
 
-def zero(
-    layers: Iterable[Layer],
-    workers: int,
-    *,
-    stage: int,
-    iteration: int = 0,
-    microbatches: int = 1,
-    dtype: str = "float32",
-    reduce_bucket_size: int = 500_000_000,
-    allgather_bucket_size: int = 500_000_000,
-    use_multi_rank_bucket_allreduce: bool = True,
-    loss_scaling: bool = False,
-    overlap_comm: bool | None = None,
-    limits: Stage3Limits | None = None,
-    plus: ZeroPlusPlus | None = None,
-    sdp4bit: SDP4Bit | None = None,
-) -> StepGraph:
-    """Return a step of a model that DeepSpeed shards.
+@dataclass(frozen=True, kw_only=True)
+class ZeroOptions(CheckedOptions):
+    """Options of `zero`.
+
+    A bucket of gradients has at most `reduce_bucket_size` elements, or one tensor; stages 1 and 2 gather about
+    `allgather_bucket_size` at once. With `use_multi_rank_bucket_allreduce` they all-reduce a bucket, else reduce each
+    owner's part. `loss_scaling` adds an all-reduce of a byte. `overlap_comm` is true by default in stage 3. `limits`
+    and `plus` are for stage 3, `sdp4bit` for stages 1 and 2, where workers then own an equal part of each bucket.
+    Raises ValueError if a value is out of range.
+    """
+
+    iteration: int = field(default=0, metadata={"least": 0})
+    microbatches: int = 1
+    dtype: str = "float32"
+    reduce_bucket_size: int = 500_000_000
+    allgather_bucket_size: int = 500_000_000
+    use_multi_rank_bucket_allreduce: bool = True
+    loss_scaling: bool = False
+    overlap_comm: bool | None = None
+    limits: Stage3Limits | None = None
+    plus: ZeroPlusPlus | None = None
+    sdp4bit: SDP4Bit | None = None
+
+
+def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -> StepGraph:
+    """Return a step of a model that DeepSpeed shards, with `ZeroOptions`.
 
     Stage 1 reduces gradients after the last microbatch, stage 2 after each; both gather parameters after the
     optimiser's step. Stage 3 gathers the parameters of a module before its use, and scatters buckets of gradients; in
-    iteration 0 it records the order of modules, and prefetches nothing. A bucket of gradients has at most
-    `reduce_bucket_size` elements, or one tensor; stages 1 and 2 gather about `allgather_bucket_size` at once. With
-    `use_multi_rank_bucket_allreduce` they all-reduce a bucket, else reduce each owner's part. `loss_scaling` adds an
-    all-reduce of a byte. `overlap_comm` is true by default in stage 3. `limits` and `plus` are for stage 3, `sdp4bit`
-    for stages 1 and 2, where workers then own an equal part of each bucket.
-
-    Raises ValueError if a value is out of range.
+    iteration 0 it records the order of modules, and prefetches nothing. Raises ValueError if a value is out of range.
 
     Examples
     --------
@@ -69,53 +72,50 @@ def zero(
     >>> [(call.operation, call.in_elements) for call in zero(load_model("gpt2").layers, 8, stage=2).calls]
     [('all_reduce', 124439808), ('all_gather', 15554976)]
     """
-    found = check_layers(layers)
-    _check_options(stage, limits, plus, sdp4bit)
-    counts = {"microbatches": microbatches, "reduce_bucket_size": reduce_bucket_size}
-    for name, value in {**counts, "allgather_bucket_size": allgather_bucket_size, "workers": workers}.items():
-        check_int(value, name, 1)
-    check_choice(dtype, "dtype", PARAMETER_DTYPES)
-    plus, sdp4bit = plus or ZeroPlusPlus(), sdp4bit or SDP4Bit()
+    found, given = check_layers(layers), ZeroOptions(**options)
+    _check_stage(stage, given)
+    check_int(workers, "workers", 1)
+    plus, sdp4bit = given.plus or ZeroPlusPlus(), given.sdp4bit or SDP4Bit()
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
-    step = GraphBuilder(workers, iteration, overlap=stage == 3 if overlap_comm is None else overlap_comm, layout=layout)
+    overlap = stage == 3 if given.overlap_comm is None else given.overlap_comm
+    step = GraphBuilder(workers, given.iteration, overlap=overlap, layout=layout)
     program: Stage3 | _ShardedGradients
     if stage == 3:
-        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Stage3Limits(), plus)
+        limits = given.limits or Stage3Limits()
+        program = Stage3(step, found, given.dtype, given.reduce_bucket_size, limits, plus)
     else:
-        most = reduce_bucket_size, allgather_bucket_size
-        program = _ShardedGradients(step, found, dtype, stage, most, use_multi_rank_bucket_allreduce, sdp4bit)
-    for microbatch in range(microbatches):
+        program = _ShardedGradients(step, found, stage, given, sdp4bit)
+    for microbatch in range(given.microbatches):
         step.microbatch = microbatch
-        program.issue_passes(microbatch == microbatches - 1)
+        program.issue_passes(microbatch == given.microbatches - 1)
     step.microbatch = None
-    if loss_scaling:
+    if given.loss_scaling:
         step.wait(step.call("all_reduce", "model", (1, 1), "uint8", "step", after=step.computed()))
     program.gather_updated()
     parameters, gradients, shard = program.held_bytes()
-    return step.built(HeldMemory(parameters, gradients, (_MOMENTS + (DTYPE_BYTES[dtype] < _FP32)) * shard * _FP32))
+    copies = _MOMENTS + (DTYPE_BYTES[given.dtype] < _FP32)
+    return step.built(HeldMemory(parameters, gradients, copies * shard * _FP32))
 
 
-def _check_options(stage: int, limits: Stage3Limits | None, plus: ZeroPlusPlus | None, sdp4bit: SDP4Bit | None) -> None:
-    if check_int(stage, "stage", 1, 3) < 3 and limits is not None:
+def _check_stage(stage: int, given: ZeroOptions) -> None:
+    if check_int(stage, "stage", 1, 3) < 3 and given.limits is not None:
         raise ValueError(f"limits are for stage 3, not for stage {stage}")
-    if plus is not None and stage < 3:
+    if given.plus is not None and stage < 3:
         raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")
-    if sdp4bit is not None and stage == 3:
+    if given.sdp4bit is not None and stage == 3:
         raise ValueError(
             "SDP4Bit is for stages 1 and 2: in stage 3 nobody holds the weights that differences are taken to"
         )
 
 
 class _ShardedGradients(NamedTuple):
-    """The calls that a worker issues in stages 1 and 2; `most` are the elements of buckets to reduce and to gather."""
+    """The calls that a worker issues in stages 1 and 2."""
 
     step: GraphBuilder
     layers: Sequence[Layer]
-    dtype: str
     stage: int
-    most: tuple[int, int]
-    all_reduces: bool
+    options: ZeroOptions
     sdp4bit: SDP4Bit
 
     @property
@@ -130,7 +130,7 @@ class _ShardedGradients(NamedTuple):
 
     def held_bytes(self) -> tuple[int, int, int]:
         """Return the bytes of parameters and gradients of a worker, and the elements that it updates."""
-        width, partition = DTYPE_BYTES[self.dtype], self.partition
+        width, partition = DTYPE_BYTES[self.options.dtype], self.partition
         return self.size * width, (self.size if self.stage == 1 else partition) * width, partition
 
     def issue_passes(self, last: bool) -> None:
@@ -144,7 +144,7 @@ class _ShardedGradients(NamedTuple):
         if stage == 1 and not last:
             return
         before: list[int | None] = []
-        for bucket in in_buckets(self.layers if at_once else self.layers[::-1], self.most[0]):
+        for bucket in in_buckets(self.layers if at_once else self.layers[::-1], self.options.reduce_bucket_size):
             elements = sum(layer.size for layer in bucket)
             if not at_once:
                 step.compute("bucket", "backward", elements)
@@ -153,7 +153,7 @@ class _ShardedGradients(NamedTuple):
             step.wait(*before)
             before = self._reduce(bucket, elements)
             if stage == 2:
-                step.hold("gradients", elements * DTYPE_BYTES[self.dtype], first, len(step.nodes) - 1)
+                step.hold("gradients", elements * DTYPE_BYTES[self.options.dtype], first, len(step.nodes) - 1)
         step.wait(*before)
 
     def _reduce(self, bucket: Sequence[Layer], elements: int) -> list[int | None]:
@@ -164,18 +164,16 @@ class _ShardedGradients(NamedTuple):
         ends = np.cumsum([layer.size for layer in self.layers])
         starts = {layer.name: int(end) - layer.size for layer, end in zip(self.layers, ends, strict=True)}
         spans = bucket_owners(bucket, starts, self.partition)
-        calls: list[tuple[Operation, int, int]]
-        if self.all_reduces:
-            calls = [("all_reduce", 0, one) for one in _up_to([one for _, one in spans], self.most[0])]
-        else:
-            calls = [
-                ("reduce", owner, one)
-                for owner in dict.fromkeys(owner for owner, _ in spans)
-                for one in _up_to([one for of, one in spans if of == owner], self.most[0])
-            ]
+        operation: Operation = "all_reduce" if self.options.use_multi_rank_bucket_allreduce else "reduce"
+        owners = dict.fromkeys(owner for owner, _ in spans) if operation == "reduce" else (None,)
+        calls = [
+            (owner or 0, one)
+            for owner in owners
+            for one in _up_to([one for of, one in spans if owner in (None, of)], self.options.reduce_bucket_size)
+        ]
         return [
-            self.step.call(operation, "bucket", (one, one), self.dtype, "backward", after=after, root=owner)
-            for operation, owner, one in calls
+            self.step.call(operation, "bucket", (one, one), self.options.dtype, "backward", after=after, root=owner)
+            for owner, one in calls
         ]
 
     def gather_updated(self) -> None:
@@ -184,13 +182,13 @@ class _ShardedGradients(NamedTuple):
         if self.sdp4bit.quantized_weights:
             # In the order in which their gradients were reduced.
             order = self.layers if self.stage == 1 and not step.overlap else self.layers[::-1]
-            for bucket in in_buckets(order, self.most[0]):
+            for bucket in in_buckets(order, self.options.reduce_bucket_size):
                 elements = sum(layer.size for layer in bucket)
                 step.wait(gather_differences(step, self.sdp4bit, elements, step.computed()))
             return
-        for one in gather_sizes(self.partition, step.workers, self.most[1]):
+        for one in gather_sizes(self.partition, step.workers, self.options.allgather_bucket_size):
             sizes = one, one * step.workers
-            step.wait(step.call("all_gather", "model", sizes, self.dtype, "step", after=step.computed()))
+            step.wait(step.call("all_gather", "model", sizes, self.options.dtype, "step", after=step.computed()))
 
 
 def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:

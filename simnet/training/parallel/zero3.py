@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from simnet.base.checks import check_int
 from simnet.cost_models.costs.layers import Layer
 from simnet.training.parallel.graph import GraphBuilder, Phase
 from simnet.training.parallel.quantised import NODE, ZeroPlusPlus, memory_of_loco
-from simnet.training.parallel.units import DTYPE_BYTES, Unit, wrap_modules
+from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Unit, wrap_modules
 
 
 @dataclass(frozen=True)
-class Stage3Limits:
+class Stage3Limits(CheckedOptions):
     """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults.
 
     Raises ValueError if a limit is negative.
@@ -37,14 +36,10 @@ class Stage3Limits:
         A tensor that is used again within so many is not released.
     """
 
-    prefetch_bucket_size: int = 50_000_000
-    param_persistence_threshold: int = 100_000
-    max_live_parameters: int = 1_000_000_000
-    max_reuse_distance: int = 1_000_000_000
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            check_int(value, name, 0)
+    prefetch_bucket_size: int = field(default=50_000_000, metadata={"least": 0})
+    param_persistence_threshold: int = field(default=100_000, metadata={"least": 0})
+    max_live_parameters: int = field(default=1_000_000_000, metadata={"least": 0})
+    max_reuse_distance: int = field(default=1_000_000_000, metadata={"least": 0})
 
 
 class Stage3:
