@@ -66,76 +66,10 @@ Dense ring all-reduce of ResNet-18 by 8 workers at 1 ms and 10, 5 and 1 Gbit/s:
 array([0.0795, 0.1449, 0.6686])
 """
 
-# As each name is public, it is imported as itself.
-# isort: off
-from simnet.cost_models.costs.choice import (
-    SPARSE_COLLECTIVES as SPARSE_COLLECTIVES,
-    CheapestCollective as CheapestCollective,
-    best_collective as best_collective,
-    ring_over_allgather as ring_over_allgather,
-    ring_over_tree as ring_over_tree,
-    tree_over_allgather as tree_over_allgather,
-)
-from simnet.cost_models.costs.collectives import (
-    NodeLinks as NodeLinks,
-    allgather as allgather,
-    binomial_reduce as binomial_reduce,
-    broadcast as broadcast,
-    bruck_allgather as bruck_allgather,
-    bruck_alltoall as bruck_alltoall,
-    halving_reduce_scatter as halving_reduce_scatter,
-    hierarchical_allreduce as hierarchical_allreduce,
-    pairwise_alltoall as pairwise_alltoall,
-    parameter_server as parameter_server,
-    rabenseifner_allreduce as rabenseifner_allreduce,
-    recursive_doubling_allgather as recursive_doubling_allgather,
-    recursive_doubling_allreduce as recursive_doubling_allreduce,
-    ring_allgather as ring_allgather,
-    ring_allreduce as ring_allreduce,
-    ring_reduce_scatter as ring_reduce_scatter,
-    tree_allreduce as tree_allreduce,
-)
-from simnet.cost_models.costs.quantisers import (
-    chunked_allgather as chunked_allgather,
-    fp16 as fp16,
-    int8_ring as int8_ring,
-    muloco as muloco,
-    onebit_allreduce as onebit_allreduce,
-    powersgd as powersgd,
-    qsgd as qsgd,
-    signsgd as signsgd,
-    signsgd_allgather as signsgd_allgather,
-    thc as thc,
-    two_hop_reduce as two_hop_reduce,
-)
-from simnet.cost_models.costs.sparsifiers import (
-    CostBounds as CostBounds,
-    arctopk as arctopk,
-    artopk_ring as artopk_ring,
-    artopk_tree as artopk_tree,
-    cltk as cltk,
-    deft as deft,
-    ef21 as ef21,
-    exdyna as exdyna,
-    fill_in as fill_in,
-    gaussiank as gaussiank,
-    gtopk as gtopk,
-    gtopk_reduce as gtopk_reduce,
-    hardthreshold as hardthreshold,
-    oktopk as oktopk,
-    oktopk_balance_and_allgatherv as oktopk_balance_and_allgatherv,
-    oktopk_split_and_reduce as oktopk_split_and_reduce,
-    omnireduce as omnireduce,
-    sparcml_bounds as sparcml_bounds,
-    spardl as spardl,
-    spardl_bsag as spardl_bsag,
-    spardl_rsag as spardl_rsag,
-    sparse_allreduce_bound as sparse_allreduce_bound,
-    threshold_allgather as threshold_allgather,
-    topk_allgather as topk_allgather,
-    topka as topka,
-    topkdsa as topkdsa,
-    topkdsa_bounds as topkdsa_bounds,
-    uniontopk as uniontopk,
-    var_overhead as var_overhead,
-)
+# ruff: noqa: F403, F821 - every public name of these modules is one of this package
+from simnet.cost_models.costs.choice import *
+from simnet.cost_models.costs.collectives import *
+from simnet.cost_models.costs.quantisers import *
+from simnet.cost_models.costs.sparsifiers import *
+
+del check_arguments, selected_entries  # They are of `arguments`.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
+
+Real: TypeAlias = ArrayLike
+"""A real number, or an array of them."""
 
 # Arguments of which there is one at least.
 _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "ranks_per_node", "size", "slots")

@@ -17,10 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import check_arguments
+from simnet.cost_models.costs.arguments import Real, check_arguments
 
 
 class NodeLinks(NamedTuple):
@@ -34,39 +33,35 @@ class NodeLinks(NamedTuple):
         Latency [s] and seconds per byte inside a node.
     """
 
-    size: ArrayLike
-    alpha: ArrayLike
-    beta: ArrayLike
+    size: Real
+    alpha: Real
+    beta: Real
 
 
-def parameter_server(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def parameter_server(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """Parameter server among the N workers: 2 alpha + 2 (N - 1) M beta; [1] Table I."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     return np.where(N > 1, 2 * alpha, 0.0) + 2 * (N - 1) * M * beta
 
 
-def ring_allreduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def ring_allreduce(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """Ring all-reduce: 2 (N - 1) alpha + 2 (N - 1) / N M beta; [1] Table I."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     return _round_the_ring(2 * (N - 1), alpha, M / N * beta, M / N, N, nodes)
 
 
-def tree_allreduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def tree_allreduce(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """Tree all-reduce, binomial and unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I."""
     return binomial_reduce(alpha, beta, M, N, nodes) + broadcast(alpha, beta, M, N, nodes)
 
 
-def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def recursive_doubling_allreduce(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """All-reduce by recursive doubling: log N (alpha + M beta); [2] section 4.5."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     return (np.floor(np.log2(N)) + 2 * _has_folded_ranks(N)) * (alpha + M * beta)
 
 
-def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def rabenseifner_allreduce(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """All-reduce by recursive halving and doubling: 2 alpha log N + 2 (N - 1) / N M beta; [2] section 4.5."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     rounds = np.floor(np.log2(N))
@@ -75,12 +70,7 @@ def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: A
 
 
 def hierarchical_allreduce(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    nodes: NodeLinks | None = None,
-    group_size: ArrayLike = 8,
+    alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None, group_size: Real = 8
 ) -> Floats:
     """Trees in groups, a ring of leaders: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta); derived.
 
@@ -94,13 +84,7 @@ def hierarchical_allreduce(
 
 
 def broadcast(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    nodes: NodeLinks | None = None,
-    *,
-    any_root: bool = False,
+    alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None, *, any_root: bool = False
 ) -> Floats:
     """Binomial broadcast: alpha log N + log(N) M beta; [1] Table I.
 
@@ -125,9 +109,7 @@ def broadcast(
     return seconds + np.where(g < N, across, 0.0)
 
 
-def binomial_reduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def binomial_reduce(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """Binomial reduction: alpha log N + log(N) M beta; the mirror image of `broadcast` on links that are all alike.
 
     Where N is no power of two, messages meet at the root, and it takes less.
@@ -141,14 +123,12 @@ def binomial_reduce(
     return seconds
 
 
-def ring_reduce_scatter(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def ring_reduce_scatter(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """Ring reduce-scatter of a vector of M bytes: (N - 1) alpha + (N - 1) / N M beta; half of the ring all-reduce."""
     return ring_allreduce(alpha, beta, M, N, nodes) / 2
 
 
-def allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None) -> Floats:
+def allgather(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """All-gather of M bytes from each worker: alpha log N + (N - 1) M beta; [1] Table I.
 
     By recursive doubling if N is a power of two, by Bruck's algorithm else, in ceil(log N) rounds.
@@ -158,9 +138,7 @@ def allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nod
     return np.where(_has_folded_ranks(workers), *both) + 0.0
 
 
-def recursive_doubling_allgather(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def recursive_doubling_allgather(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """All-gather by recursive doubling of M bytes from each worker: alpha log N + (N - 1) M beta; [2] section 4.1.
 
     Where N is no power of two, the workers that sit out get all the rest at the end, in one message.
@@ -176,17 +154,13 @@ def recursive_doubling_allgather(
     return latency + M * beta * (far * g) + M * near_beta * (words - far)
 
 
-def ring_allgather(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def ring_allgather(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """Ring all-gather of M bytes from each worker: (N - 1) (alpha + M beta); [2] section 4.1."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     return _round_the_ring(N - 1, alpha, M * beta, M, N, nodes)
 
 
-def bruck_allgather(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
-) -> Floats:
+def bruck_allgather(alpha: Real, beta: Real, M: Real, N: Real, nodes: NodeLinks | None = None) -> Floats:
     """Bruck's all-gather of M bytes from each worker: ceil(log N) alpha + (N - 1) M beta; [2] section 4.1."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     g, near_alpha, near_beta = _inner_links(N, nodes)
@@ -198,18 +172,18 @@ def bruck_allgather(
     return np.where(g < N, between, rounds * near_alpha + (N - 1) * M * near_beta) + 0.0
 
 
-def halving_reduce_scatter(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def halving_reduce_scatter(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """Reduce-scatter of M bytes by recursive halving: alpha log N + (N - 1) / N M beta; [2] section 4.2."""
     M, N = check_arguments(M=M, N=N)
     return recursive_doubling_allgather(alpha, beta, M / N, N)
 
 
-def pairwise_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def pairwise_alltoall(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """Pairwise all-to-all of M bytes from each worker to each other: (N - 1) (alpha + M beta); [2] section 4.3."""
     return ring_allgather(alpha, beta, M, N)
 
 
-def bruck_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def bruck_alltoall(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """Bruck's all-to-all of M bytes from each to each other: alpha log N + N / 2 log(N) M beta; [2] section 4.3."""
     alpha, beta, M, N = check_arguments(alpha=alpha, beta=beta, M=M, N=N)
     rounds = np.ceil(np.log2(N))

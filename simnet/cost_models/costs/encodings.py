@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import check_arguments, selected_entries
+from simnet.cost_models.costs.arguments import Real, check_arguments, selected_entries
 from simnet.cost_models.costs.sparsifiers import CostBounds
 
 IndexCode: TypeAlias = Literal["auto", "int64", "int32", "int16", "packed12", "bitmap", "delta"]
@@ -77,14 +76,14 @@ def table_bytes(values: ValueCode) -> int:
     return 8 if values.endswith("linear") else 4 * (1 + (1 << VALUE_BITS[values]))
 
 
-def encoded_value_bytes(values: ValueCode, k: ArrayLike) -> Floats:
+def encoded_value_bytes(values: ValueCode, k: Real) -> Floats:
     """Bytes of k values and of the table that decodes them: ceil(k b / 8), and the table if there is any value."""
     (k,) = check_arguments(k=k)
     found: Floats = np.where(k > 0, _round_up(k * VALUE_BITS[values] / 8) + table_bytes(values), 0.0)[()]
     return found
 
 
-def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differences: ArrayLike | None = None) -> Floats:
+def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real | None = None) -> Floats:
     """Bytes of k indices below n, with all that decodes them.
 
     =============  ==========================================================================================
@@ -123,7 +122,7 @@ def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differen
     return (8 if indices == "int64" else 4) * k + 0 * n
 
 
-def encoded_index_bounds(indices: IndexCode, n: ArrayLike, k: ArrayLike) -> CostBounds:
+def encoded_index_bounds(indices: IndexCode, n: Real, k: Real) -> CostBounds:
     """Return bounds of `encoded_index_bytes` for any k of n indices."""
     n, k = check_arguments(n=n, k=k)
     # Of gaps that add up to n, no more than n / d are as long as d.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import check_arguments, selected_entries
+from simnet.cost_models.costs.arguments import Real, check_arguments, selected_entries
 from simnet.cost_models.costs.collectives import (
     allgather,
     pairwise_alltoall,
@@ -16,20 +15,14 @@ from simnet.cost_models.costs.collectives import (
 )
 
 
-def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def fp16(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived."""
     (M,) = check_arguments(M=M)
     return ring_allreduce(alpha, beta, M / 2, N)
 
 
 def qsgd(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    levels: ArrayLike = 127,
-    bucket: ArrayLike = 512,
-    bits: ArrayLike | None = None,
+    alpha: Real, beta: Real, M: Real, N: Real, levels: Real = 127, bucket: Real = 512, bits: Real | None = None
 ) -> Floats:
     """QSGD: log N alpha + (N - 1) [n b / 8 + 4 ceil(n / d)] beta; derived from [9].
 
@@ -42,7 +35,7 @@ def qsgd(
     return allgather(alpha, beta, np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
 
 
-def signsgd(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale_bytes: ArrayLike = 4.0) -> Floats:
+def signsgd(alpha: Real, beta: Real, M: Real, N: Real, scale_bytes: Real = 4.0) -> Floats:
     """Majority vote (signSGD) by a server: 2 alpha + 2 (N - 1) (n / 8 + scale) beta; derived from [10] Algorithm 3.
 
     One bit an entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
@@ -50,27 +43,25 @@ def signsgd(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale
     return parameter_server(alpha, beta, _sign_bytes(M, scale_bytes), N)
 
 
-def signsgd_allgather(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale_bytes: ArrayLike = 4.0
-) -> Floats:
+def signsgd_allgather(alpha: Real, beta: Real, M: Real, N: Real, scale_bytes: Real = 4.0) -> Floats:
     """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived."""
     return allgather(alpha, beta, _sign_bytes(M, scale_bytes), N)
 
 
-def _sign_bytes(M: ArrayLike, scale_bytes: ArrayLike) -> Floats:
+def _sign_bytes(M: Real, scale_bytes: Real) -> Floats:
     M, scale_bytes = check_arguments(M=M, scale_bytes=scale_bytes)
     return np.ceil(M / 32) + scale_bytes
 
 
 def powersgd(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    rank: ArrayLike = 2,
-    left: ArrayLike | None = None,
-    right: ArrayLike | None = None,
-    vectors: ArrayLike = 0.0,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    N: Real,
+    rank: Real = 2,
+    left: Real | None = None,
+    right: Real | None = None,
+    vectors: Real = 0.0,
 ) -> Floats:
     """PowerSGD on rings: 4 (N - 1) (alpha + 2 (|P| + |Q|) / N beta) + 2 (N - 1) (alpha + 4 v / N beta); derived.
 
@@ -84,9 +75,7 @@ def powersgd(
     return matrices + np.where(vectors > 0, ring_allreduce(alpha, beta, 4 * vectors, N), 0.0)
 
 
-def onebit_allreduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, padded: ArrayLike | None = None
-) -> Floats:
+def onebit_allreduce(alpha: Real, beta: Real, M: Real, N: Real, padded: Real | None = None) -> Floats:
     """1-bit Adam's all-reduce of signs: 2 (N - 1) (n / 8 / N + 4) beta + (N - 1 + 3 log N) alpha; derived from [17].
 
     A pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their scales.
@@ -102,13 +91,7 @@ _THC_CHUNK = 2.0**23
 
 
 def thc(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    up: ArrayLike | None = None,
-    down: ArrayLike | None = None,
-    norms: ArrayLike = 1,
+    alpha: Real, beta: Real, M: Real, N: Real, up: Real | None = None, down: Real | None = None, norms: Real = 1
 ) -> Floats:
     """THC by a server: (log N + 2) alpha + [(N - 1) (u + d) + 4 log N] beta; derived from [19].
 
@@ -126,14 +109,14 @@ def thc(
 
 
 def two_hop_reduce(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    ranks_per_node: ArrayLike = 1,
-    first: ArrayLike | None = None,
-    second: ArrayLike | None = None,
-    calls: ArrayLike = 2,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    N: Real,
+    ranks_per_node: Real = 1,
+    first: Real | None = None,
+    second: Real | None = None,
+    calls: Real = 2,
 ) -> Floats:
     """Two hops of all-to-all: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta; derived from [20].
 
@@ -149,14 +132,14 @@ def two_hop_reduce(
 
 
 def chunked_allgather(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    size: ArrayLike = 4096,
-    k: ArrayLike = 32,
-    bits: ArrayLike = 44,
-    contributed: ArrayLike | None = None,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    N: Real,
+    size: Real = 4096,
+    k: Real = 32,
+    bits: Real = 44,
+    contributed: Real | None = None,
 ) -> Floats:
     """All-gather of k entries of each block: log N alpha + (N - 1) ceil(n / s k b / 8) beta; derived from [12].
 
@@ -168,14 +151,7 @@ def chunked_allgather(
     return allgather(alpha, beta, nbytes, N)
 
 
-def muloco(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    bits: ArrayLike = 2,
-    contributed: ArrayLike | None = None,
-) -> Floats:
+def muloco(alpha: Real, beta: Real, M: Real, N: Real, bits: Real = 2, contributed: Real | None = None) -> Floats:
     """Reduce-scatter, all-gather of codes: (N - 1 + log N) alpha + 2 (N - 1) / N ceil(n b / 8) beta; derived from [13].
 
     A pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums, quantised again,
@@ -186,7 +162,7 @@ def muloco(
     return pairwise_alltoall(alpha, beta, share, N) + allgather(alpha, beta, share, N)
 
 
-def int8_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, table_bytes: ArrayLike = 1024.0) -> Floats:
+def int8_ring(alpha: Real, beta: Real, M: Real, N: Real, table_bytes: Real = 1024.0) -> Floats:
     """Ring of one byte an entry: 2 (N - 1) [alpha + (n / N + 2 t) beta]; derived from [14].
 
     Each round sends two chunks, each with a table of t bytes: 256 float32.

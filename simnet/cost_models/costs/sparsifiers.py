@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import check_arguments, selected_entries
+from simnet.cost_models.costs.arguments import Real, check_arguments, selected_entries
 from simnet.cost_models.costs.collectives import allgather, binomial_reduce, broadcast, ring_allgather, ring_allreduce
 
 VALUE_BYTES = 4.0
@@ -22,7 +21,7 @@ class CostBounds(NamedTuple):
     upper: Floats
 
 
-def fill_in(n: ArrayLike, k: ArrayLike, P: ArrayLike) -> Floats:
+def fill_in(n: Real, k: Real, P: Real) -> Floats:
     """Entries of the union of P independent uniform selections of k out of n: n (1 - (1 - k / n)^P); derived.
 
     Gradients of workers resemble each other, so that their union is smaller.
@@ -36,7 +35,7 @@ def fill_in(n: ArrayLike, k: ArrayLike, P: ArrayLike) -> Floats:
     return np.where(n > 0, union, 0.0) + 0.0
 
 
-def topk_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+def topk_allgather(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Floats:
     """AG, all-gather of values and indices, 2 M c bytes a worker: alpha log N + 2 M c beta (N - 1); [1] section 3-D.
 
     Published also as TopkA, log N alpha and 2 k (N - 1) words; [3], [5].
@@ -56,13 +55,13 @@ def topk_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
 topka = topk_allgather
 
 
-def artopk_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+def artopk_ring(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Floats:
     """AR-Topk by broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a."""
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     return alpha * (2 * (N - 1) + np.log2(N)) + M * c * beta * (2 * (N - 1) / N + np.log2(N))
 
 
-def artopk_tree(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+def artopk_tree(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Floats:
     """AR-Topk by broadcast and tree: 3 alpha log N + 3 M c beta log N; [1] Eqn 4b.
 
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
@@ -72,19 +71,13 @@ def artopk_tree(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
     return 3 * np.log2(N) * (alpha + M * c * beta)
 
 
-def var_overhead(alpha: ArrayLike, beta: ArrayLike, N: ArrayLike) -> Floats:
+def var_overhead(alpha: Real, beta: Real, N: Real) -> Floats:
     """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; from [1] s3-B."""
     return allgather(alpha, beta, 4.0, N)
 
 
 def threshold_allgather(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    selected: ArrayLike | None = None,
-    gathers: ArrayLike = 1,
+    alpha: Real, beta: Real, M: Real, c: Real, N: Real, selected: Real | None = None, gathers: Real = 1
 ) -> Floats:
     """All-gather of k' entries found by a threshold: gathers log N alpha + 8 k' (N - 1) beta; derived.
 
@@ -97,9 +90,7 @@ def threshold_allgather(
     return allgather(gathers * alpha, beta, ENTRY_BYTES * found, N)
 
 
-def gaussiank(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, selected: ArrayLike | None = None
-) -> Floats:
+def gaussiank(alpha: Real, beta: Real, M: Real, c: Real, N: Real, selected: Real | None = None) -> Floats:
     """Gaussian-k, all-gather of sizes and of k' entries: 2 log N alpha + 8 k' (N - 1) beta; derived, code of [3].
 
     `selected` is k', as of `threshold_allgather`.
@@ -107,9 +98,7 @@ def gaussiank(
     return threshold_allgather(alpha, beta, M, c, N, selected, gathers=2)
 
 
-def topkdsa(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, union: ArrayLike | None = None
-) -> Floats:
+def topkdsa(alpha: Real, beta: Real, M: Real, c: Real, N: Real, union: Real | None = None) -> Floats:
     """TopkDSA: (N - 1 + log N) alpha + [8 k + min(8 |U|, M)] (N - 1) / N beta; derived from the messages, [3] and [4].
 
     Every worker sends the owners of the regions its selection there (k entries in balanced regions); then the reduced
@@ -122,7 +111,7 @@ def topkdsa(
     return (N - 1 + np.log2(N)) * alpha + moved * (N - 1) / N * beta
 
 
-def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> CostBounds:
+def topkdsa_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
     """TopkDSA: 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
 
     Latency is that of `topkdsa`.
@@ -131,7 +120,7 @@ def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
     return CostBounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
 
 
-def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> CostBounds:
+def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBounds:
     """SparCML by recursive doubling: log N alpha and 2 k log N to 2 k (N - 1) words; derived from [4].
 
     The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
@@ -145,9 +134,7 @@ def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
     return CostBounds(steps * alpha + equal * M * beta, steps * alpha + disjoint * M * beta)
 
 
-def gtopk_reduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY_BYTES
-) -> Floats:
+def gtopk_reduce(alpha: Real, beta: Real, M: Real, c: Real, N: Real, entry_bytes: Real = ENTRY_BYTES) -> Floats:
     """gTopk, reduction only: log N alpha + 2 k log N words; published, [5], which leaves the broadcast out.
 
     `entry_bytes` are the bytes of an entry, 16 in the released code.
@@ -156,9 +143,7 @@ def gtopk_reduce(
     return binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE_BYTES, N)
 
 
-def gtopk(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY_BYTES
-) -> Floats:
+def gtopk(alpha: Real, beta: Real, M: Real, c: Real, N: Real, entry_bytes: Real = ENTRY_BYTES) -> Floats:
     """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5]."""
     alpha, beta, M, c, N, entry_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
     return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + broadcast(
@@ -166,9 +151,7 @@ def gtopk(
     )
 
 
-def oktopk_split_and_reduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, selected: ArrayLike | None = None
-) -> Floats:
+def oktopk_split_and_reduce(alpha: Real, beta: Real, M: Real, c: Real, N: Real, selected: Real | None = None) -> Floats:
     """Ok-Topk, split and reduce: (N - 1) alpha + 2 k (N - 1) / N words; published, [3] Eqn 1.
 
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
@@ -180,7 +163,7 @@ def oktopk_split_and_reduce(
 
 
 def oktopk_balance_and_allgatherv(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, kept: ArrayLike | None = None
+    alpha: Real, beta: Real, M: Real, c: Real, N: Real, kept: Real | None = None
 ) -> Floats:
     """Ok-Topk, balance and allgatherv: at most (N + 2 log N) alpha + 4 k (N - 1) / N words; published, [3] Eqn 2.
 
@@ -194,13 +177,7 @@ def oktopk_balance_and_allgatherv(
 
 
 def oktopk(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    selected: ArrayLike | None = None,
-    kept: ArrayLike | None = None,
+    alpha: Real, beta: Real, M: Real, c: Real, N: Real, selected: Real | None = None, kept: Real | None = None
 ) -> Floats:
     """Ok-Topk: at most (2 N + 2 log N) alpha + 6 k (N - 1) / N words; published, [3] Eqn 3.
 
@@ -212,13 +189,13 @@ def oktopk(
     return split + gather + np.where(np.asarray(N) > 1, alpha, 0.0)
 
 
-def sparse_allreduce_bound(beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+def sparse_allreduce_bound(beta: Real, M: Real, c: Real, N: Real) -> Floats:
     """Least bytes of a sparse all-reduce of k entries: 2 k (N - 1) / N words; published, [3] Theorem 3.1."""
     beta, M, c, N = check_arguments(beta=beta, M=M, c=c, N=N)
     return ENTRY_BYTES * c * M / VALUE_BYTES * (N - 1) / N * beta
 
 
-def spardl(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+def spardl(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Floats:
     """SparDL in one team: 2 ceil(log N) alpha + 4 k (N - 1) / N words; derived from [6].
 
     Half of the words are the Spar-Reduce-Scatter, half the all-gather.
@@ -226,15 +203,7 @@ def spardl(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: Arr
     return spardl_rsag(alpha, beta, M, c, N, 1.0)
 
 
-def spardl_bsag(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    d: ArrayLike,
-    h: ArrayLike | None = None,
-) -> Floats:
+def spardl_bsag(alpha: Real, beta: Real, M: Real, c: Real, N: Real, d: Real, h: Real | None = None) -> Floats:
     """SparDL, B-SAG: (2 ceil(log(N / d)) + ceil(log d)) alpha + 4 k (N - d) / N + 2 h (d - 1) words at most; derived.
 
     From the algorithm of [6], with d teams, a divisor of N. The all-gather in a team carries no more than k d / N
@@ -248,7 +217,7 @@ def spardl_bsag(
     return rounds * alpha + ENTRY_BYTES * (2 * k * (N - d) / N + crossing * (d - 1)) * beta
 
 
-def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, d: ArrayLike) -> Floats:
+def spardl_rsag(alpha: Real, beta: Real, M: Real, c: Real, N: Real, d: Real) -> Floats:
     """SparDL, R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 k (2 N - 2 d + d log d) / N words; derived.
 
     From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
@@ -262,7 +231,7 @@ def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
     return rounds * alpha + ENTRY_BYTES * k * (2 * (N - d) + d * doublings) / N * beta
 
 
-def _team_size(N: Floats, d: ArrayLike) -> Floats:
+def _team_size(N: Floats, d: Real) -> Floats:
     (teams,) = check_arguments(d=d)
     wrong = N % teams != 0
     if wrong.any():
@@ -272,14 +241,14 @@ def _team_size(N: Floats, d: ArrayLike) -> Floats:
 
 
 def exdyna(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    longest: ArrayLike | None = None,
-    union: ArrayLike | None = None,
-    index_bytes: ArrayLike = 8.0,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    c: Real,
+    N: Real,
+    longest: Real | None = None,
+    union: Real | None = None,
+    index_bytes: Real = 8.0,
 ) -> Floats:
     """ExDyna, MiCRO on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
 
@@ -295,14 +264,14 @@ def exdyna(
 
 
 def hardthreshold(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    longest: ArrayLike | None = None,
-    union: ArrayLike | None = None,
-    index_bytes: ArrayLike = 8.0,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    c: Real,
+    N: Real,
+    longest: Real | None = None,
+    union: Real | None = None,
+    index_bytes: Real = 8.0,
 ) -> Floats:
     """Hard threshold, SAGE, on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
 
@@ -316,13 +285,7 @@ def hardthreshold(
 
 
 def uniontopk(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    union: ArrayLike | None = None,
-    index_bytes: ArrayLike = 8.0,
+    alpha: Real, beta: Real, M: Real, c: Real, N: Real, union: Real | None = None, index_bytes: Real = 8.0
 ) -> Floats:
     """Top-k, values at the union, on rings: (N - 1) (3 alpha + [8 k + 8 |U| / N] beta); derived from the code of [7].
 
@@ -335,9 +298,7 @@ def uniontopk(
     return ring_allgather(alpha, beta, width * k, N) + values
 
 
-def cltk(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, index_bytes: ArrayLike = 8.0
-) -> Floats:
+def cltk(alpha: Real, beta: Real, M: Real, c: Real, N: Real, index_bytes: Real = 8.0) -> Floats:
     """CLT-k: log N (alpha + 8 k beta) + 2 (N - 1) (alpha + 4 k / N beta); derived from [8] and the code of [7].
 
     A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
@@ -348,15 +309,15 @@ def cltk(
 
 
 def deft(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    layers: ArrayLike,
-    longest: ArrayLike | None = None,
-    union: ArrayLike | None = None,
-    index_bytes: ArrayLike = 8.0,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    c: Real,
+    N: Real,
+    layers: Real,
+    longest: Real | None = None,
+    union: Real | None = None,
+    index_bytes: Real = 8.0,
 ) -> Floats:
     """DEFT: log N (alpha + 4 (N + L) beta) + (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived, code of [7].
 
@@ -368,20 +329,20 @@ def deft(
     return bins + exdyna(alpha, beta, M, c, N, longest, union, index_bytes)
 
 
-def _union_of_own(M: Floats, k: Floats, N: Floats, union: ArrayLike | None) -> Floats:
+def _union_of_own(M: Floats, k: Floats, N: Floats, union: Real | None) -> Floats:
     return fill_in(M / VALUE_BYTES, k, N) if union is None else selected_entries("union", union, k)
 
 
 def arctopk(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    rank: ArrayLike = 4,
-    sketch: ArrayLike | None = None,
-    kept: ArrayLike | None = None,
-    tensors: ArrayLike = 1,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    c: Real,
+    N: Real,
+    rank: Real = 4,
+    sketch: Real | None = None,
+    kept: Real | None = None,
+    tensors: Real = 1,
 ) -> Floats:
     """ARC-Top-K on rings: 2 (N - 1) [(t + 1) alpha + 4 (|S| + k) / N beta]; derived from the code of [15].
 
@@ -399,13 +360,7 @@ def arctopk(
 
 
 def ef21(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    c: ArrayLike,
-    N: ArrayLike,
-    contributed: ArrayLike | None = None,
-    flag_bytes: ArrayLike = 0.0,
+    alpha: Real, beta: Real, M: Real, c: Real, N: Real, contributed: Real | None = None, flag_bytes: Real = 0.0
 ) -> Floats:
     """EF21, all-gather of what is new: log N alpha + (N - 1) (8 k + flag) beta; derived from [16].
 
@@ -418,16 +373,16 @@ def ef21(
 
 
 def omnireduce(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    blocks: ArrayLike | None = None,
-    union: ArrayLike | None = None,
-    turns: ArrayLike | None = None,
-    aggregators: ArrayLike | None = None,
-    block_bytes: ArrayLike = 1028.0,
-    slots: ArrayLike = 8,
+    alpha: Real,
+    beta: Real,
+    M: Real,
+    N: Real,
+    blocks: Real | None = None,
+    union: Real | None = None,
+    turns: Real | None = None,
+    aggregators: Real | None = None,
+    block_bytes: Real = 1028.0,
+    slots: Real = 8,
 ) -> Floats:
     """OmniReduce: 2 t alpha + (z + u) (N - 1) / A b beta for even loads; derived from the code of [18].
 
