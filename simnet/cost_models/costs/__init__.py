@@ -72,4 +72,4 @@ from simnet.cost_models.costs.collectives import *
 from simnet.cost_models.costs.quantisers import *
 from simnet.cost_models.costs.sparsifiers import *
 
-del check_arguments, selected_entries  # They are of `arguments`.
+del check_arguments, selected_entries  # type: ignore[name-defined]

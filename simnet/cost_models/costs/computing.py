@@ -14,11 +14,8 @@ as those of VGG-16 in FP32 do: Winograd's algorithm needs fewer operations than 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from functools import cache
-from importlib.resources import files
 from statistics import median
 from typing import Literal, NamedTuple, cast
 
@@ -32,6 +29,7 @@ from simnet.cost_models.costs.models import (
     load_model,
     model_names,
     model_operations,
+    read_data_rows,
 )
 
 # How many chips must have published steps in a format, if those in others shall not count.
@@ -110,7 +108,7 @@ class PublishedStep(NamedTuple):
 def known_chips() -> dict[str, ChipPeaks]:
     """Return the chips whose peaks are known, by name."""
     found = {}
-    for row in _read_table("chips.csv"):
+    for row in read_data_rows("chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
         kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(MatrixFormat, row["precision"])
         found[row["chip"]] = ChipPeaks(row["chip"], kind, precision, peaks, row["source"])
@@ -244,7 +242,7 @@ def batch_samples(profile: ModelProfile | None, batch: float) -> SampleCount:
 def _published_steps() -> tuple[PublishedStep, ...]:
     """Return all published steps, those in model profiles included."""
     found = []
-    for row in _read_table("step_times.csv"):
+    for row in read_data_rows("step_times.csv"):
         known = load_model(row["model"]) if row["model"] in model_names() else None
         tokens = int(row["tokens"] or 0)
         operations = 6.0 * float(row["parameters"] or 0) * tokens
@@ -270,8 +268,3 @@ def _published_steps() -> tuple[PublishedStep, ...]:
             if one.measured and one.batch_stated
         ]
     return tuple(found)
-
-
-def _read_table(name: str) -> list[dict[str, str]]:
-    text = (files("simnet") / "data" / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(io.StringIO(text)))

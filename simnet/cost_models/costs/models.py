@@ -25,12 +25,15 @@ References
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
@@ -182,101 +185,89 @@ def _plain_name(name: str) -> str:
 
 @cache
 def _build_model(name: str) -> ModelProfile:
-    return _MODELS[name]()
+    return _MODELS[name](name)
 
 
 def _configured_model(path: str) -> ModelProfile:
     from simnet.cost_models.costs.model_config import read_shape
 
     shape = read_shape(path)
-    layers = transformer_layers(shape)
-    tied = (layers[0].name,) if shape.tied else ()
-    reference = f"{path}, a {shape.kind} of transformers"
-    found = ModelProfile(Path(path).name, layers, (), reference, tied=tied, sample="sequence")
+    found = _transformer(shape, f"{path}, a {shape.kind} of transformers")(Path(path).name)
     if found.parameters > MOST_PARAMETERS:
         raise InputError(f"has {found.parameters:.3g} parameters, at most {MOST_PARAMETERS:.3g} are allowed", file=path)
     return found
 
 
-def _llama3_8b() -> ModelProfile:
-    # Its sequences are not stated beside the figure; of 8,192 tokens it makes 33 % of the peak, as is.
-    source = (
-        "implied by torchtitan, December 2024: 5,762 tokens/s of each of 8 H100 in a node, FSDP2 in bfloat16, 2 "
-        "sequences, taken to be of 8,192 tokens, with which that is 33 % of the peak; has the optimiser's step, and "
-        "communication inside the node as far as not hidden"
-    )
-    times = (ComputeTime(2 * 8192 / 5762, 2, source, False, chip="H100 SXM", precision="bf16"),)
-    shape = TransformerShape("llama", 32, 4096, 14336, 128256, queries=4096, keys=1024)
-    layers = transformer_layers(shape)
-    # All matrices but the rows of the input, and attention.
-    operations = 8192.0 * (6 * (sum(one.size for one in layers) - 128256 * 4096) + 12 * 32 * 8192 * 4096)
-    reference = "transformers.LlamaForCausalLM, Meta-Llama-3-8B"
-    profile = ModelProfile("llama3-8b", layers, times, reference, sample="sequence", tokens=8192)
-    return replace(profile, operations=operations)
+def _transformer(
+    shape: TransformerShape, reference: str, tokens: int = 0, *, batch: int = 1, output: bool = True
+) -> Callable[[str], ModelProfile]:
+    """Return a function from a name to a profile; `output`: an output layer has the rows of the embeddings."""
+
+    def build(name: str) -> ModelProfile:
+        sizes = tokens, shape.layers, shape.width, shape.vocabulary if output else 0
+        layers = vit_layers(shape.layers, shape.width, 16, 224) if shape.kind == "vit" else transformer_layers(shape)
+        times = _published_times().get(name, _estimated_time(batch, *sizes) if tokens else ())
+        return ModelProfile(
+            name,
+            tuple(layers),
+            times,
+            reference.format(name=name),
+            tied=(layers[0].name,) if shape.tied else (),
+            sample="image" if shape.kind == "vit" else "sequence",
+            tokens=tokens,
+            operations=transformer_flops(1, *sizes),
+        )
+
+    return build
 
 
-def _transformer_profile(
-    name: str,
-    tensors: Iterable[Layer],
-    reference: str,
-    sizes: tuple[int, int, int, int],
-    *,
-    batch: int = 1,
-    times: tuple[ComputeTime, ...] = (),
-    sample: SampleKind = "sequence",
-    tied: tuple[str, ...] = (),
-) -> ModelProfile:
-    """Return a transformer of these sizes: tokens, blocks, width, rows of the output layer."""
-    profile = ModelProfile(
-        name, tuple(tensors), times or _estimated_time(batch, *sizes), reference, tied=tied, sample=sample
-    )
-    return replace(profile, tokens=sizes[0], operations=transformer_flops(1, *sizes))
-
-
-def _bert_profile(
-    name: str, layers: int, width: int, batch: int = 1, times: tuple[ComputeTime, ...] = ()
-) -> ModelProfile:
+def _bert(layers: int, width: int, batch: int = 1) -> Callable[[str], ModelProfile]:
     # The loss has an output layer of its own beside these tensors, of which little is computed.
-    tensors = transformer_layers(TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2))
-    reference, sizes = f"transformers.BertModel, {name}-uncased", (128, layers, width, 0)
-    return _transformer_profile(name, tensors, reference, sizes, batch=batch, times=times)
+    shape = TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2)
+    return _transformer(shape, "transformers.BertModel, {name}-uncased", 128, batch=batch, output=False)
 
 
-def _bert_large() -> ModelProfile:
-    source = "NVIDIA DeepLearningExamples, BERT-large, 128 tokens, V100 of 16 GB, FP32: 39.43 sequences/s"
-    return _bert_profile("bert-large", 24, 1024, times=(ComputeTime(8 / 39.43, 8, source, True),))
+def _gpt(
+    layers: int,
+    width: int,
+    tokens: int = 512,
+    positions: int = 2048,
+    batch: int = 1,
+    sizes: str = "in the sizes of [gpt]_",
+) -> Callable[[str], ModelProfile]:
+    shape = TransformerShape("gpt2", layers, width, 4 * width, 50257, positions, tied=True)
+    return _transformer(shape, f"transformers.GPT2Model, {sizes}", tokens, batch=batch)
 
 
-def _gpt2_tensors(layers: int, width: int, positions: int) -> tuple[Layer, ...]:
-    return transformer_layers(TransformerShape("gpt2", layers, width, 4 * width, 50257, positions, tied=True))
-
-
-def _gpt2_profile(name: str, layers: int, width: int, batch: int = 1) -> ModelProfile:
-    tensors, sizes = _gpt2_tensors(layers, width, 1024), (1024, layers, width, 50257)
-    return _transformer_profile(
-        name, tensors, f"transformers.GPT2Model, {name}", sizes, batch=batch, tied=("wte.weight",)
-    )
-
-
-def _gpt_profile(layers: int, width: int) -> ModelProfile:
-    tensors, sizes = _gpt2_tensors(layers, width, 2048), (512, layers, width, 50257)
-    reference = "transformers.GPT2Model, in the sizes of [gpt]_"
-    return _transformer_profile(f"gpt-{layers}x{width}", tensors, reference, sizes, tied=("wte.weight",))
-
-
-def _llama_profile(layers: int, width: int, inside: int) -> ModelProfile:
+def _llama(layers: int, width: int, inside: int) -> Callable[[str], ModelProfile]:
     shape = TransformerShape("llama", layers, width, inside, 32000, queries=width, keys=width)
-    reference, sizes = "transformers.LlamaForCausalLM, sizes of [galore]_", (256, layers, width, 32000)
-    return _transformer_profile(f"llama-{layers}x{width}", transformer_layers(shape), reference, sizes)
+    return _transformer(shape, "transformers.LlamaForCausalLM, sizes of [galore]_", 256)
 
 
-def _published_times(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
-    plotted = "AR-Topk paper (arXiv 2312.02493), Fig. 1a, read off the vector graphic; image size, batch not stated"
-    inferred = "AR-Topk paper (arXiv 2312.02493), implied by the step times of Tables III-IV, which are not measured"
-    return ComputeTime(figure_1a, batch, plotted, True, False), ComputeTime(implied, batch, inferred, False, False)
+def _llama3_8b(name: str) -> ModelProfile:
+    shape = TransformerShape("llama", 32, 4096, 14336, 128256, queries=4096, keys=1024)
+    found = _transformer(shape, "transformers.LlamaForCausalLM, Meta-Llama-3-8B", 8192)(name)
+    # All matrices but the rows of the input, and attention.
+    return replace(found, operations=8192.0 * (6 * (found.parameters - 128256 * 4096) + 12 * 32 * 8192 * 4096))
 
 
-def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime]:
+@cache
+def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
+    """Return the published times of networks, those to use first standing first; llama3-8b has no stated sequences."""
+    found: dict[str, tuple[ComputeTime, ...]] = {}
+    for row in read_data_rows("model_times.csv"):
+        stated, precision = bool(row["batch_stated"]), cast(MatrixFormat, row["precision"])
+        known = float(row["seconds"]), int(row["batch"]), row["source"], bool(row["measured"]), stated
+        found[row["model"]] = (*found.get(row["model"], ()), ComputeTime(*known, row["chip"], precision))
+    return found
+
+
+def read_data_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV in the folder `data` of the package."""
+    return list(csv.DictReader(io.StringIO((files("simnet") / "data" / name).read_text(encoding="utf-8"))))
+
+
+def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:
     """Return operations over the rate that a V100 achieved on BERT-large [nvidia]_ at about as many tokens."""
     bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
     rate = bert_large * transformer_flops(1, 128, 24, 1024)
@@ -288,69 +279,49 @@ def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary
     return (ComputeTime(seconds, batch, how, False),)
 
 
-def _torchvision_profile(
-    name: str,
-    layers: Iterable[Layer],
-    times: tuple[ComputeTime, ...],
-    multiply_adds: float,
-    backward_fraction: float = 2 / 3,
-    reference: str = "",
-) -> ModelProfile:
-    """Return a network of images of 224 by 224 that takes so many multiply-adds forward [torchvision]_."""
-    return ModelProfile(
-        name,
-        tuple(layers),
-        times,
-        reference or f"torchvision.models.{name.replace('-', '_')}",
-        backward_fraction,
-        sample="image",
-        operations=3 * 2 * multiply_adds,
-    )
+def _convolutions(
+    layers: Iterable[Layer], multiply_adds: float, backward_fraction: float = 2 / 3, reference: str = ""
+) -> Callable[[str], ModelProfile]:
+    """Return a function from a name to a network that takes so many multiply-adds forward [torchvision]_."""
+
+    def build(name: str) -> ModelProfile:
+        torchvision = reference or f"torchvision.models.{name}"
+        operations = 3 * 2 * multiply_adds
+        times = _published_times()[name]
+        return ModelProfile(
+            name, tuple(layers), times, torchvision, backward_fraction, sample="image", operations=operations
+        )
+
+    return build
 
 
-def _vgg16_layers() -> ModelProfile:
-    source = "github.com/u39kun/deep-learning-benchmark: 83.5 ms forward and backward, 26.2 ms forward; V100, 32-bit"
-    stages = (64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3
-    times = (ComputeTime(83.5e-3, 16, source, True),)
-    return _torchvision_profile("vgg16", vgg_layers(*stages), times, 15.47e9, backward_fraction=1 - 26.2 / 83.5)
-
-
-def _vit_paper() -> ModelProfile:
+_MODELS: dict[str, Callable[[str], ModelProfile]] = {
+    "alexnet": _convolutions(alexnet_layers(), 0.714e9),
+    "bert-base": _bert(12, 768, batch=8),
+    "bert-large": _bert(24, 1024),
+    "gpt-24x2048": _gpt(24, 2048),
+    "gpt-32x4096": _gpt(32, 4096),
+    "gpt-40x6144": _gpt(40, 6144),
+    "gpt2": _gpt(12, 768, 1024, 1024, batch=4, sizes="{name}"),
+    "gpt2-xl": _gpt(48, 1600, 1024, 1024, sizes="{name}"),
+    "llama-24x2048": _llama(24, 2048, 5461),
+    "llama-8x512": _llama(8, 512, 1376),
+    "llama3-8b": _llama3_8b,
+    "resnet18": _convolutions(resnet_layers((2, 2, 2, 2), (3, 3), 1), 1.814e9),
+    "resnet50": _convolutions(resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), 4.089e9),
+    "vgg16": _convolutions(
+        vgg_layers((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3), 15.47e9, backward_fraction=1 - 26.2 / 83.5
+    ),
+    "vit-l-16": _transformer(
+        TransformerShape("vit", 24, 1024, 4096, 0), "torchvision.models.vit_l_16", 197, batch=32, output=False
+    ),
     # The paper's code uses ViT-L/16, but Table IV requires 132.855 to 132.870 M parameters. VGG-11 has so many, and is
     # the stand-in: right in size, and only a guess as to its layers.
-    stages = (64,), (128,), (256, 256), (512, 512), (512, 512)
-    reference = "torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT"
-    return _torchvision_profile(
-        "vit-paper", vgg_layers(*stages), _published_times(47e-3, 47e-3, 32), 7.609e9, reference=reference
-    )
-
-
-def _vit_l_16() -> ModelProfile:
-    reference, sizes = "torchvision.models.vit_l_16", (197, 24, 1024, 0)
-    return _transformer_profile("vit-l-16", vit_layers(24, 1024, 16, 224), reference, sizes, batch=32, sample="image")
-
-
-_MODELS: dict[str, Callable[[], ModelProfile]] = {
-    "alexnet": lambda: _torchvision_profile("alexnet", alexnet_layers(), _published_times(5e-3, 3.5e-3, 32), 0.714e9),
-    "bert-base": lambda: _bert_profile("bert-base", 12, 768, batch=8),
-    "bert-large": _bert_large,
-    "gpt-24x2048": lambda: _gpt_profile(24, 2048),
-    "gpt-32x4096": lambda: _gpt_profile(32, 4096),
-    "gpt-40x6144": lambda: _gpt_profile(40, 6144),
-    "gpt2": lambda: _gpt2_profile("gpt2", 12, 768, batch=4),
-    "gpt2-xl": lambda: _gpt2_profile("gpt2-xl", 48, 1600),
-    "llama-24x2048": lambda: _llama_profile(24, 2048, 5461),
-    "llama-8x512": lambda: _llama_profile(8, 512, 1376),
-    "llama3-8b": _llama3_8b,
-    "resnet18": lambda: _torchvision_profile(
-        "resnet18", resnet_layers((2, 2, 2, 2), (3, 3), 1), _published_times(15e-3, 10e-3, 32), 1.814e9
+    "vit-paper": _convolutions(
+        vgg_layers((64,), (128,), (256, 256), (512, 512), (512, 512)),
+        7.609e9,
+        reference="torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT",
     ),
-    "resnet50": lambda: _torchvision_profile(
-        "resnet50", resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), _published_times(28e-3, 25e-3, 64), 4.089e9
-    ),
-    "vgg16": _vgg16_layers,
-    "vit-l-16": _vit_l_16,
-    "vit-paper": _vit_paper,
 }
 
 _ALIASES = {
