@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO
 
@@ -142,3 +144,8 @@ def decode_utf8(content: bytes, name: str, offset: int = 0) -> str:
     except UnicodeDecodeError as error:
         wrong = f"byte {offset + error.start} is 0x{content[error.start]:02x}"
         raise InputError(f"is not UTF-8 text: {wrong}", file=name) from None
+
+
+def read_shipped_rows(path: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV that comes with simnet, by its path in the package; pandas would take longer to load."""
+    return list(csv.DictReader((files("simnet") / path).read_text(encoding="utf-8").splitlines()))

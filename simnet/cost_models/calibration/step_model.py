@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,61 +34,45 @@ from simnet.cost_models.calibration.cards import CARD_PER_RANK
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.step_counts import StepCount, count_steps
 
-PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
-    {
-        "launch": "s: cost of a call",
-        "inner_latency": "s: a step inside a node, LL",
-        "outer_latency": "s: a step between nodes, LL",
-        "inner_seconds_per_byte": "s/byte: inside a node, Simple",
-        "outer_seconds_per_byte": "s/byte: between nodes, Simple",
-        "gamma": "s/byte: reducing",
-        "ll128_latency_factor": "latency of a step of LL128 over LL, >= 1",
-        "simple_latency_factor": "latency of a step of Simple over LL, >= 1",
-        "ll_byte_factor": "seconds per byte of LL over Simple, >= 1",
-        "ll128_byte_factor": "seconds per byte of LL128 over Simple, >= 1",
-        "tree_latency_factor": "latency of a step between nodes along a tree over a ring",
-        "tree_byte_factor": "seconds per byte along a tree over a ring",
-        "peer_latency": "s: each peer of an all-to-all, those on other nodes if there are any",
-        "peer_byte_factor": "seconds per byte between nodes of an all-to-all over a ring",
-        "pair_byte_factor": "seconds per byte of send-receive over a ring",
-        "switch_byte_factor": "seconds per byte of in-switch reduction over a ring",
-    }
-)
+_OF_DATA = np.nan  # In place of a typical value, it is scaled to the data.
+
+
+class _Parameter(NamedTuple):
+    """What a parameter is, its typical value and the spread of its logarithm over systems, and those of MPI."""
+
+    meaning: str
+    typical: float
+    spread: float
+    of_mpi: tuple[float, float] | None = None
+
+
+# Typical on the public sets of docs/calibration.md. How much each matters is said as median errors of other
+# collectives, predicted from all-reduce and send-receive alone, on eight of them.
+_PARAMETERS = {
+    "launch": _Parameter("s: cost of a call", _OF_DATA, 1.0, (_OF_DATA, 0.5)),
+    "inner_latency": _Parameter("s: a step inside a node, LL", 4e-7, 0.7, (5e-7, 2.0)),
+    "outer_latency": _Parameter("s: a step between nodes, LL", 5e-6, 1.0, (_OF_DATA, 1.0)),
+    "inner_seconds_per_byte": _Parameter("s/byte: inside a node, Simple", _OF_DATA, 3.0),
+    "outer_seconds_per_byte": _Parameter("s/byte: between nodes, Simple", _OF_DATA, 3.0),
+    "gamma": _Parameter("s/byte: reducing", 5e-14, 0.5, (1e-10, 1.5)),
+    "ll128_latency_factor": _Parameter("latency of a step of LL128 over LL, >= 1", 1.8, 0.5),
+    "simple_latency_factor": _Parameter("latency of a step of Simple over LL, >= 1", 3.5, 1.0),
+    "ll_byte_factor": _Parameter("seconds per byte of LL over Simple, >= 1", 3.0, 0.7),
+    "ll128_byte_factor": _Parameter("seconds per byte of LL128 over Simple, >= 1", 128 / 120, 0.05),
+    "tree_latency_factor": _Parameter("latency of a step between nodes along a tree over a ring", 0.8, 0.2),
+    "tree_byte_factor": _Parameter("seconds per byte along a tree over a ring", 1.6, 0.3),
+    "peer_latency": _Parameter("s: each peer of an all-to-all, those on other nodes if there are any", 8e-6, 0.7),
+    "peer_byte_factor": _Parameter("seconds per byte between nodes of an all-to-all over a ring", 1.1, 0.3),
+    "pair_byte_factor": _Parameter("seconds per byte of send-receive over a ring", 1.1, 0.7),
+    "switch_byte_factor": _Parameter("seconds per byte of in-switch reduction over a ring", 1 / 0.85, 0.05),
+}
+PARAMETERS = MappingProxyType({name: one.meaning for name, one in _PARAMETERS.items()})
 """The parameters and their units."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 """The protocols, in order of latency."""
 
 _NAMES = tuple(PARAMETERS)
-_OF_DATA = np.nan  # In place of a typical value, it is scaled to the data.
-# A typical value, and how far its logarithm spreads over systems.
-_NCCL = {
-    "launch": (_OF_DATA, 1.0),
-    "inner_seconds_per_byte": (_OF_DATA, 3.0),
-    "outer_seconds_per_byte": (_OF_DATA, 3.0),
-    "inner_latency": (4e-7, 0.7),
-    "outer_latency": (5e-6, 1.0),
-    "gamma": (5e-14, 0.5),
-    "ll128_latency_factor": (1.8, 0.5),
-    "simple_latency_factor": (3.5, 1.0),
-    "ll_byte_factor": (3.0, 0.7),
-    "ll128_byte_factor": (128 / 120, 0.05),
-    "tree_latency_factor": (0.8, 0.2),
-    "tree_byte_factor": (1.6, 0.3),
-    "peer_latency": (8e-6, 0.7),
-    "peer_byte_factor": (1.1, 0.3),
-    "pair_byte_factor": (1.1, 0.7),
-    "switch_byte_factor": (1 / 0.85, 0.05),
-}
-_MPI = _NCCL | {
-    "launch": (_OF_DATA, 0.5),
-    "inner_latency": (5e-7, 2.0),
-    "outer_latency": (_OF_DATA, 1.0),
-    "gamma": (1e-10, 1.5),
-}
-# Typical on the public sets of docs/calibration.md. How much each matters is said as median errors of other
-# collectives, predicted from all-reduce and send-receive alone, on eight of them.
-
 # s: the most that a call typically costs; a longer time is not taken for launch. With half, 16 % become 23 % on one
 # set; twice as much changes nothing.
 _LAUNCH = 3e-5
@@ -212,7 +197,7 @@ def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
     """
     if not steps.errors:
         return ()
-    spread = _typical_spread(steps.nccl)
+    _, spread = _typical_parameters(steps.nccl)
     return tuple(name for name, error, one in zip(_NAMES, steps.errors, spread, strict=True) if error > _LITTLE * one)
 
 
@@ -255,32 +240,19 @@ def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
 
 def _term_powers(kind: str, protocol: str) -> Floats:
     """Return the parameters that each term multiplies, shape (terms, parameters)."""
+    word = protocol.casefold()
+    latency = [] if protocol == "LL" or kind == "peers" else [f"{word}_latency_factor"]
+    nbytes = [] if protocol == "Simple" else [f"{word}_byte_factor"]
+    along = "" if kind == "ring" else f"{kind.removesuffix('s')}_byte_factor"
     of = {
         "launch": ["launch"],
-        "inner": ["inner_latency"],
-        "outer": ["outer_latency"],
-        "inner_bytes": ["inner_seconds_per_byte"],
-        "outer_bytes": ["outer_seconds_per_byte"],
+        "inner": ["inner_latency", *latency],
+        "outer": ["outer_latency", *latency, f"{kind}_latency_factor"],
+        "inner_bytes": ["inner_seconds_per_byte", *nbytes, along if kind != "peers" else ""],
+        "outer_bytes": ["outer_seconds_per_byte", *nbytes, along],
         "reduced": ["gamma"],
         "peers": ["peer_latency"],
     }
-    if protocol != "LL" and kind != "peers":
-        for term in ("inner", "outer"):
-            of[term].append(f"{protocol.casefold()}_latency_factor")
-    if protocol != "Simple":
-        for term in ("inner_bytes", "outer_bytes"):
-            of[term].append(f"{protocol.casefold()}_byte_factor")
-    if kind == "tree":
-        of["outer"].append("tree_latency_factor")
-        of["inner_bytes"].append("tree_byte_factor")
-        of["outer_bytes"].append("tree_byte_factor")
-    elif kind == "peers":
-        of["outer_bytes"].append("peer_byte_factor")
-    elif kind == "pair":
-        of["inner_bytes"].append("pair_byte_factor")
-        of["outer_bytes"].append("pair_byte_factor")
-    elif kind == "switch":
-        of["inner_bytes"].append("switch_byte_factor")
     return np.array([[float(name in of[term]) for name in _NAMES] for term in _TERMS])
 
 
@@ -309,13 +281,13 @@ def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> 
 
 def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
     """Return the logarithms of typical parameters, scaled to the data, and their spreads."""
-    known = _NCCL if nccl else _MPI
+    typical, spread = _typical_parameters(nccl)
     moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
     per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
     scaled = {"inner_seconds_per_byte": per_byte, "outer_seconds_per_byte": per_byte}
     if nccl:
         least = float(seconds.min())
-        latency = [known["inner_latency"][0], known["outer_latency"][0]]
+        latency = [typical[_NAMES.index(name)] for name in ("inner_latency", "outer_latency")]
         steps = min(float((counts[:, 1:3] @ latency).min()) for counts, *_ in parts)
         scaled["launch"] = min(max(least - steps, 0.3 * least), _LAUNCH)
     else:
@@ -324,11 +296,10 @@ def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Float
         fewest = np.array([counts[:, 1:3].sum(axis=1).min() for counts, *_ in parts])
         scaled["outer_latency"] = float(np.median(first / (1 + fewest)))
         scaled["launch"] = min(scaled["outer_latency"] / 2, _LAUNCH)
-    values = [scaled.get(name, known[name][0]) for name in _NAMES]
-    return np.log(values), _typical_spread(nccl)
+    return np.log([scaled.get(name, value) for name, value in zip(_NAMES, typical.tolist(), strict=True)]), spread
 
 
-def _typical_spread(nccl: bool) -> Floats:
-    """Return the standard deviations of the logarithms of typical parameters."""
-    known = _NCCL if nccl else _MPI
-    return np.array([known[name][1] for name in _NAMES])
+def _typical_parameters(nccl: bool) -> tuple[Floats, Floats]:
+    """Return typical values, and the standard deviations of their logarithms."""
+    pairs = [one[1:3] if nccl or one.of_mpi is None else one.of_mpi for one in _PARAMETERS.values()]
+    return np.array([value for value, _ in pairs]), np.array([spread for _, spread in pairs])

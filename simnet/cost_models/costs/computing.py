@@ -20,6 +20,7 @@ from statistics import median
 from typing import Literal, NamedTuple, cast
 
 from simnet.base.errors import suggest_names
+from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.cost_models.costs.devices import DeviceProfile, Provenance
 from simnet.cost_models.costs.models import (
@@ -29,7 +30,6 @@ from simnet.cost_models.costs.models import (
     load_model,
     model_names,
     model_operations,
-    read_data_rows,
 )
 
 # How many chips must have published steps in a format, if those in others shall not count.
@@ -108,7 +108,7 @@ class PublishedStep(NamedTuple):
 def known_chips() -> dict[str, ChipPeaks]:
     """Return the chips whose peaks are known, by name."""
     found = {}
-    for row in read_data_rows("chips.csv"):
+    for row in read_shipped_rows("data/chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
         kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(MatrixFormat, row["precision"])
         found[row["chip"]] = ChipPeaks(row["chip"], kind, precision, peaks, row["source"])
@@ -242,7 +242,7 @@ def batch_samples(profile: ModelProfile | None, batch: float) -> SampleCount:
 def _published_steps() -> tuple[PublishedStep, ...]:
     """Return all published steps, those in model profiles included."""
     found = []
-    for row in read_data_rows("step_times.csv"):
+    for row in read_shipped_rows("data/step_times.csv"):
         known = load_model(row["model"]) if row["model"] in model_names() else None
         tokens = int(row["tokens"] or 0)
         operations = 6.0 * float(row["parameters"] or 0) * tokens

@@ -25,19 +25,17 @@ References
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import MOST_PARAMETERS
+from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.costs.layers import (
     Layer,
     TransformerShape,
@@ -205,15 +203,16 @@ def _transformer(
 
     def build(name: str) -> ModelProfile:
         sizes = tokens, shape.layers, shape.width, shape.vocabulary if output else 0
-        layers = vit_layers(shape.layers, shape.width, 16, 224) if shape.kind == "vit" else transformer_layers(shape)
+        vit = shape.kind == "vit"
+        layers = tuple(vit_layers(shape.layers, shape.width, 16, 224)) if vit else transformer_layers(shape)
         times = _published_times().get(name, _estimated_time(batch, *sizes) if tokens else ())
         return ModelProfile(
             name,
-            tuple(layers),
+            layers,
             times,
             reference.format(name=name),
             tied=(layers[0].name,) if shape.tied else (),
-            sample="image" if shape.kind == "vit" else "sequence",
+            sample="image" if vit else "sequence",
             tokens=tokens,
             operations=transformer_flops(1, *sizes),
         )
@@ -255,16 +254,11 @@ def _llama3_8b(name: str) -> ModelProfile:
 def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
     """Return the published times of networks, those to use first standing first; llama3-8b has no stated sequences."""
     found: dict[str, tuple[ComputeTime, ...]] = {}
-    for row in read_data_rows("model_times.csv"):
+    for row in read_shipped_rows("data/model_times.csv"):
         stated, precision = bool(row["batch_stated"]), cast(MatrixFormat, row["precision"])
         known = float(row["seconds"]), int(row["batch"]), row["source"], bool(row["measured"]), stated
         found[row["model"]] = (*found.get(row["model"], ()), ComputeTime(*known, row["chip"], precision))
     return found
-
-
-def read_data_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV in the folder `data` of the package."""
-    return list(csv.DictReader(io.StringIO((files("simnet") / "data" / name).read_text(encoding="utf-8"))))
 
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:

@@ -18,11 +18,9 @@ Rinaldo, R. J. Tibshirani, L. Wasserman, "Distribution-free predictive inference
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -30,6 +28,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
+from simnet.base.reading import read_shipped_rows
 
 Basis: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
 """The basis of a prediction: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
@@ -226,9 +225,7 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
 
 @cache
 def _rows() -> list[dict[str, str]]:
-    # Not by pandas, which takes longer to load than `simnet time` needs for all else.
-    path = files("simnet") / "cost_models" / "calibration" / "measured" / "residuals.csv"
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    return read_shipped_rows("cost_models/calibration/measured/residuals.csv")
 
 
 @cache
