@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import jobs, nccl_json, read_measurements
+from simnet.cost_models.calibration.readers import json_values, nccl_json, read_measurements
 
 
 def known(row, *names):
@@ -96,21 +96,6 @@ class TestNccl:
             "results[6].out_of_place: the time must be a number > 0, got none",
         ]
 
-    def test_so_many_values_and_lists_are_read(self, tmp_path, monkeypatch):
-        text = json.dumps({"version": 3, "args": list(self.ARGS), "results": [{"size": 8, "in_place": {"time": 10.0}}]})
-        path = put(tmp_path, text, "a.json")
-        containers, values = text.count("[") + text.count("{"), text.count(",")
-        for name, count in (("MAX_CONTAINERS", containers), ("MAX_VALUES", values)):
-            monkeypatch.setattr(nccl_json, name, count)
-            assert len(read_measurements(path).rows) == 1
-            monkeypatch.setattr(nccl_json, name, count - 1)
-            with pytest.raises(InputError, match=f"has some {count} .*; at most {count - 1} are read"):
-                read_measurements(path)
-            monkeypatch.undo()
-
-    def test_limits(self):
-        assert (nccl_json.MAX_VALUES, nccl_json.MAX_CONTAINERS) == (4_000_000, 1_000_000)
-
     def test_names_of_collectives_are_those_of_the_command_then_of_the_file_then_of_facts(self, tmp_path):
         def name(args, file, **options):
             data = {"version": 1, "args": args, "results": [{"size": 8, "in_place": {"time": 1.0}}]}
@@ -130,9 +115,8 @@ class TestNccl:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("", "a.json:1: is not JSON, or was cut: Expecting value"),
-            ("{}\n{}", "a.json:2: goes on after the end of the JSON object"),
-            ("[1]", "a.json:1: must be a JSON object, got a list"),
+            ("", "a.json: must be a JSON object, got 0 of them"),
+            ("{}\n{}", "a.json: must be a JSON object, got 2 of them"),
             ('{"a":\n', "a.json:2: is not JSON, or was cut: Expecting value"),
         ],
     )  # fmt: skip
@@ -150,7 +134,6 @@ class TestNccl:
             ([], "a list"),
             ({}, "an object"),
             (None, "nothing"),
-            (int("7" * 41), "7" * 40 + "$"),
         ],
     )  # fmt: skip
     def test_versions_are_whole_numbers_up_to_three(self, tmp_path, version, said):
@@ -229,8 +212,8 @@ class TestKineto:
 
 def test_whole_numbers_of_traces_go_to_two_to_the_62():
     values = (0, 2**62, 2**62 + 1, -1, float(2**62), 1e300, "0", "9" * 18, "9" * 19)
-    assert [jobs.read_count(one) for one in values] == [
+    assert [json_values.read_count(one) for one in values] == [
         0, 2**62, None, None, 2**62, None, 0, int("9" * 18), None,
     ]  # fmt: skip
-    assert [jobs.read_rank_count(one) for one in (1, 10**7, 10**7 + 1, 0)] == [1, 10**7, None, None]
-    assert [len(jobs.short_text("x" * many)) for many in (120, 121)] == [120, 120]
+    assert [json_values.read_rank_count(one) for one in (1, 10**7, 10**7 + 1, 0)] == [1, 10**7, None, None]
+    assert [len(json_values.short_text("x" * many)) for many in (120, 121)] == [120, 120]

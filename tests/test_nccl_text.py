@@ -218,13 +218,6 @@ class TestTables:
         measured = found(tmp_path, "$ ./broadcast_perf", head, row.replace("N/A", "110"))
         assert known(measured, "seconds_p99") == [(1.1e-4,)]
 
-    def test_so_many_rows_are_read(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(nccl_text, "MAX_ROWS", 3)
-        lines = ("$ ./broadcast_perf", ROW, "# Using devices", ROW, ROW)
-        assert len(found(tmp_path, *lines)) == 6
-        with pytest.raises(InputError, match=r"a\.log:6: has more than 3 rows, the most that are read"):
-            found(tmp_path, *lines, ROW)
-
     def test_ranks_that_numbers_tell_are_said(self, tmp_path):
         # Eight ranks: 1048576 bytes are 8 times 32768 elements of 4 bytes each.
         gather = "1048576 32768 float none -1 100.0 10.49 9.18 0"

@@ -7,13 +7,10 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import read_tidy, write_tidy
-from simnet.cost_models.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
 from simnet.cost_models.calibration.readers.shaped import read_shaped
 from simnet.cost_models.calibration.readers.tables import (
-    LogProblem,
     PrintedNumber,
     RowCollector,
-    find_inconsistency,
     measurement_table,
     parse_printed,
     parse_whole,
@@ -69,18 +66,6 @@ class TestShaped:
         assert "density" not in shaped(tmp_path)
         assert str(shaped(tmp_path, params="")["parameters"].dtype) == "float64"
 
-    def test_a_collective_or_a_method_is_needed(self, tmp_path):
-        path = tmp_path / "a.csv"
-        heads, cells = list(HEADS), list(CELLS)
-        heads[1] = "mine"
-        path.write_text("# one\n# two\n" + ",".join(heads) + "\n" + ",".join(cells) + "\n")
-        with pytest.raises(InputError) as error:
-            read_shaped(path)
-        assert str(error.value) == f"{path}:3: has neither a column 'collective' nor a column 'method'"
-        heads = ["collective" if one == "mine" else one for one in heads if one != "profile"]
-        path.write_text(",".join(heads) + "\n" + ",".join(cells[:-1]) + "\n")
-        assert "profile" not in read_shaped(path).rows
-
 
 def test_names_of_shipped_measurements_are_told_from_files(tmp_path):
     unknown = "there is no such file, and no shipped measurements 'shaped_glo'; did you mean 'shaped_gloo'"
@@ -90,21 +75,6 @@ def test_names_of_shipped_measurements_are_told_from_files(tmp_path):
         with pytest.raises(InputError) as refused:
             read_rows(path, {})
         assert "no shipped measurements" not in str(refused.value)
-
-
-def test_types_of_nccl_have_as_many_bytes_as_their_bits_say():
-    words = {"char": 8, "half": 16, "bfloat16": 16, "int": 32, "float": 32, "double": 64}
-    for name, nbytes in ELEMENT_BYTES.items():
-        bits = words.get(name) or (8 if name.startswith(("f8", "fp8")) else int("".join(filter(str.isdigit, name))))
-        assert 8 * nbytes == bits, name
-
-
-def test_tables_of_nccl_have_a_time_and_both_bandwidths():
-    heads = {"algbw", "busbw", "time"}
-    assert is_table_header("# time algbw busbw")
-    for lacking in heads:
-        assert not is_table_header(" ".join(heads - {lacking}))
-    assert not is_table_header("# algbw busbw timestamp")
 
 
 def test_twenty_remarks_are_listed():
@@ -223,17 +193,6 @@ class TestBothSidesInARow:
                 self.read(tmp_path, **{name: str(most + 1)})
             assert self.read(tmp_path, **{name: "0"}).rows[column].isna().all()
 
-    def test_errors_are_counts_if_they_are_whole(self, tmp_path):
-        for text, wrong, error in (("2", 2.0, None), ("0", 0.0, None), ("2e-07", None, 2e-7), ("x", None, None)):
-            (row,) = self.read(tmp_path, err_oop=text).rows.to_dict("records")
-            assert [None if math.isnan(row[one]) else row[one] for one in ("wrong", "max_error")] == [wrong, error]
-
-    @pytest.mark.parametrize("name", ["size_bytes", "nranks", "nnodes", "n_iter"])
-    def test_whole_numbers_are_refused_where_they_are_none(self, tmp_path, name):
-        for text in ("x" * 41, "1.5", "-1"):
-            with pytest.raises(InputError, match=rf"a\.csv:2: {name}: must be a whole number.*, got '{text[:40]}'"):
-                self.read(tmp_path, **{name: text})
-
 
 class TestCollector:
     def taken(self, row, **given):
@@ -266,26 +225,6 @@ class TestCollector:
         ]  # fmt: skip
         assert len(self.taken({"wrong": 1.0})[0]) == 1
 
-    def test_facts_stand_where_rows_say_nothing(self):
-        ((row,), _) = self.taken({"ranks": 4, "algorithm": ""}, facts={"ranks": 8, "algorithm": "ring", "nodes": 2})
-        assert (row["ranks"], row["algorithm"], row["nodes"]) == (4, "ring", 2)
-        assert (row["source"], row["line"]) == ("a.log", 7)
-        ((row,), _) = self.taken({"source": "b.log", "line": 3})
-        assert (row["source"], row["line"]) == ("b.log", 3)
-
-    def test_the_first_problem_is_told_where_nothing_is_read(self):
-        out = RowCollector("a.log", "tidy")
-        with pytest.raises(InputError) as refused:
-            out.done()
-        assert str(refused.value) == "a.log: holds no measurement that can be read"
-        out.report(4, "is cut")
-        out.report(5, "is cut, too")
-        with pytest.raises(InputError) as refused:
-            out.done()
-        assert str(refused.value) == "a.log:4: holds no measurement that can be read; the first problem: is cut"
-        assert [str(one) for one in out.problems] == ["a.log:4: is cut (left out)", "a.log:5: is cut, too (left out)"]
-        assert str(LogProblem("a.log", None, "is cut", dropped=False)) == "a.log: is cut"
-
 
 def test_numbers_are_read_with_how_far_they_may_be_off():
     for text, power, value, half in (
@@ -300,11 +239,3 @@ def test_numbers_are_read_with_how_far_they_may_be_off():
     assert [PrintedNumber(1.0, 0.1).may_be_within(*one) for one in ((1.09, 2), (1.11, 2), (0, 0.91), (0, 0.89))] == [
         True, False, True, False,
     ]  # fmt: skip
-
-
-def test_no_ranks_are_as_good_as_unknown_ones():
-    row = {"collective": "all_gather", "nbytes": 1000, "size_convention": "per_rank"}
-    printed_ones = parse_printed("100", -6), parse_printed("50.0", 9), parse_printed("40.0", 9)
-    for ranks in (None, 0, -1):
-        assert find_inconsistency(row | {"ranks": ranks}, *printed_ones) is None
-    assert "algorithm bandwidth is 50 GB/s" in find_inconsistency(row | {"ranks": 1}, *printed_ones)

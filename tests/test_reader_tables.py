@@ -1,21 +1,17 @@
 """Tables of measurements: limits, what rows must agree with, cells of CSV, what sizes and bandwidths mean."""
 
 import math
-from decimal import Decimal
 
 import pandas as pd
 import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import conventions, read_tidy, tables, write_tidy
+from simnet.cost_models.calibration.readers import conventions, read_tidy
 from simnet.cost_models.calibration.readers.tables import (
     PrintedNumber,
-    RowCollector,
     find_inconsistency,
     measurement_table,
-    mpi_row,
-    parse_printed,
 )
 from simnet.cost_models.calibration.readers.tidy import csv_records
 
@@ -25,81 +21,6 @@ REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_conventi
 
 def exact(value):
     return PrintedNumber(value, 0.0)
-
-
-class TestCollector:
-    def added(self, row, *, facts=None, **shown):
-        out = RowCollector("a.log", "tidy", facts or {})
-        out.add(ROW | row, 3, **shown)
-        return out
-
-    def test_what_is_printed_counts_where_the_row_says_nothing(self):
-        shown = {"time": exact(2.0), "algbw": exact(4.0), "busbw": exact(4.0)}
-        out = RowCollector("a.log", "tidy")
-        out.add({"collective": "broadcast", "nbytes": 8}, 3, **shown)
-        out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0, "algbw": None, "busbw": 3.0}, 3)
-        assert [[row[name] for name in ("seconds", "algbw", "busbw")] for row in out.rows] == [
-            [2.0, 4.0, 4.0], [1.0, None, 3.0],
-        ]  # fmt: skip
-
-    @pytest.mark.parametrize(
-        ("seconds", "shown"),
-        [(None, "none"), (1, "1"), (math.nan, "nan"), (-1.0, "-1"), ("x" * 41, "x" * 40), (math.inf, "inf")],
-    )
-    def test_times_are_numbers_above_0(self, seconds, shown):
-        for where, before in (("", ""), ("in place", "in place: ")):
-            out = self.added({"seconds": seconds}, where=where)
-            assert [str(one) for one in out.problems] == [
-                f"a.log:3: {before}the time must be a number > 0, got {shown} (left out)"
-            ]
-            assert not out.rows
-
-    def test_what_is_wrong_is_said_with_its_place(self):
-        for row, said in (
-            ({"seconds": 1e10}, "the time must be 1e-12 to 1e+09 s, got 1e+10 s"),
-            ({"seconds": 1e9 + 0.5}, "the time must be 1e-12 to 1e+09 s, got 1e+09 s"),
-            ({"collective": "all_redcue"}, "there is no collective 'all_redcue': did you mean 'all_reduce'?"),
-            ({"collective": "allgather" + "_" * 40},
-             f"there is no collective 'allgather{'_' * 31}': did you mean 'all_gather'?"),
-            ({"nodes": 2, "seconds": 1e-8},
-             "nothing can have been sent between 2 nodes in 1e-08 s; are there fewer elements than ranks?"),
-        ):  # fmt: skip
-            out = self.added(row, where="here")
-            assert [(str(one), len(out.rows)) for one in out.problems] == [(f"a.log:3: here: {said} (left out)", 0)]
-
-    def test_nodes_follow_from_facts_before_times_are_judged(self):
-        facts = {"ranks": 8, "ranks_per_node": 4}
-        assert not self.added({"seconds": 1e-8}, facts=facts).rows
-        (row,) = self.added({}, facts=facts).rows
-        assert (row["ranks"], row["nodes"], row["ranks_per_node"]) == (8, 2, 4)
-
-    def test_facts_name_the_collective_where_the_row_does_not(self):
-        for nothing in (None, ""):
-            (row,) = self.added({"collective": nothing}, facts={"collective": "reduce"}).rows
-            assert row["collective"] == "reduce"
-        assert not self.added({"collective": ""}, facts={"collective": "bcast"}).rows
-
-    def test_rows_that_contradict_themselves_are_dropped(self):
-        out = self.added({}, where="x", time=exact(1.0), algbw=exact(9.0))
-        (problem,) = out.problems
-        assert problem.message == "x: algorithm bandwidth is 9e-09 GB/s, but 8 bytes in 1 s are 8e-09 GB/s"
-        assert (problem.dropped, out.rows) == (True, [])
-
-    def test_columns_of_numbers_hold_numbers_and_others_what_they_are(self):
-        out = RowCollector("a.log", "some kind")
-        for value in (1, "2.5", None, "x", 10**400):
-            out.add(ROW | {"extra": value, "word": value}, 3)
-        made = out.done({"extra": True, "word": False})
-        assert made.kind == "some kind"
-        assert [None if math.isnan(one) else one for one in made.rows["extra"]] == [1.0, 2.5, None, None, None]
-        assert made.rows["word"].tolist() == [1, "2.5", None, "x", 10**400]
-        assert str(made.rows["extra"].dtype) == "float64"
-        assert list(out.done().rows) == list(tables.TABLE_COLUMNS)
-
-    def test_readers_take_facts_and_drop_what_contradicts_itself(self, tmp_path):
-        path = put(tmp_path, "collective,nbytes,seconds,algbw\nbroadcast,8,1.0,9.0\nbroadcast,8,1.0,8.0\n")
-        assert read_tidy(path).rows["algbw"].tolist() == [8.0]
-        assert read_tidy(str(path), facts={"ranks": 4}).rows["ranks"].tolist() == [4]
 
 
 class TestAgreement:
@@ -144,24 +65,6 @@ class TestAgreement:
         assert self.said(1.0, 1e9, 1e9, collective="gather", ranks=4, nbytes=10**9) == (
             "bus bandwidth is 1 GB/s, but 0.75 times the algorithm bandwidth is 0.75 GB/s (gather, 4 ranks)"
         )
-
-
-def test_rows_of_mpi_benchmarks_have_times_in_microseconds():
-    cells = {"Iterations": "7", "Avg": "2.5", "Min": "x"}
-    row = mpi_row("all_gather", 64, cells, "Iterations", {"Avg": "seconds", "Min": "seconds_min", "Max": "seconds_max"})
-    assert row == {
-        "collective": "all_gather", "nbytes": 64, "size_convention": "per_rank", "in_place": False, "statistic": "mean",
-        "iterations": 7, "seconds": 2.5e-6,
-    }  # fmt: skip
-    assert mpi_row("reduce", 64, {}, "Iterations", {})["iterations"] is None
-
-
-def test_tables_have_columns_of_their_own_behind():
-    made = measurement_table([ROW | {"mine": 1}, dict(ROW)], ["mine"])
-    assert list(made) == [*tables.TABLE_COLUMNS, "mine"]
-    assert made["mine"].tolist()[0] == 1
-    assert pd.isna(made["mine"][1])
-    assert len(measurement_table([])) == 0
 
 
 class TestTidy:
@@ -242,12 +145,6 @@ class TestTidy:
             list(csv_records(lines, ["seconds"], "a.csv")[2])
         assert str(error.value) == said
 
-    def test_rows_stand_with_their_lines_and_without_what_guards_them(self):
-        lines = ["# remark", " b , a\r", "", "1,'=2\r", " ", "#3,4", '"5,6",7']
-        line, names, records = csv_records(iter(lines), ["a"], "a.csv")
-        assert (line, names) == (2, ["b", "a"])
-        assert list(records) == [(4, {"b": "1", "a": "=2"}), (7, {"b": "5,6", "a": "7"})]
-
     @pytest.mark.parametrize(
         ("column", "said"),
         [
@@ -261,26 +158,6 @@ class TestTidy:
         assert self.refused(tmp_path, f"collective,nbytes,seconds,{column}", f"reduce,8,1.0,{'x' * 41}") == (
             f"a.csv:2: {column}: {said}, got '{'x' * 40}'"
         )
-
-    def test_flags_are_words_or_digits(self, tmp_path):
-        words = ("true", "True", "1", "false", "FALSE", "0", "", " ")
-        rows = self.read(
-            tmp_path, "collective,nbytes,seconds,in_place", *(f"reduce,8,1.0,{one}" for one in words)
-        ).rows  # fmt: skip
-        assert [None if pd.isna(one) else one for one in rows["in_place"]] == [True] * 3 + [False] * 3 + [None] * 2
-
-    def test_columns_that_are_needed_must_be_written_and_are_if_they_are_empty(self, tmp_path):
-        with pytest.raises(
-            ValueError, match="rows must have columns collective, nbytes, seconds; missing: nbytes, seconds"
-        ):
-            write_tidy(pd.DataFrame({"collective": ["reduce"]}), tmp_path / "a.csv")
-        rows = pd.DataFrame({"mine": [0.0, None], "seconds": [1.0, 2.0], "nbytes": [8, 9], "tool": ["", None]})
-        write_tidy(rows.assign(collective="", seconds_min=[0.0, math.nan]), tmp_path / "a.csv", ["by hand"])
-        assert (tmp_path / "a.csv").read_bytes() == (
-            b"# by hand\ncollective,nbytes,seconds,seconds_min,mine\n,8,1,0,0\n,9,2,,\n"
-        )
-        with pytest.raises(InputError, match=r"cannot be written: Is a directory"):
-            write_tidy(rows.assign(collective=""), tmp_path)
 
 
 class TestConventions:
@@ -344,30 +221,3 @@ class TestConventions:
             "ag_topk": ("", ""),
         }  # fmt: skip
         assert {one: (conventions.mpi_convention(one), conventions.nccl_convention(one)) for one in both} == both
-
-    def test_names_are_found_in_texts_if_there_is_one(self):
-        texts = {"nccl_allgather.log": "all_gather", "All-Reduce": "all_reduce",
-                 "bcast broadcast": "broadcast", "reduce-scatter": "reduce_scatter",
-                 "all to allv": "alltoallv", "xreduce": None,
-                 "reduce1": "reduce", "reduces": None, "all_reduce all_gather": None, "": None}  # fmt: skip
-        assert {one: conventions.named_collective(one) for one in texts} == texts
-        for longer, name in ((0, "bcast"), (1, None)):
-            found = conventions.named_collective(" " * (4091 + longer) + "bcast")
-            assert found == (None if name is None else "broadcast")
-
-    def test_misspelt_names_are_near_those_that_are_meant(self):
-        # 'redcue' shares 5 letters in order with 'reduce': 2 * 5 / 12 = 0.83, and 'all_redcue' 9 of 10: 0.9.
-        names = {"all_redcue": "all_reduce", "redcue": "", "allreduce": "all_reduce", "all_reduce": "", "mine": "",
-                 "pingpong": "p2p_latency", "broadcasts": "broadcast"}  # fmt: skip
-        assert {one: conventions.misspelt_collective(one) for one in names} == names
-
-
-def test_numbers_are_printed_in_units_of_powers_of_ten():
-    for text, power, value, half in (("12", 9, 12e9, 5e8), ("1.25", -6, 1.25e-6, 5e-9), ("1E2", 0, 100.0, 50.0),
-                                     ("+2.e-3", 0, 0.002, 5e-4), ("0", -6, 0.0, 5e-7)):  # fmt: skip
-        found = parse_printed(f" {text} ", power)
-        assert found == (float(Decimal(text).scaleb(power)), half)
-        assert found.value == value
-    assert parse_printed("1e300", 9) is None
-    assert parse_printed("9e308", 0) is None
-    assert parse_printed("0e999", 0) is None

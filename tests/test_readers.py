@@ -252,11 +252,9 @@ class TestNcclJson:
             ('{"version": "3", "results": []}', "version: must be a whole number in 1..3, got text"),
             ('{"version": 3, "results": []}', "does not say which collective"),
             ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
-            ('{"a": ' + "9" * 5000 + "}", "thousands of digits"),
-            ('{"a": [' + "[]," * 1_000_001 + "[]]}", "lists and objects; at most 1,000,000"),
-            ("{} {}", "goes on after the end"),
+            ("{} {}", "must be a JSON object, got 2 of them"),
         ],
-        ids=range(9),
+        ids=range(7),
     )
     def test_what_is_refused(self, tmp_path, text, message):
         with pytest.raises(InputError, match=message):

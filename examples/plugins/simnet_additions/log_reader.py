@@ -19,10 +19,9 @@ def read_stopwatch(path: Path, *, facts: Mapping[str, object] | None = None) -> 
     for number, line in enumerate(read_lines(path)[1:], 2):
         words = line.split()
         if len(words) == 4:
-            time = parse_printed(words[3], -6)
-            ranks, nbytes = parse_whole(words[1]), parse_whole(words[2])
-            row = {"collective": words[0], "ranks": ranks, "nbytes": nbytes, "tool": "stopwatch"}
-            out.add(row | {"seconds": None if time is None else time.value}, number, time=time)
+            ranks, nbytes, time = parse_whole(words[1]), parse_whole(words[2]), parse_printed(words[3], -6)
+            row = {"collective": words[0], "ranks": ranks, "nbytes": nbytes, "seconds": time, "tool": "stopwatch"}
+            out.add(row, number)
         elif words:
             out.report(number, f"has {len(words)} words, and not 4")
     return out.done()

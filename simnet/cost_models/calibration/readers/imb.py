@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers.conventions import NON_BLOCKING, collective_name, named_collective
-from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.lines import bare_lines
 from simnet.cost_models.calibration.readers.tables import (
     MAX_RANKS,
     MAX_WHOLE,
@@ -71,8 +71,7 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
     variant = ""
     settings: dict[str, str] = {}
     table = 1
-    for at, raw in enumerate(read_lines(path), 1):
-        line = bare_line(raw)
+    for at, line in bare_lines(path):
         if "#repetitions" in line and IMB_HEADER.match(line.lstrip()):
             columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
             if name is None and not reported:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from simnet.base.checks import is_number
 from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
-from simnet.cost_models.calibration.readers.jobs import finish_trace, read_count, read_rank_count, short_text
-from simnet.cost_models.calibration.readers.json_values import json_objects
+from simnet.cost_models.calibration.readers.jobs import finish_trace
+from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_trace
 from simnet.cost_models.calibration.readers.tables import PrintedNumber, RowCollector, TableRow, format_reader
 
@@ -42,32 +41,24 @@ def read_inspector(path: Path, out: RowCollector) -> Mapping[str, bool]:
         printed_name = short_text(perf.get(what))
         name = "sendrecv" if what == "p2p" else collective_name(printed_name)
         nbytes = read_count(perf.get(f"{what}_msg_size_bytes"))
-        micros = perf.get(f"{what}_exec_time_us")
+        micros, rate = perf.get(f"{what}_exec_time_us"), perf.get(f"{what}_algobw_gbs")
         if name is None or nbytes is None or not is_number(micros):
             out.report(line, f"{printed_name[:40]!r} has no size and time that are read")
             continue
-        row: TableRow = _rank_columns(header) | {
+        row: TableRow = {
+            "group": short_text(header.get("id")),
+            "rank": read_count(header.get("rank")),
+            "ranks": read_rank_count(header.get("n_ranks")),
+            "nodes": read_rank_count(header.get("nnodes")),
             "collective": name,
             "nbytes": nbytes,
             "size_convention": "per_rank" if name in _PER_RANK else nccl_convention(name),
             "sequence": read_count(perf.get(f"{what}_sn")),
             "statistic": "rank",
             "tool": "nccl",
+            # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
+            "seconds": PrintedNumber(micros * 1e-6, 1e-6),
+            "algbw": PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None,
         }
-        # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
-        out.add(row, line, time=PrintedNumber(micros * 1e-6, 1e-6), algbw=_printed_rate(perf, what, "algobw"))
+        out.add(row, line)
     return finish_trace(out)
-
-
-def _rank_columns(header: Mapping[str, Any]) -> TableRow:
-    return {
-        "group": short_text(header.get("id")),
-        "rank": read_count(header.get("rank")),
-        "ranks": read_rank_count(header.get("n_ranks")),
-        "nodes": read_rank_count(header.get("nnodes")),
-    }
-
-
-def _printed_rate(perf: Mapping[str, Any], what: str, name: str) -> PrintedNumber | None:
-    value = perf.get(f"{what}_{name}_gbs")
-    return PrintedNumber(value * 1e9, _DIGITS * 1e9) if is_number(value) and 0 < value < 1e9 else None

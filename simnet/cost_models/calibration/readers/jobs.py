@@ -7,13 +7,12 @@ wait: the shortest time of a call over ranks is its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
 import pandas as pd
 
-from simnet.cost_models.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, RowCollector
+from simnet.cost_models.calibration.readers.tables import RowCollector
 
 CALL_COLUMNS = {"group": False, "sequence": True, "rank": True}
 """Columns beyond those of every table, and whether they hold numbers: the group of ranks that did a call, which call of
@@ -23,31 +22,6 @@ WAITING_REMARK = (
     "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
 )
 """What readers of traces report."""
-
-MAX_GROUP_NAME = 120
-"""Characters of the name of a group."""
-
-
-def read_count(value: object) -> int | None:
-    """Return a whole number >= 0 of a trace, a number or a text; None for others."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    if isinstance(value, float) and math.isfinite(value) and value == int(value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WHOLE:
-        return None
-    return value
-
-
-def read_rank_count(value: object) -> int | None:
-    """Return a number of ranks or nodes of a trace; None if it is impossible."""
-    found = read_count(value)
-    return None if found is None or found > MAX_RANKS else found or None
-
-
-def short_text(value: object) -> str:
-    """Return a text of a trace, cut; empty for others."""
-    return value[:MAX_GROUP_NAME] if isinstance(value, str) else ""
 
 
 def finish_trace(out: RowCollector) -> Mapping[str, bool]:

@@ -1,4 +1,4 @@
-"""JSON objects of a text one after another: of a list, of lines, or in sequence.
+"""JSON objects of a text one after another: of a list, of lines, or in sequence; and values in them.
 
 One object is in memory at a time besides the text, so that traces of a hundred megabytes fit.
 """
@@ -6,14 +6,19 @@ One object is in memory at a time besides the text, so that traces of a hundred 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from simnet.base.errors import InputError
+from simnet.cost_models.calibration.readers.tables import MAX_RANKS, MAX_WHOLE
 
 MAX_OBJECTS = 10_000_000
 """The most objects of a text."""
+
+MAX_GROUP_NAME = 120
+"""Characters of the name of a group."""
 
 _BETWEEN = re.compile(r"[\s,]*")
 
@@ -57,3 +62,25 @@ def _next_value(text: str, at: int) -> int:
     """Return the position of the next value."""
     found = _BETWEEN.match(text, at)
     return at if found is None else found.end()
+
+
+def read_count(value: object) -> int | None:
+    """Return a whole number >= 0 of a trace, a number or a text; None for others."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WHOLE:
+        return None
+    return value
+
+
+def read_rank_count(value: object) -> int | None:
+    """Return a number of ranks or nodes of a trace; None if it is impossible."""
+    found = read_count(value)
+    return None if found is None or found > MAX_RANKS else found or None
+
+
+def short_text(value: object) -> str:
+    """Return a text of a trace, cut; empty for others."""
+    return value[:MAX_GROUP_NAME] if isinstance(value, str) else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from simnet.base.errors import InputError
@@ -70,3 +71,8 @@ def bare_line(line: str) -> str:
         short = _COLOUR.sub("", short)
     label = _LAUNCHER.match(short)
     return short[label.end() :] if label else short
+
+
+def bare_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbers and `bare_line` of the lines of a log."""
+    yield from enumerate(map(bare_line, read_lines(path)), 1)

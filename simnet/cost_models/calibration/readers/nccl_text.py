@@ -17,23 +17,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers.conventions import (
     PARTED_COLLECTIVES,
     collective_name,
     named_collective,
     nccl_convention,
 )
-from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.lines import bare_lines
 from simnet.cost_models.calibration.readers.tables import (
     MAX_RANKS,
-    MAX_ROWS,
-    PrintedNumber,
     RowCollector,
     TableRow,
     format_reader,
@@ -126,64 +124,47 @@ class _TableContext:
 @format_reader("nccl")
 def read_nccl_text(path: Path, out: RowCollector) -> None:
     """Read the output of nccl-tests or rccl-tests."""
-    lines = read_lines(path)
-    context = _TableContext()
-    tool = "nccl-tests"
-    number = 0
-    waiting: list[tuple[int, TableCells, _TableContext]] = []
-    known_rows: list[tuple[int, TableCells, str, dict[str, int | None], _TableContext, int]] = []
-    fallback = named_collective(path.name)
-
-    def settle() -> None:
-        """Give the rows of a table their collective, once all of them are there."""
-        if not waiting:
-            return
-        line, _, above = waiting[0]
-        rows = [cells for _, cells, _ in waiting]
-        name = above.collective or fallback or _infer_collective(rows) or out.facts.get("collective")
-        if not isinstance(name, str):
-            message = "does not say which collective this is; give it, as collective=all_reduce"
-            raise InputError(message, file=str(path), line=line)
-        stated = above.facts()
-        unknown = stated["ranks"] is None
-        ranks = None if unknown and "ranks" in out.facts else _infer_ranks(rows, name, stated["ranks"])
-        if ranks is not None:
-            listed = "no line says how many ranks" if unknown else "the list of ranks is cut"
-            out.report(line, f"{listed}; sizes, counts and bandwidths say {ranks}", dropped=False)
-            stated |= {"ranks": ranks, "nodes": above.stated_nodes}
-        for at, cells, one in waiting:
-            known_rows.append((at, cells, name, stated, one, number))
-        waiting.clear()
-
-    above = context
-    for at, raw in enumerate(lines, 1):
-        line = bare_line(raw)
+    context, tool, ended = _TableContext(), "nccl-tests", True
+    tables: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
+    for at, line in bare_lines(path):
         cells = parse_row(line, context.width)
         if isinstance(cells, TableCells):
-            if not waiting:
-                number += 1
-                context.named_in_use = True
-                above = _TableContext(**vars(context))
-                above.choices = dict(context.choices)
-            waiting.append((at, cells, above))
-            if len(waiting) + len(known_rows) > MAX_ROWS:
-                raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=str(path), line=at)
-            continue
-        if cells is not None:
+            if ended:
+                context.named_in_use, ended = True, False
+                tables.append((deepcopy(context), []))
+            tables[-1][1].append((at, cells))
+        elif cells is not None:
             out.report(at, cells)
-            continue
-        if "rccl" in line.casefold():
-            tool = "rccl-tests"
-        if _begins_table(line, context):
-            settle()
-        _read_context(line, context)
-    settle()
-    for at, cells, name, stated, one, table_number in known_rows:
-        for row, time, algbw, busbw in _side_rows(cells, name, one):
-            row |= {key: value for key, value in stated.items() if value is not None}
-            row |= one.choices | {"tool": tool, "run": str(table_number)}
-            side = "in place" if row["in_place"] else "out of place"
-            out.add(row, at, time=time, algbw=algbw, busbw=busbw, where=side)
+        else:
+            tool = "rccl-tests" if "rccl" in line.casefold() else tool
+            ended = ended or _begins_table(line)
+            _read_context(line, context)
+    for number, (above, listed) in enumerate(tables, 1):
+        name, stated = _table_facts(above, listed, named_collective(path.name), out)
+        common: TableRow = {key: value for key, value in stated.items() if value is not None}
+        common |= above.choices | {"tool": tool, "run": str(number)}
+        for at, cells in listed:
+            for row in _side_rows(cells, name, above):
+                out.add(row | common, at, where="in place" if row["in_place"] else "out of place")
+    out.problems.sort(key=lambda one: one.line or 0)
+
+
+def _table_facts(
+    above: _TableContext, listed: Sequence[tuple[int, TableCells]], named: str | None, out: RowCollector
+) -> tuple[str, dict[str, int | None]]:
+    """Return the collective of a table, and its ranks, nodes and iterations, from its numbers where no line says it."""
+    line, rows = listed[0][0], [cells for _, cells in listed]
+    name = above.collective or named or _infer_collective(rows) or out.facts.get("collective")
+    if not isinstance(name, str):
+        out.refuse("does not say which collective this is; give it, as collective=all_reduce", line)
+    stated = above.facts()
+    unknown = stated["ranks"] is None
+    ranks = None if unknown and "ranks" in out.facts else _infer_ranks(rows, name, stated["ranks"])
+    if ranks is not None:
+        why = "no line says how many ranks" if unknown else "the list of ranks is cut"
+        out.report(line, f"{why}; sizes, counts and bandwidths say {ranks}", dropped=False)
+        stated |= {"ranks": ranks, "nodes": above.stated_nodes}
+    return name, stated
 
 
 def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
@@ -239,17 +220,12 @@ def is_table_header(line: str) -> bool:
     return "algbw" in line and "busbw" in line and "time" in line.split()
 
 
-def _begins_table(line: str, context: _TableContext) -> bool:
+def _begins_table(line: str) -> bool:
     """Return whether rows below this line belong to another table than those above."""
     if not line.lstrip().startswith("#"):
         return _PROGRAM.search(line) is not None
-    return (
-        is_table_header(line)
-        or "nThread" in line
-        or "Using devices" in line
-        or "Collective test starting" in line
-        or _EXCERPT.match(line.lstrip()) is not None
-    )
+    words = "nThread", "Using devices", "Collective test starting"
+    return is_table_header(line) or any(word in line for word in words) or _EXCERPT.match(line.lstrip()) is not None
 
 
 def _read_context(line: str, context: _TableContext) -> None:
@@ -296,14 +272,9 @@ def pinned_setting(what: str, value: str) -> dict[str, str]:
     return {"protocol": word} if word in NCCL_PROTOCOLS else {}
 
 
-def _side_rows(
-    cells: TableCells, name: str, context: _TableContext
-) -> list[tuple[TableRow, PrintedNumber | None, PrintedNumber | None, PrintedNumber | None]]:
-    """Return the sides of a row, each with its time and bandwidths as printed."""
-    made = []
+def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator[TableRow]:
+    """Yield the sides of a row."""
     for in_place, words in cells.sides:
-        time = parse_printed(words[0], context.unit)
-        algbw, busbw = parse_printed(words[1], 9), parse_printed(words[2], 9)
         error = parse_printed(words[3]) if len(words) > 3 else None
         row: TableRow = {
             "collective": name,
@@ -314,6 +285,9 @@ def _side_rows(
             "root": cells.root,
             "in_place": in_place,
             "statistic": context.statistic,
+            "seconds": parse_printed(words[0], context.unit),
+            "algbw": parse_printed(words[1], 9),
+            "busbw": parse_printed(words[2], 9),
         }
         if error is not None:
             count = context.counts_wrong and error.value == int(error.value) and "e-" not in words[3]
@@ -322,8 +296,7 @@ def _side_rows(
             for column, word in zip(("seconds_min", "seconds_max", "seconds_p99"), words[4:7], strict=True):
                 number = parse_printed(word, context.unit)
                 row[column] = None if number is None else number.value
-        made.append((row, time, algbw, busbw))
-    return made
+        yield row
 
 
 def _infer_collective(rows: Sequence[TableCells]) -> str | None:

@@ -22,7 +22,7 @@ from simnet.cost_models.calibration.readers.conventions import (
     ONE_SIDED_MESSAGES,
     collective_name,
 )
-from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.lines import bare_lines
 from simnet.cost_models.calibration.readers.tables import (
     MAX_RANKS,
     RowCollector,
@@ -101,8 +101,7 @@ def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
     started: dict[str, object] = {}
     table = 1
     reported = False
-    for at, raw in enumerate(read_lines(path), 1):
-        line = bare_line(raw)
+    for at, line in bare_lines(path):
         if title := OSU_TITLE.search(line):
             name, variant = _name_by_title(title)
             columns, dtype, pairs, table, reported = (), "", 0, table + 1, name is None

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers.conventions import nccl_convention
-from simnet.cost_models.calibration.readers.lines import bare_line, read_lines
+from simnet.cost_models.calibration.readers.lines import bare_lines
 from simnet.cost_models.calibration.readers.tables import (
     RowCollector,
     TableRow,
@@ -52,8 +52,7 @@ def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
     columns: Sequence[str] = ()
     variant = ""
     table = 0
-    for at, raw in enumerate(read_lines(path), 1):
-        line = bare_line(raw)
+    for at, line in bare_lines(path):
         if found := _TITLE.search(line):
             title, bidirectional, variant, columns = found, "Bidirectional" in line, "", ()
             if title[1].startswith("Atomic"):

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
-from simnet.cost_models.calibration.readers.jobs import read_count, read_rank_count, short_text
-from simnet.cost_models.calibration.readers.json_values import json_objects
+from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tables import RowCollector, format_reader, parse_printed
 from simnet.cost_models.calibration.readers.tidy import csv_records
@@ -59,8 +58,8 @@ def read_rccl_records(path: Path, out: RowCollector) -> None:
             "statistic": "mean",
             "tool": "rccl-tests",
             "run": str(one.get("numCycle", "1"))[:20],
+            "seconds": parse_printed(str(one["time"]), -6),
+            "algbw": parse_printed(str(one["algBw"]), 9),
+            "busbw": parse_printed(str(one["busBw"]), 9),
         }
-        time, algbw, busbw = (
-            parse_printed(str(one[key]), power) for key, power in (("time", -6), ("algBw", 9), ("busBw", 9))
-        )
-        out.add(row, line, time=time, algbw=algbw, busbw=busbw)
+        out.add(row, line)

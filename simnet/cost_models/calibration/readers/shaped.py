@@ -65,8 +65,8 @@ def read_shaped(path: Path, out: RowCollector) -> dict[str, bool]:
             "tool": cells.get("stack", "").strip()[:60],
             "profile": cells.get("profile", "").strip()[:60],
             "statistic": "max",
+            "seconds": parse_printed(cells["seconds"]),
         }
-        row |= csv_values(cells, _COLUMNS, out, line, SHAPED_COLUMNS)
-        out.add(row, line, time=parse_printed(cells["seconds"]))
+        out.add(row | csv_values(cells, _COLUMNS, out, line, SHAPED_COLUMNS), line)
     extra = {one.name: True for name, one in _COLUMNS.items() if name in names and one.form == "number"}
     return extra | ({"profile": False} if "profile" in names else {})

@@ -159,59 +159,32 @@ class RowCollector:
         """Raise InputError."""
         raise InputError(message, file=self.file, line=line, field=name)
 
-    def add(
-        self,
-        row: TableRow,
-        line: int | None,
-        *,
-        time: PrintedNumber | None = None,
-        algbw: PrintedNumber | None = None,
-        busbw: PrintedNumber | None = None,
-        where: str = "",
-    ) -> None:
+    def add(self, given: Mapping[str, object], line: int | None, *, where: str = "") -> None:
         """Add a row, unless it has no valid time, or contradicts itself.
 
-        The printed time [s], algorithm and bus bandwidth [byte/s] are its ``seconds``, ``algbw`` and ``busbw``, unless
-        the row has its own. `where` names the part of the line in messages. Raises InputError if there are too many
-        rows.
+        Its ``seconds`` [s], ``algbw`` and ``busbw`` [byte/s] must agree where they are `PrintedNumber`. `where` names
+        the part of the line in messages. Raises InputError if there are too many rows.
         """
         if len(self.rows) >= MAX_ROWS:
             self.refuse(f"has more than {MAX_ROWS:,} rows, the most that are read", line)
-        for name, one in (("seconds", time), ("algbw", algbw), ("busbw", busbw)):
-            row.setdefault(name, None if one is None else one.value)
-        seconds = row["seconds"]
-        before = f"{where}: " if where else ""
-        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
-            self.report(line, f"{before}the time must be a number > 0, got {_show_value(seconds)}")
-            return
-        if not SHORTEST_TIME <= seconds <= LONGEST_TIME:
-            allowed = f"{SHORTEST_TIME:g} to {LONGEST_TIME:g} s"
-            self.report(line, f"{before}the time must be {allowed}, got {_show_value(seconds)} s")
-            return
-        for name, value in self.facts.items():
-            if row.get(name) in (None, ""):
-                row[name] = value
-        name = str(row.get("collective") or "")
-        if meant := misspelt_collective(name):
-            self.report(line, f"{before}there is no collective {name[:40]!r}: did you mean {meant!r}?")
-            return
+        row, printed = dict(given), list[PrintedNumber | None]()
+        for name in ("seconds", "algbw", "busbw"):
+            one = row.setdefault(name, None)
+            printed.append(one if isinstance(one, PrintedNumber) else None)
+            row[name] = one.value if isinstance(one, PrintedNumber) else one
+        row |= {name: value for name, value in self.facts.items() if row.get(name) in (None, "")}
         row |= fill_nodes(row)
-        nodes = row.get("nodes")
-        if isinstance(nodes, int) and nodes > 1 and seconds < BETWEEN_NODES:
-            message = f"nothing can have been sent between {nodes} nodes in {_show_value(seconds)} s"
-            self.report(line, f"{before}{message}; are there fewer elements than ranks?")
-            return
-        count = row.get("wrong")
-        if isinstance(count, float) and count > 0:
-            self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)
-        wrong = find_inconsistency(row, time, algbw, busbw)
+        before, wrong = f"{where}: " if where else "", _why_impossible(row)
+        if wrong is None:
+            count = row.get("wrong")
+            if isinstance(count, float) and count > 0:
+                self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)
+            wrong = find_inconsistency(row, *printed)
         if wrong is not None:
             self.report(line, before + wrong)
             return
-        if not row.get("source"):
-            row["source"] = self.file
-        if row.get("line") is None:
-            row["line"] = line
+        row["source"] = row.get("source") or self.file
+        row["line"] = line if row.get("line") is None else row["line"]
         self.rows.append(row)
 
     def done(self, extra: Mapping[str, bool] | None = None) -> Measurements:
@@ -250,20 +223,18 @@ def format_reader(kind: str) -> Callable[[_Fill], Callable[..., Measurements]]:
 def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd.DataFrame:
     """Return rows as a table with all `TABLE_COLUMNS`, then those of `extra`."""
     listed = list(rows)
-    # Columns take the most of the time of a short log, and of most of them nothing is known.
-    index, known = pd.RangeIndex(len(listed)), {name for row in listed for name, one in row.items() if one is not None}
-    missing = {form: pd.Series([_MISSING.get(form)] * len(listed), index, kind) for form, kind in _TYPES.items()}
-    made = {name: missing[form] for name, form in TABLE_COLUMNS.items()}
-    made |= {
+    made = {
         name: pd.Series(
-            [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed], index, _TYPES[form]
+            [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed], dtype=_TYPES[form]
         )
         for name, form in TABLE_COLUMNS.items()
-        if name in known
     }
-    for name in extra:
-        made[name] = pd.Series([row.get(name) for row in listed], index)
-    return pd.DataFrame(made, index)
+    more = {name: pd.Series([row.get(name) for row in listed]) for name in extra}
+    return pd.DataFrame(made | more, pd.RangeIndex(len(listed)))
+
+
+def _cell(value: object, form: ColumnForm) -> object:
+    return _MISSING.get(form) if value is None else value
 
 
 def _cell_number(found: object) -> float:
@@ -328,48 +299,41 @@ def find_inconsistency(
     Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
     and its ranks, both within the printed digits of time [s] and bandwidths [byte/s].
     """
-    ranks, name = row.get("ranks"), str(row.get("collective"))
+    ranks, name, nbytes = row.get("ranks"), str(row.get("collective")), row.get("nbytes")
     known = ranks if isinstance(ranks, int) and ranks > 0 else None
-    nbytes = row.get("nbytes")
-    size = None if not isinstance(nbytes, int) else total_size(nbytes, str(row.get("size_convention")), known)
-    first = None
+    size = total_size(nbytes, str(row.get("size_convention")), known) if isinstance(nbytes, int) else None
+    found = []
     for algorithm_factor, bus_factor in bandwidth_factors(name, known):
-        found = _wrong_algorithm_bandwidth(size, algorithm_factor, time, algbw) or _wrong_bus_bandwidth(
-            name, known, bus_factor, algbw, busbw
-        )
-        if found is None:
+        wrong = None
+        if size is not None and time is not None and algbw is not None:
+            moved = algorithm_factor * size
+            high = moved / (time.value - time.half) if time.value > time.half else math.inf
+            if not algbw.may_be_within(moved / (time.value + time.half), high):
+                wrong = (
+                    f"algorithm bandwidth is {algbw.value / 1e9:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s "
+                )
+                wrong += f"are {moved / time.value / 1e9:.5g} GB/s"
+        if wrong is None and bus_factor is not None and algbw is not None and busbw is not None:
+            must = bus_factor * algbw.value
+            if abs(must - busbw.value) > bus_factor * algbw.half + busbw.half + RELATIVE_SLACK * abs(busbw.value):
+                wrong = f"bus bandwidth is {busbw.value / 1e9:.5g} GB/s, but {bus_factor:.5g} times the algorithm "
+                wrong += f"bandwidth is {must / 1e9:.5g} GB/s ({name}, {known} ranks)"
+        if wrong is None:
             return None
-        first = first or found
-    return first
+        found.append(wrong)
+    return found[0]
 
 
-def _wrong_algorithm_bandwidth(
-    size: float | None, factor: float, time: PrintedNumber | None, algbw: PrintedNumber | None
-) -> str | None:
-    if size is None or time is None or algbw is None:
-        return None
-    low = factor * size / (time.value + time.half)
-    high = factor * size / (time.value - time.half) if time.value > time.half else math.inf
-    if algbw.may_be_within(low, high):
-        return None
-    got, must = algbw.value / 1e9, factor * size / time.value / 1e9
-    return f"algorithm bandwidth is {got:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s are {must:.5g} GB/s"
-
-
-def _wrong_bus_bandwidth(
-    name: str, ranks: int | None, factor: float | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
-) -> str | None:
-    if factor is None or algbw is None or busbw is None:
-        return None
-    room = factor * algbw.half + busbw.half + RELATIVE_SLACK * abs(busbw.value)
-    if abs(factor * algbw.value - busbw.value) <= room:
-        return None
-    must = factor * algbw.value / 1e9
-    return (
-        f"bus bandwidth is {busbw.value / 1e9:.5g} GB/s, but {factor:.5g} times the algorithm bandwidth is "
-        f"{must:.5g} GB/s ({name}, {ranks} ranks)"
-    )
-
-
-def _show_value(value: object) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
+def _why_impossible(row: TableRow) -> str | None:
+    """Return why nothing can have been measured so, by the time, the name of the collective and the nodes."""
+    seconds, name, nodes = row["seconds"], str(row.get("collective") or ""), row.get("nodes")
+    shown = "none" if seconds is None else f"{seconds:g}" if isinstance(seconds, float) else str(seconds)[:40]
+    if not isinstance(seconds, float) or not 0 < seconds < math.inf:
+        return f"the time must be a number > 0, got {shown}"
+    if not SHORTEST_TIME <= seconds <= LONGEST_TIME:
+        return f"the time must be {SHORTEST_TIME:g} to {LONGEST_TIME:g} s, got {shown} s"
+    if meant := misspelt_collective(name):
+        return f"there is no collective {name[:40]!r}: did you mean {meant!r}?"
+    if isinstance(nodes, int) and nodes > 1 and seconds < BETWEEN_NODES:
+        return f"nothing can have been sent between {nodes} nodes in {shown} s; are there fewer elements than ranks?"
+    return None

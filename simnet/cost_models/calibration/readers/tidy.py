@@ -27,6 +27,7 @@ from simnet.cost_models.calibration.readers.tables import (
     MAX_RANKS,
     MAX_WHOLE,
     TABLE_COLUMNS,
+    PrintedNumber,
     RowCollector,
     TableRow,
     format_reader,
@@ -90,9 +91,8 @@ def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
             row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
         elif convention not in SIZE_CONVENTIONS:
             out.refuse(f"is {convention[:40]!r}; {suggest_names(convention, SIZE_CONVENTIONS)}", line)
-        own = {name: parse_printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
-        shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
-        out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
+        row |= {name: parse_rate(cells.get(name, ""), 0) for name in ("seconds", "algbw", "busbw")}
+        out.add(row, line)
     return {name: name in numeric for name in extra}
 
 
@@ -175,6 +175,12 @@ def csv_values(
             allowed = "a whole number >= 0" if one.form == "whole" else "a number"
             out.refuse(f"must be {allowed}, got {text[:40]!r}", line, name)
     return row
+
+
+def parse_rate(text: str, power: int) -> PrintedNumber | float | None:
+    """Return a printed number as `parse_printed` does, but a 0 as a plain one: it is too small for its digits."""
+    found = parse_printed(text, power)
+    return found if found is None or found.value else 0.0
 
 
 def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:

@@ -14,14 +14,13 @@ from simnet.cost_models.calibration.readers.conventions import collective_name, 
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tables import (
     MAX_RANKS,
-    PrintedNumber,
     RowCollector,
     TableRow,
     format_reader,
     parse_printed,
     parse_whole,
 )
-from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values
+from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values, parse_rate
 
 WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Columns without which a table is none of these."""
@@ -59,9 +58,9 @@ def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
             "size_convention": nccl_convention(measured),
             "statistic": "mean",
             "tool": "",
+            "variant": cells.get("variant", "")[:120],
+            "run": cells.get("run", "")[:120],
         }
-        for name in ("variant", "run"):
-            common[name] = cells.get(name, "")[:120]
         for name, column in _TEXT.items():
             word = cells.get(name, "").strip()
             common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
@@ -70,27 +69,14 @@ def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
             text = cells.get(f"time_us_{side}", "").strip()
             if not text:
                 continue
-            algbw, busbw = (parse_printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
             row = common | {
                 "in_place": in_place,
-                "algbw": None if algbw is None else algbw.value,
-                "busbw": None if busbw is None else busbw.value,
+                "seconds": parse_printed(text, -6),
+                "algbw": parse_rate(cells.get(f"algbw_gbs_{side}", ""), 9),
+                "busbw": parse_rate(cells.get(f"busbw_gbs_{side}", ""), 9),
             }
             error = parse_printed(cells.get(f"err_{side}", ""))
             if error is not None:
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
-            where = "in place" if in_place else "out of place"
-            out.add(
-                row,
-                line,
-                time=parse_printed(text, -6),
-                algbw=_nonzero_rate(algbw),
-                busbw=_nonzero_rate(busbw),
-                where=where,
-            )
+            out.add(row, line, where="in place" if in_place else "out of place")
     return {"variant": False} if "variant" in names else {}
-
-
-def _nonzero_rate(rate: PrintedNumber | None) -> PrintedNumber | None:
-    """Return a bandwidth unless it is 0: a printed 0 is one too small for its digits."""
-    return None if rate is None or rate.value == 0 else rate
