@@ -196,13 +196,11 @@ class TestFit:
         assert fit(recorded(written(tmp_path / "sizes", made))).between == between
 
     def test_workers_are_as_large_as_recorded_ones(self):
-        parameters = fit(recorded("digits"))
+        parameters = fit(recorded("digits", scale=10))
         sizes = np.array(parameters.worker_sizes[-1])
-        source = synthetic([("w", (50, 400))], 19, like=parameters, iterations=400)
-        norms = np.sqrt(np.square(source.gradients(399), dtype=np.float64).mean(axis=1))
-        assert np.exp(np.log(sizes).mean()) == pytest.approx(1, rel=1e-3)
-        for group in (norms[:8], norms[8:16]):
-            np.testing.assert_allclose(np.sort(group) / np.sort(group).mean(), sizes / sizes.mean(), rtol=0.1)
+        source = synthetic([("w", (50, 400))], 70, like=parameters, iterations=400)
+        means = np.abs(source.gradients(399)).mean(axis=1, dtype=np.float64)
+        np.testing.assert_allclose(np.sort(means[:64]) / means[:64].mean(), sizes / sizes.mean(), rtol=0.1)
         few = synthetic([("w", (50, 400))], 5, like=parameters, iterations=400)
         np.testing.assert_array_equal(few.gradients(399), source.gradients(399)[:5])
 
@@ -469,11 +467,3 @@ class TestConvert:
         info = recorded(small).info.model_copy(update={"workers": 10**7})
         with pytest.raises(InputError, match="GiB of memory"):
             in_memory(info)
-
-
-def test_where_moments_will_do_no_tables_are_saved(tmp_path):
-    parameters = fit(recorded("digits"))
-    assert all(layer.magnitudes is None for layer in parameters.layers)
-    parameters.save(tmp_path / "p.json")
-    assert "magnitudes" not in (tmp_path / "p.json").read_text()
-    assert SyntheticParameters.model_validate_json((tmp_path / "p.json").read_text()) == parameters

@@ -1,11 +1,14 @@
 """Gradient sources: the recorded trace, files from anywhere, and how like a trace synthetic gradients are."""
 
+import importlib.util
+import itertools
 import json
 import math
 import struct
 import tracemalloc
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +34,7 @@ from simnet.traces.statistics import (
 from simnet.traces.synthetic import row_count
 from simnet.traces.synthetic_parameters import LayerParameters
 
+ROOT = Path(__file__).parents[1]
 SHAPES = {"weight": (4, 2), "bias": (4,)}
 STEPS = (0, 3, 9)
 
@@ -461,16 +465,18 @@ def record(folder, shapes, gradients):
 
 class TestParameters:
     def test_the_shipped_ones_are_those_of_the_shipped_trace(self, digits):
-        again = fit(digits)
-        shipped = synthetic(10, 1).like
+        spec = importlib.util.spec_from_file_location("digits_parameters", ROOT / "benchmarks/digits_parameters.py")
+        script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+        again, shipped = script.fit_by_moments(digits), synthetic(10, 1).like
         assert [layer.name for layer in again.layers] == [layer.name for layer in shipped.layers]
         assert (again.memory, again.fixed) == pytest.approx((shipped.memory, shipped.fixed), rel=1e-3, abs=1e-3)
         for ours, theirs in zip(again.layers, shipped.layers, strict=True):
             for table in ("rms", "dead", "spread", "tail", "shared"):
                 assert getattr(ours, table) == pytest.approx(getattr(theirs, table), rel=1e-3, abs=1e-3)
 
-    def test_they_are_saved_and_read(self, digits, tmp_path):
-        parameters = fit(digits)
+    def test_they_are_saved_and_read(self, tmp_path):
+        parameters = fit(recorded("digits", scale=20))
         parameters.save(tmp_path / "mine.json")
         assert synthetic(10, 1, like=tmp_path / "mine.json").like == parameters
         np.testing.assert_array_equal(
@@ -499,8 +505,8 @@ class TestParameters:
             ),
         ],
     )
-    def test_bad_files(self, digits, tmp_path, change, says):
-        content = json.loads(fit(digits).model_dump_json())
+    def test_bad_files(self, tmp_path, change, says):
+        content = json.loads(synthetic(10, 1).like.model_dump_json())
         change(content)
         (tmp_path / "bad.json").write_text(json.dumps(content))
         message = refusal(synthetic, 10, 1, like=tmp_path / "bad.json")
@@ -549,18 +555,18 @@ class TestParameters:
         steps = [0, 1, 2, 5, 6, 12, 13, 25, 26, 40, 41, 58, 59]
         record(tmp_path, shapes, {step: source.gradients(step) for step in steps})
         found = fit(recorded(tmp_path))
-        weight, bias = found.layers
-        assert np.mean(weight.dead) == pytest.approx(0.2, abs=0.05)
-        assert np.mean(weight.spread) == pytest.approx(0.5, rel=0.1)
-        assert np.mean(weight.tail) == pytest.approx(0.3, abs=0.07)
-        assert np.mean(weight.shared) == pytest.approx(0.2, abs=0.03)
-        assert np.mean(bias.spread) == pytest.approx(0.3, rel=0.15)
-        assert np.mean(bias.shared) == pytest.approx(0.1, abs=0.03)
-        assert np.median(bias.rms) / np.median(weight.rms) == pytest.approx(4, rel=0.05)
-        assert np.mean(found.worker_spread) == pytest.approx(0.3, rel=0.25)
-        assert found.memory == pytest.approx(0.5, abs=0.1)
-        assert found.fixed == pytest.approx(0.4, abs=0.2)
-        assert found.period == pytest.approx(2.0, rel=0.4)
+        again = synthetic(list(shapes.items()), 8, like=found)
+        for density in DENSITIES:
+            for figure in (compression_gain, build_up):
+                one, other = (
+                    np.mean([figure(its.gradients(step), density) for step in steps]) for its in (again, source)
+                )
+                assert one == pytest.approx(other, rel=0.05)
+        assert np.median(np.array(found.layers[1].magnitudes)[:, 40] / np.array(found.layers[0].magnitudes)[:, 40]) > 2
+        assert np.log(found.worker_sizes).std() == pytest.approx(0.3, rel=0.25)
+        for first, second in itertools.pairwise(steps):
+            common = (overlap(its.gradients(first), its.gradients(second), 0.1) for its in (again, source))
+            assert next(common) == pytest.approx(next(common), abs=0.06)
 
     def test_a_worker_whose_gradient_is_zero_is_a_small_one(self, tmp_path):
         size = np.array([[2.0], [1.0], [2.0], [4.0]])
@@ -568,11 +574,10 @@ class TestParameters:
         draws[1, 0] = 0
         sizes = []
         for scale in (1e-4, 1e-20):
-            rows = {20 * place: (scale * one).astype(np.float32) for place, one in enumerate(draws)}
+            rows = {100 * place**4: (scale * one).astype(np.float32) for place, one in enumerate(draws)}
             found = fit(record(tmp_path / str(scale), {"weight": (60, 50)}, rows))
-            ascending = np.array(found.worker_sizes)
+            ascending = np.array(found.worker_sizes)[:, 7::16]
             np.testing.assert_allclose(ascending / ascending[:, :1], [[1, 2, 2, 4], [1, 1, 2, 4], [1, 2, 2, 4]], 0.1)
-            assert max(found.worker_spread) < 0.8
             sizes.append(ascending)
         np.testing.assert_allclose(sizes[0], sizes[1], rtol=1e-4)
 
