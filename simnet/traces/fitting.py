@@ -37,8 +37,8 @@ def fit(source: RecordedSource) -> SyntheticParameters:
     --------
     >>> from simnet.traces import recorded
     >>> parameters = fit(recorded("digits", scale=20))
-    >>> [layer.name for layer in parameters.layers if layer.against[-1] < 0]  # the output layer
-    ['fc2.weight']
+    >>> [layer.name for layer in parameters.layers if layer.magnitudes[-1][9] == 0]  # behind ReLUs that never fire
+    ['fc1.weight', 'fc1.bias', 'fc2.weight']
     """
     if source.workers < 2:
         raise ValueError("fitting needs the gradients of at least two workers")
