@@ -18,9 +18,9 @@ from simnet.report import learning, paired
 from simnet.report.comparison import COLUMNS
 from simnet.report.run_setup import device_summary
 from simnet.scenario import load
+from simnet.scenario.named_exchanges import named_exchanges
 from simnet.scenario.resolve import own_options
 from simnet.studies import comparison
-from simnet.studies.variants import variants
 from simnet.training.job import run_policy
 from variants import OPTIONS
 
@@ -243,7 +243,7 @@ def test_variants_are_the_candidates_that_are_made_by_hand(scheme):
         if any(isinstance(value, tuple) or value == "half" for value in options.values()) or "teams" in options:
             continue  # Commas separate exchanges; teams and the ranks of a node are a share of the workers here.
         words = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in options.items()]
-        (found,) = variants([":".join([scheme, *words])])
+        (found,) = named_exchanges([":".join([scheme, *words])])
         by_hand = Candidate(found.label, scheme, options)
         assert found == by_hand
         assert found.label.startswith(scheme)

@@ -9,6 +9,7 @@ from typing import Any
 
 from cells import cell
 from simnet.scenario import json_schema
+from simnet.scenario.marked_fields import MARKED_FIELDS
 
 Node = Mapping[str, Any]
 
@@ -19,6 +20,13 @@ as `10 ms`, `25 Gbit/s`, `64 MiB`, `5 %`. [The first run](../start.md#a-scenario
 """
 
 
+MARKED = """`simnet.load` takes these as keywords, on every scenario: `load("quickstart", density="1%", bandwidth="1Gbit/s")`. A number is
+one of SI, a file starts where the user stands. A choice is written `NAME:option=value,option=value`. `bandwidth` and
+`latency` are those of a worker's link, or of a node's: of `multi_gpu_nodes` its `nic_bandwidth` and `nic_latency`. A
+`network` takes the place of topology and weather, and keeps a worker's link and the stack; `schemes` takes the place of
+exchanges and policies, `sharding` of both and of what means nothing beside it.
+"""
+
 UNITS = {"10 ms": " s", "64 MiB": " B", "25 Gbit/s": " B/s"}
 """The unit of defaults, which the schema has as numbers, by the example that it gives of a field."""
 
@@ -28,7 +36,18 @@ def page() -> str:
     root = json_schema()
     names = list(dict.fromkeys(_met(root, root["$defs"])))
     sections = [("The file", root), *((_title(name), root["$defs"][name]) for name in names)]
-    return "\n".join([HEAD, *(line for title, node in sections for line in _section(title, node))]) + "\n"
+    return "\n".join([HEAD, *_marked(), *(line for title, node in sections for line in _section(title, node))]) + "\n"
+
+
+def _marked() -> Iterator[str]:
+    """Yield the table of the fields that are keywords of `simnet.load`."""
+    yield "\n## Marked fields\n"
+    yield MARKED
+    yield "| name | field | value | |"
+    yield "|---|---|---|---|"
+    for one in MARKED_FIELDS:
+        place = f"`{one.key}`" if one.key else "by the scenario"
+        yield f"| `{one.name}` | {place} | {cell(f'`{one.metavar}`')} | {cell(one.help)} |"
 
 
 def _met(node: Any, parts: Mapping[str, Node], above: tuple[str, ...] = ()) -> Iterator[str]:

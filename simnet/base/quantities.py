@@ -106,6 +106,10 @@ class Absolute:
     """Marks a returned signal as an absolute bandwidth or latency, not a factor."""
 
 
+class WorkerLink:
+    """Marks the latency or bandwidth of a worker's link, or a node's, where a parameter is not called so."""
+
+
 def _read_fraction(value: object) -> object:
     """Return ``10 %`` as 0.1; numbers unchanged."""
     if not isinstance(value, str):

@@ -32,7 +32,7 @@ K = TypeVar("K", bound=str)
 _SCHEDULES: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
 _NETWORKS: tuple[NetworkKind, ...] = get_args(NetworkKind)
 
-_NAMES = {
+FORMATS = {
     "goal": "GOAL text",
     "chakra": "Chakra execution traces",
     "msccl": "an MSCCL algorithm",
@@ -42,6 +42,7 @@ _NAMES = {
     "nodelink": "node-link JSON",
     "fabric": "a fabric file",
 }
+"""Formats in words."""
 _ROOTS = {"algo": "msccl", "platform": "simgrid", "system": "nccl"}
 _HEAD = 2**16
 _XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.DOTALL)
@@ -132,11 +133,11 @@ def read_schedule(
     """
     found = _settle_format(path, kind, _SCHEDULES, "a schedule")
     if found != "msccl" and nbytes is not None:
-        raise InputError(f"is {_NAMES[found]}, which has sizes of its own; a size is for MSCCL", file=str(path))
+        raise InputError(f"is {FORMATS[found]}, which has sizes of its own; a size is for MSCCL", file=str(path))
     if found != "csv" and n_ranks is not None:
-        raise InputError(f"is {_NAMES[found]}, which says itself how many ranks there are", file=str(path))
+        raise InputError(f"is {FORMATS[found]}, which says itself how many ranks there are", file=str(path))
     if found == "msccl" and largest is not None:
-        raise InputError(f"is {_NAMES[found]}, which has a limit of its own", file=str(path))
+        raise InputError(f"is {FORMATS[found]}, which has a limit of its own", file=str(path))
     if found == "goal":
         return found, read_goal(path, strict=strict, largest=goal.MAX_BYTES if largest is None else largest)
     if found == "chakra":
@@ -193,7 +194,7 @@ def read_network(
         )
     given = [name for name, value in own.items() if value is not None and (found, name) != ("fabric", "nodes")]
     if given:
-        raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {_NAMES[found]}")
+        raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {FORMATS[found]}")
     if found == "fabric":
         return NetworkRead(read_fabric_network(path, nodes), {}, "fabric")
     if found == "simgrid":
@@ -216,9 +217,9 @@ def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], wha
             return name
     if kind is not None:
         raise ValueError(f"there is no format {kind!r} of {what}; {suggest_names(kind, allowed)}")
-    listed = ", ".join(_NAMES[name] for name in allowed)
+    listed = ", ".join(FORMATS[name] for name in allowed)
     if found is not None:
-        raise InputError(f"is {_NAMES[found]}, not {what}; read are {listed}", file=str(path))
+        raise InputError(f"is {FORMATS[found]}, not {what}; read are {listed}", file=str(path))
     if Path(path).is_dir() and "chakra" not in allowed:
         raise InputError(f"is a folder, not {what}; read are {listed}", file=str(path))
     if Path(path).is_dir():

@@ -7,14 +7,10 @@ from pathlib import Path
 from simnet.cost_models.costs.computing import known_chips
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device
 from simnet.scenario import network_parts, schema
+from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.topology import calibrated_stack
 from simnet.training.parallel import describe_slowdown
-
-
-def is_file(name: str) -> bool:
-    """Whether a name in a scenario is that of a file, and not of something that comes with simnet."""
-    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
 
 
 def sending_stack(network: network_parts.Network, folder: Path) -> str | None:

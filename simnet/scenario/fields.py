@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator
+
+
+def is_file(name: str) -> bool:
+    """Whether a name in a scenario is that of a file, and not of something that comes with simnet."""
+    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
 
 
 def _check_file(value: str) -> str:

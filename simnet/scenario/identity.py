@@ -20,7 +20,7 @@ from simnet.interchange.chakra import trace_paths
 from simnet.interchange.kinds import trace_prefix
 from simnet.report.results import LOCK, versions
 from simnet.scenario import Scenario
-from simnet.scenario.device import is_file
+from simnet.scenario.fields import is_file
 from simnet.scenario.schema import Output
 
 _HEADING = re.compile(r"# (.+); request ([0-9a-f]{32})")

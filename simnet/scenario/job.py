@@ -19,7 +19,8 @@ from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import schema
 from simnet.scenario.colocated import placements, standalone_config
-from simnet.scenario.device import build_device, is_file
+from simnet.scenario.device import build_device
+from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.policies import labels_of

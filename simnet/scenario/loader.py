@@ -65,7 +65,7 @@ class Document:
 
     def set(self, assignment: str) -> None:
         """Override a value: ``a.b.0.c=value``, the value in YAML. InputError: no "=", or no such position."""
-        option = f"--set {assignment}"
+        option = getattr(assignment, "option", f"--set {assignment}")
         way, equals, text = assignment.partition("=")
         parts = [part.strip() for part in way.split(".")]
         if not equals or not all(parts):

@@ -18,7 +18,7 @@ from simnet.base.yaml_loader import Loc
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Monitor, closed_form
-from simnet.scenario import network_parts, schema, topology_parts, weather_parts
+from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.computing import model_computing
 from simnet.scenario.device import build_device, default_device, sending_stack, slowdown_of
@@ -26,7 +26,7 @@ from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.steps import model_of
-from simnet.scenario.topology_parts import Topology
+from simnet.scenario.topology_parts import PlatformNodes, Topology, TopologyFile
 from simnet.training.job import DDP_OVERLAP, Overlap, check_feedback
 from simnet.training.parallel import sharding_options
 
@@ -62,9 +62,12 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
+    topology = config.network.topology
+    with found.at("network", "topology"):
+        topology = _resolve_topology(topology, config.workers, folder)
     network = config.network.model_copy(
         update={
-            "topology": _resolve_topology(config.network.topology, config.workers),
+            "topology": topology,
             "stack": _resolve_stack(config.network),
             "weather": [
                 _resolve_weather(index, one, config.job.epoch, found)
@@ -138,13 +141,18 @@ def _file_name(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
 
 
-def _resolve_topology(given: Topology, workers: int) -> Topology:
+def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     kind, part = given.choice
     if isinstance(part, str):
-        return given.model_copy(update={kind: topology_parts.TopologyFile.model_validate({"path": part})})
-    if getattr(part, "hosts", workers) is not None:
-        return given
-    return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
+        part = (PlatformNodes if kind == "platform" else TopologyFile).model_validate({"path": part})
+    more: dict[str, int] = {}
+    if isinstance(part, PlatformNodes) and part.nodes is None:
+        more = {"nodes": part.nodes_for(workers, folder)}
+    elif kind == "multi_gpu_nodes" and part.nodes is None:
+        more = {"nodes": -(-workers // part.gpus_per_node)}
+    elif getattr(part, "hosts", workers) is None:
+        more = {"hosts": workers}
+    return given.model_copy(update={kind: part.model_copy(update=more)})
 
 
 def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,8 +26,9 @@ from simnet.interchange.kinds import companion_files
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
 from simnet.scenario.computing import iteration_samples, model_computing
-from simnet.scenario.device import build_device, is_file, sending_stack, slowdown_told_of, stack_doubt
+from simnet.scenario.device import build_device, sending_stack, slowdown_told_of, stack_doubt
 from simnet.scenario.error_texts import problems
+from simnet.scenario.fields import is_file
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
     build_colocated,
@@ -38,10 +40,12 @@ from simnet.scenario.job import (
     try_exchanges,
 )
 from simnet.scenario.loader import Document, Findings, read
+from simnet.scenario.marked_fields import Fields, FieldsButSeed, apply_fields
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
 from simnet.scenario.policies import build_policy
 from simnet.scenario.resolve import own_options, resolve
+from simnet.scenario.short_keys import full_key
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
@@ -222,6 +226,15 @@ class Scenario:
         """Return the scenario with another seed."""
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
+    def replace(self, **fields: Unpack[Fields]) -> Scenario:
+        """Return the scenario with other values of marked fields, as of `load`; its policies and seed stay."""
+        document = copy.deepcopy(self.document)
+        document.data["seed"] = self.config.seed
+        apply_fields(document, fields)
+        again = replace(_checked(document), folder=self.folder, elsewhere=self.elsewhere)
+        kept = [name for name in again.config.policies if name in self.config.policies]
+        return again if fields.get("schemes") is not None else again.only(kept)
+
     def build(self) -> Run:
         """Build the job and its policies.
 
@@ -256,6 +269,21 @@ class Scenario:
         given = self.config.job.prices
         return None if given is None else given.model_dump()
 
+    def to_yaml(self) -> str:
+        """Return the scenario as YAML: what was given, with full paths of files. Loaded again, it is the same."""
+        return yaml_text(self.written(), width=120)
+
+    def written(self) -> dict[str, Any]:
+        """Return the fields that were given, as they are written; files have their full paths."""
+        given = schema.Config.model_validate(self.document.data)
+        found = given.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+        found |= {"name": self.name, "seed": self.config.seed}
+        if len(self.config.policies) < len(_checked(self.document).config.policies):
+            policies = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)["policies"]
+            found["policies"] = policies
+        written: dict[str, Any] = self._with_files(found, lambda path: str(path.resolve()))
+        return written
+
     def lock(self) -> str:
         """Return the scenario as YAML with every default written out.
 
@@ -269,22 +297,24 @@ class Scenario:
         written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
         if not self.config.exchanges:
             del written["exchanges"]
+        return yaml_text(self._with_files(written, lambda path: names.get(path)), width=1000)
 
-        def renamed(value: Any, field: str = "") -> Any:
-            if isinstance(value, dict):
-                return {key: renamed(one, key) for key, one in value.items()}
-            if isinstance(value, list):
-                return [renamed(one) for one in value]
-            if field in _FILE_FIELDS and isinstance(value, str):
-                return names.get(self.folder / value, value)
-            if field == "scheme" and plugins.names_file(value):
-                path, _, wanted = value.rpartition(":")
-                return f"{names[Path(path)]}:{wanted}"
-            if field == "trace" and isinstance(value, str) and is_file(value):
-                return str((self.folder / value).resolve())
+    def _with_files(self, value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
+        """Return written fields with other names for files; recorded gradients have their full path."""
+        if isinstance(value, dict):
+            return {key: self._with_files(one, name, key) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._with_files(one, name) for one in value]
+        if not isinstance(value, str):
             return value
-
-        return yaml_text(renamed(written), width=1000)
+        if field in _FILE_FIELDS and (self.folder / value).is_file():
+            return name(self.folder / value) or value
+        if field == "scheme" and plugins.names_file(value):
+            path, _, wanted = value.rpartition(":")
+            return f"{name(self.folder / path)}:{wanted}"
+        if field == "trace" and is_file(value):
+            return str((self.folder / value).resolve())
+        return value
 
     def inputs(self) -> dict[str, Path]:
         """Return the files of the scenario by content: ``inputs/HASH-NAME``."""
@@ -297,6 +327,8 @@ class Scenario:
     def _platform(self) -> dict[str, Path]:
         """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
         given = self.config.network.topology.choice[1]
+        if isinstance(given, topology_parts.PlatformNodes) and is_file(given.path):
+            return {_by_content(self.folder / given.path): self.folder / given.path}
         if not isinstance(given, topology_parts.TopologyFile):
             return {}
         arguments = given.arguments()
@@ -314,7 +346,9 @@ class Scenario:
 _FILE_FIELDS = ("file", "path", "device", "like", "model")
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), seed: int | None = None, **fields: Unpack[FieldsButSeed]
+) -> Scenario:
     """Read and check a scenario.
 
     Parameters
@@ -322,9 +356,11 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
     path : str or Path
         A YAML file, or the name of a shipped scenario.
     overrides : sequence of str
-        Fields to set, as ``job.iterations=50``; the value is YAML, so units work.
+        Fields to set, as ``job.iterations=50``; the value is YAML, so units work. A name may be short, as ``spread``.
     seed : int, optional
         Replaces the seed of the file.
+    **fields
+        Marked fields, as ``density="1%"`` or ``bandwidth=1.25e8``; see `simnet.scenario.marked_fields`.
 
     Raises
     ------
@@ -336,14 +372,32 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
     >>> scenario = load("quickstart", overrides=["job.iterations=5"], seed=7)
     >>> scenario.name, scenario.config.job.iterations, scenario.config.seed
     ('quickstart', 5, 7)
+    >>> load("quickstart", density="1%", workers=8).config.job.density
+    0.01
     """
-    file = find(path)
-    document = read(file)
-    for assignment in overrides:
-        document.set(assignment)
+    document = read_with(path, overrides)
     if seed is not None:
         document.set_seed(seed)
-    found = Findings(document)
+    apply_fields(document, fields)
+    return _checked(document)
+
+
+def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
+    """Read a scenario file with fields set, whose names may be short; InputError as of `load`."""
+    document = read(find(path))
+    # A short name means a field of the scenario that the full ones make.
+    short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]
+    for assignment in (*(one for one in overrides if one not in short), *short):
+        name, equals, value = assignment.partition("=")
+        if assignment in short and equals:
+            assignment = f"{full_key(name.strip(), _checked(document))}={value}"
+        document.set(assignment)
+    return document
+
+
+def _checked(document: Document) -> Scenario:
+    """Return the scenario of a document; InputError if something is wrong with it."""
+    file, found = Path(document.file), Findings(document)
     config: schema.Config | None = None
     try:
         config = schema.Config.model_validate(document.data)

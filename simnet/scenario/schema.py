@@ -589,7 +589,7 @@ class Config(Part):
     workers: Annotated[int, Field(ge=1, le=1_000_000)]
     network: Network
     job: Job
-    exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)] = Field(default={})
+    exchanges: dict[Label, Exchange] = Field(default={})
     policies: dict[Label, SerializeAsAny[Policy]] = Field(default={})
     other_jobs: dict[Label, OtherJob] | None = None
     output: Output = Output()

@@ -33,6 +33,8 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
         part = topology_parts.TopologyFile.model_validate({"path": part})
     if isinstance(part, topology_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
+    if isinstance(part, topology_parts.PlatformNodes):
+        return NetworkRead(part.build(path=part.named(folder)), {})
     if not isinstance(part, topology_parts.WanOfClusters):
         return NetworkRead(_with_hosts(part), {})
     sites = {}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
 from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
+from simnet.base.quantities import MOST_RATE, Count
 from simnet.interchange.kinds import read_network
-from simnet.scenario.fields import File
+from simnet.scenario.fields import File, is_file
 from simnet.scenario.parts import NameOr, OneOf, Part, Target, configures, kinds, part_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @configures(topologies.wan)
@@ -31,7 +36,8 @@ class OnHosts(OneOf):
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
         """Return the part of a family, given its builder."""
-        return part_of(target, name, optional=(("hosts", "one per worker"),))
+        optional = (("hosts", "one per worker"), ("nodes", "as many as hold the workers"))
+        return part_of(target, name, optional=optional)
 
 
 _FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.startswith("wan")}
@@ -44,8 +50,10 @@ class Cluster(OnHosts):
     def _check(self) -> None:
         super()._check()
         kind, part = self.choice
-        if getattr(part, "hosts", 1) is None:
-            raise ValueError(f"needs {kind}.hosts: only a topology without sites has one for each worker by default")
+        for name in ("hosts", "nodes"):
+            if getattr(part, name, 1) is None:
+                said = "only a topology without sites has a default, by the number of workers"
+                raise ValueError(f"needs {kind}.{name}: {said}")
 
 
 @configures(topologies.wan_of_clusters)
@@ -63,7 +71,54 @@ class TopologyFile(Part):
     """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
 
 
+def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
+    """Return the nodes of a platform, whose vendor says what their links and cards are.
+
+    Parameters
+    ----------
+    path : str or Path
+        A platform of `simnet list platforms`, or the file of one.
+    nodes : int, optional
+        How many, >= 1; as many as the workers need when left out.
+    """
+    # Calibration takes long to import.
+    from simnet.cost_models.calibration.platform import load_platform
+    from simnet.cost_models.calibration.specification import specified_parameters
+
+    read = load_platform(path)
+    known = {key: value for key, (value, _) in specified_parameters(read).items()}
+    if read.outer is None and (nodes or 1) > 1:
+        raise ValueError(f"nodes must be 1: nothing joins the nodes of {path}, got {nodes}")
+    return topologies.multi_gpu_nodes(
+        nodes or 1,
+        read.devices_per_node,
+        intra_latency=known["inner_latency"],
+        intra_bandwidth=read.inner_rate(),
+        nic_latency=known["outer_latency"],
+        nic_bandwidth=min(read.outer_rate(read.devices_per_node), MOST_RATE),
+    )
+
+
+@configures(platform)
+class PlatformNodes(Part):
+    """Nodes of a platform that comes with simnet, or of a file that describes one."""
+
+    path: File
+    nodes: Any
+
+    def nodes_for(self, workers: int, folder: Path) -> int:
+        """Return the fewest nodes that hold so many workers."""
+        from simnet.cost_models.calibration.platform import load_platform
+
+        return load_platform(self.named(folder)).nodes(workers)
+
+    def named(self, folder: Path) -> str | Path:
+        """Return the name of the platform, or the path of its file."""
+        return folder / self.path if is_file(self.path) else self.path
+
+
 FileOrMapping: TypeAlias = NameOr[File, TopologyFile]
+PlatformOrMapping: TypeAlias = NameOr[File, PlatformNodes]
 
 
 class Registered(Part):
@@ -79,6 +134,7 @@ class Registered(Part):
     wan=Wan,
     wan_of_clusters=WanOfClusters,
     file=FileOrMapping,
+    platform=PlatformOrMapping,
     registered=Registered,
 )
 class Topology(OnHosts):

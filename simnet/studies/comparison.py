@@ -42,6 +42,7 @@ from simnet.report.results import LOCK, RESULTS, prepare_folder, versions
 from simnet.report.run_summary import INTERVAL, learnt_by, significant
 from simnet.report.seeds import times_to_target
 from simnet.scenario import Run, Scenario, load
+from simnet.scenario.named_exchanges import named_exchanges
 from simnet.scenario.source import Source
 from simnet.studies.assumptions import Assumed
 from simnet.studies.codes import computing_told, with_codes
@@ -49,7 +50,6 @@ from simnet.studies.job_totals import judgement
 from simnet.studies.runs import mark
 from simnet.studies.samples import warning_lines
 from simnet.studies.start_times import Course, start_ranges
-from simnet.studies.variants import variants
 from simnet.training.job.memory import WorkerMemory, exchange_memory, is_measurable, with_shared_gradients
 from simnet.training.job.steady import MOVED, SteadyPart, common_start, steady_part
 
@@ -103,7 +103,7 @@ def each_fixed(
     """
     fields: list[str] = []
     if schemes:
-        found = variants(schemes)
+        found = named_exchanges(schemes)
         labels = [one.label for one in found]
         exchanges = {one.label: {"scheme": one.scheme, **one.options} for one in found}
         fields.append("exchanges=" + json.dumps(exchanges))

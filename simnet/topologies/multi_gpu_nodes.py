@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from simnet.base.quantities import Bandwidth, Count, Seconds
+from simnet.base.quantities import Bandwidth, Count, Seconds, WorkerLink
 from simnet.topologies.checks import affordable, checked, rate
 from simnet.topologies.graphs import Node, cable, empty
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose
@@ -24,8 +24,8 @@ def multi_gpu_nodes(
     *,
     intra_latency: Seconds,
     intra_bandwidth: Bandwidth,
-    nic_latency: Seconds,
-    nic_bandwidth: Bandwidth,
+    nic_latency: Annotated[Seconds, WorkerLink],
+    nic_bandwidth: Annotated[Bandwidth, WorkerLink],
     rails: bool = False,
     spines: Annotated[int, Ge(0)] = 0,
     spine_latency: Seconds | None = None,

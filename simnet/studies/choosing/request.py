@@ -13,10 +13,11 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.costs.models import is_config
 from simnet.policies import Candidate
 from simnet.scenario import Scenario, load, topology_parts
+from simnet.scenario.named_exchanges import ALL
+from simnet.scenario.named_exchanges import named_exchanges as exchanges_by_name
 from simnet.scenario.parts import field_names
 from simnet.studies import options
 from simnet.studies.choosing.choices import follows_gradients
-from simnet.studies.variants import ALL, variants
 from simnet.training.job import Overlap
 
 MOST_SIMULATED = 4096
@@ -257,7 +258,7 @@ def named_exchanges(request: ChooseRequest) -> tuple[Candidate, ...]:
     wanted = options.words(request.schemes) or []
     if wanted and (request.every or ALL in wanted):
         raise InputError("is either names or --all", file="--schemes")
-    return variants(wanted) if wanted else ()
+    return exchanges_by_name(wanted) if wanted else ()
 
 
 def scenario_overrides(request: ChooseRequest) -> list[str]:

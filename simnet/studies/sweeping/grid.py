@@ -11,11 +11,12 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simnet.base import units
-from simnet.base.errors import InputError, suggest_names
-from simnet.scenario import Scenario, load, schema
+from simnet.base.errors import InputError
+from simnet.scenario import Scenario, load
+from simnet.scenario.short_keys import full_key
 
 MAX_CELLS = 10_000
 """The largest grid that runs without being asked for."""
@@ -31,10 +32,6 @@ _RANGE = re.compile(
 )
 _KINDS = (("s", units.seconds), ("B", units.size), ("Bps", units.bandwidth))
 _SI = {"s": "s", "B": "B", "Bps": "B/s"}
-# What a sweep sets itself, or what alters no run.
-_IDLE = ("name", "description", "output")
-# Hold further fields, or take the place of another.
-_PARTS = ("other_jobs", "deaths", "on_death", "overlap")
 _DIGITS = 12
 
 
@@ -106,13 +103,13 @@ def cells(
     @lru_cache(maxsize=256)
     def meant(name: str, before: tuple[str, ...]) -> str:
         if not before:
-            return field(name, base)
+            return full_key(name, base, "--param")
         try:
             loaded = load(source, [*overrides, *before])
         except InputError:
             # The cell itself will say what is wrong with it.
             loaded = base
-        return field(name, loaded)
+        return full_key(name, loaded, "--param")
 
     found: dict[tuple[str, ...], Cell] = {}
     combinations: Iterator[tuple[str, ...]] = (
@@ -142,57 +139,6 @@ def size(axes: Sequence[Axis], *, zipped: bool = False) -> int:
         listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise InputError(f"needs parameters with equally many values; {listed}", file="--zip")
     return next(iter(lengths.values())) if zipped else math.prod(len(one.values) for one in axes)
-
-
-def field(name: str, scenario: Scenario) -> str:
-    """Return the scenario field of a parameter, dotted as ``--set`` takes it.
-
-    A name that leaves parts out means the one field that fits: first of the topology and the job, then anywhere.
-
-    Examples
-    --------
-    >>> scenario = load("quickstart")
-    >>> field("network.bandwidth", scenario), field("density", scenario), field("spread", scenario)
-    ('network.topology.star.bandwidth', 'job.density', 'job.compute.spread')
-    >>> field("bandwith", scenario)
-    Traceback (most recent call last):
-        ...
-    simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
-    """  # noqa: E501
-    option = f"--param {name}"
-    parts = name.split(".")
-    if parts[0] in _IDLE:
-        raise InputError("does not alter what is simulated", file=option)
-    if parts[-1] in ("density", "compression_ratio") and parts[:-1] in ([], ["job"]):
-        # They mean the same, and a scenario may hold one of them.
-        ratio = scenario.document.found(("job", "compression_ratio")) is not None
-        return "job.compression_ratio" if ratio else "job.density"
-    known = _fields_by_path(scenario.config.model_dump(mode="json", by_alias=True))
-    if name in known:
-        return name
-    kind = scenario.config.network.topology.choice[0]
-    topology, job = f"network.topology.{kind}", "job"
-    for scope in (topology, job):
-        one = f"{scope}.{parts[-1]}"
-        if one in known and _path_fits(parts, one):
-            if isinstance(known[one], list | dict):
-                raise InputError(f"is more than one value here; --param {one}=... replaces all of them", file=option)
-            return one
-    leaves = [one for one, value in known.items() if not isinstance(value, dict) and _path_fits(parts, one)]
-    own = [one for one in leaves if not one.startswith("other_jobs.")] or leaves
-    fitting = [one for one in own if known[one] is not None] or own
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise InputError(f"may mean {', '.join(fitting[:8])}; write one of them", file=option)
-    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _field_names() or _is_free(parts)):
-        # A field in full that the scenario does not have: what it may have is said where it is set.
-        return name
-    plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
-    short = sorted({last for scope, _, last in plain if scope in ("", topology, job)} - {*_IDLE, *_PARTS})
-    close = suggest_names(parts[-1], short).partition("Allowed: ")[0]
-    listed = f"Allowed: any field in full, as --set takes it, or in short {', '.join(short)}"
-    raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=option)
 
 
 def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Collection[str]) -> list[Column]:
@@ -238,41 +184,6 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
     if not all(math.isfinite(one) for one in plain):
         return None, list(texts)
     return None, plain if all(isinstance(one, int) for one in plain) else [float(one) for one in plain]
-
-
-def _path_fits(parts: Sequence[str], path: str) -> bool:
-    """Whether some parts of the path of a field, with the last, name it."""
-    whole = path.split(".")
-    if parts[-1] != whole[-1]:
-        return False
-    rest = iter(whole[:-1])
-    return all(part in rest for part in parts[:-1])
-
-
-def _is_free(parts: Sequence[str]) -> bool:
-    """Whether a field is below one with free names, as options of schemes."""
-    named = {"registered", "slow", "sharding"}
-    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
-
-
-@lru_cache(maxsize=1)
-def _field_names() -> frozenset[str]:
-    """Return the names of all fields that a scenario can have."""
-    parts = schema.Config.model_json_schema(by_alias=True)
-    return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
-
-
-def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
-    """Return all fields by their path, with those that hold others."""
-    found = {}
-    items = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, value in items:
-        way = f"{path}.{key}" if path else str(key)
-        found[way] = value
-        # Lists of numbers, such as matrices, are one value.
-        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value)):
-            found |= _fields_by_path(value, way)
-    return found
 
 
 def _split_pieces(text: str, option: str) -> list[str]:

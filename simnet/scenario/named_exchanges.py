@@ -1,28 +1,23 @@
-"""Exchanges in options: a scheme, or one with options, as ``artopk:collective=tree``."""
+"""Exchanges by name: a scheme, or one with options, as ``artopk:collective=tree``."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.policies import Candidate
+from simnet.scenario.choice_text import choice_words, read_choice, split_choices
 from simnet.scenario.resolve import own_options
 from simnet.sparsifier_models.options import option_values
 
 ALL = "all"
 """In place of names of schemes: every scheme there is."""
 
-# A colon also stands between a file and a class in it.
-_OPTION = re.compile(r":(?=[A-Za-z_]\w*=)")
 
-
-def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate, ...]:
+def named_exchanges(names: str | Sequence[str], option: str = "--schemes") -> tuple[Candidate, ...]:
     """Return the named exchanges, once each, with their names as labels.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
@@ -30,23 +25,27 @@ def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate
 
     Examples
     --------
-    >>> variants(["dense", "artopk:collective=tree:selection=var"])[1].options
+    >>> named_exchanges(["dense", "artopk:collective=tree:selection=var"])[1].options
     {'collective': 'tree', 'selection': 'var'}
-    >>> variants(["artopk:colective=tree"])
+    >>> named_exchanges(["artopk:colective=tree"])
     Traceback (most recent call last):
     simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, selection, value_bytes, values, wire
     """  # noqa: E501
     found: dict[str, Candidate] = {}
-    for name in sparsifier_models.names() if ALL in names else dict.fromkeys(names):
-        one = _read_variant(name, option)
+    wanted = dict.fromkeys(split_choices(names))
+    for name in sparsifier_models.names() if ALL in wanted else wanted:
+        one = _read_exchange(name, option)
         if one.label in found:
             raise InputError(f"names {one.label!r} twice, by {found[one.label].scheme} and {one.scheme}", file=option)
         found[one.label] = one
     return tuple(found.values())
 
 
-def _read_variant(name: str, option: str) -> Candidate:
-    scheme, *words = _OPTION.split(name)
+def _read_exchange(name: str, option: str) -> Candidate:
+    try:
+        scheme, options = read_choice(name)
+    except ValueError as error:
+        raise InputError(str(error), file=option, field=name) from None
     before, colon, after = scheme.partition(":")
     if colon and before in sparsifier_models.names():
         has = ", ".join(own_options(before))
@@ -57,28 +56,15 @@ def _read_variant(name: str, option: str) -> Candidate:
         found = sparsifier_models.scheme(placed)
     except ValueError as error:
         raise InputError(str(error), file=option) from None
-    called = ":".join([found.name if plugins.names_file(scheme) else scheme, *words])
+    label = ":".join([found.name if plugins.names_file(scheme) else scheme, *choice_words(name)[1:]])
     known = own_options(placed)
-    options: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.partition("=")
+    for key in options:
         if key not in known:
             raise InputError(
                 f"there is no option {key!r} of {scheme}; {suggest_names(key, known)}", file=option, field=name
             )
-        if key in options:
-            raise InputError(f"gives the option {key} twice", file=option, field=name)
-        options[key] = _read_value(value)
     try:
         option_values(found.option_type, options)
     except ValueError as error:
         raise InputError(str(error), file=option, field=name) from None
-    return Candidate(called, placed, options)
-
-
-def _read_value(text: str) -> object:
-    """Return a number, true, false or null if a text is one, else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return Candidate(label, placed, options)

@@ -1,0 +1,225 @@
+"""The shared flags as fields of every scenario: what each sets, what it takes the place of, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import simnet
+from commands import did, refused
+from simnet.base.errors import InputError
+from simnet.scenario.finding import shipped
+from simnet.scenario.marked_fields import MARKED_FIELDS, Fields, overrides_of
+from simnet.scenario.network_choice import network_taken_for
+from test_interchange_cli import NCCL
+
+FEW = ("--set", "job.iterations=2", "--no-report", "--jobs", "1", "--out", "run")
+PLATFORM = """\
+<platform version="4.1"><zone id="z" routing="Full">
+<host id="a" speed="1Gf"/><host id="b" speed="1Gf"/><link id="l" bandwidth="1GBps" latency="1ms"/>
+<route src="a" dst="b"><link_ctn id="l"/></route></zone></platform>
+"""
+CLUSTER = "version: 1\nnetwork:\n  star: {hosts: 4, latency: 1e-5, bandwidth: 1e9}\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def lock() -> str:
+    return Path("run", "scenario.lock.yaml").read_text()
+
+
+def given(name, **fields):
+    """Return the resolved fields of a shipped scenario with marked fields."""
+    return simnet.load(name, **fields).config
+
+
+def test_the_fields_of_python_are_the_marked_ones():
+    assert list(Fields.__annotations__) == [one.name for one in MARKED_FIELDS]
+    assert {one.panel for one in MARKED_FIELDS} == {"Workload", "Network"}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "short", "written"),
+    [
+        ("quickstart", "bandwidth=1Gbit/s", "star: {hosts: 4, latency: 2 ms, bandwidth: 1 Gbit/s}"),
+        ("quickstart", "spread=7%", "spread: 0.07"),
+        ("sharded_nodes", "latency=1 ms", "nic_latency: 1 ms"),
+        ("two_level_nodes", "bandwidth=1Gbit/s", "nic_bandwidth: 1 Gbit/s"),
+    ],
+)
+def test_set_takes_short_names_on_every_scenario(scenario, short, written):
+    did("run", scenario, "--set", short, *FEW)
+    assert written in lock()
+
+
+def test_the_library_takes_marked_fields_and_the_command_runs_what_they_are():
+    loaded = simnet.load("quickstart", density="1%", bandwidth=1.25e8, workers=3, compute=0.02, seed=5)
+    fields = {"density": "1%", "bandwidth": 1.25e8, "workers": 3, "compute": 0.02, "seed": 5, "latency": None}
+    options = [word for one in overrides_of("quickstart", fields) for word in ("--set", one)]
+    did("run", "quickstart", *options, *FEW)
+    assert lock().partition("\n")[2].replace("iterations: 2", "iterations: 80") == loaded.lock().replace(
+        "report: true", "report: false"
+    )
+
+
+def test_schemes_take_the_place_of_exchanges_and_policies():
+    did(
+        "run", "quickstart", *FEW,
+        *(word for one in overrides_of("quickstart", {"schemes": "topk,artopk:collective=tree,selection=var,dense"})
+          for word in ("--set", one)),
+    )  # fmt: skip
+    policies = json.loads(Path("run", "summary.json").read_text())["policies"]
+    assert set(policies) == {"topk", "artopk:collective=tree:selection=var", "dense"}
+    every = given("compare", schemes="all")
+    assert len(every.policies) > 30
+    assert list(every.policies) == list(every.exchanges)
+
+
+def test_a_model_is_a_name_a_size_or_a_file(tmp_path):
+    assert given("base", model="gpt2").job.model == "gpt2"
+    sized = given("base", model="25000000", compute="10 ms").job
+    assert (sized.model, sized.parameters) == (None, 25_000_000)
+    assert given("base", model="7B", compute="10 ms").job.parameters == 7_000_000_000
+
+
+def test_a_network_is_a_family_a_platform_a_file_or_that_of_a_scenario(tmp_path):
+    Path("platform.xml").write_text(PLATFORM)
+    Path("topo.xml").write_text(NCCL)
+    Path("cluster.yaml").write_text(CLUSTER)
+    Path("own.yaml").write_text(simnet.load("fat_tree_64").to_yaml())
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    expected = {
+        "fat_tree:k=4": ("the topology fat_tree", "fat_tree"),
+        "dgx-h100": ("the platform dgx-h100", "platform"),
+        "platform.xml": ("read as a SimGrid platform, 2 hosts", "file"),
+        "topo.xml:latency=2 us": ("read as an NCCL topology, 2 hosts", "file"),
+        "cluster.yaml": ("read as a fabric file, 4 hosts", "file"),
+        "own.yaml": ("the network of the scenario own", "fat_tree"),
+        "incast": ("the network of the scenario incast", "star"),
+    }
+    for text, (said, kind) in expected.items():
+        assert network_taken_for(text) == said
+        loaded = simnet.load("quickstart", network=text, workers=2)
+        assert loaded.config.network.topology.choice[0] == kind
+        loaded.build()
+        Path("saved.yaml").write_text(loaded.to_yaml())
+        (folder / "saved.yaml").write_text(loaded.to_yaml())
+        assert simnet.load(folder / "saved.yaml").lock() == loaded.lock()
+
+
+def test_another_topology_keeps_a_workers_link_and_the_stack():
+    found = given("quickstart", network="multi_gpu_nodes:gpus_per_node=2,intra_latency=5us,intra_bandwidth=800Gbit/s")
+    nodes = found.network.topology.multi_gpu_nodes
+    assert (nodes.nodes, nodes.nic_latency, nodes.nic_bandwidth) == (2, 2e-3, 1.25e9)
+    assert found.network.weather == []
+    own = simnet.load("quickstart", ["network.stack=gloo"], network="fat_tree:k=4", bandwidth="1Gbit/s").config.network
+    assert (own.stack, own.topology.fat_tree.bandwidth, own.topology.fat_tree.latency) == ("gloo", 1.25e8, 2e-3)
+
+
+def test_a_platform_has_as_many_nodes_as_hold_the_workers():
+    assert [given("base", network="dgx-h100", workers=n).network.topology.platform.nodes for n in (2, 8, 9)] == [
+        1,
+        1,
+        2,
+    ]
+    Path("node.yaml").write_text(
+        "name: node\ndevices_per_node: 4\ngeneration: ampere\ninner: {link: pcie, rate: 32 GB/s}\n"
+    )
+    assert network_taken_for("node.yaml") == "the platform node.yaml"
+    assert "inputs/" in simnet.load("base", network="node.yaml", workers=4).lock()
+    with pytest.raises(InputError, match="nodes must be 1: nothing joins the nodes of "):
+        simnet.load("base", network="node.yaml:nodes=2").build()
+
+
+def test_sharding_takes_the_place_of_exchanges():
+    found = given("base", model="gpt2", sharding="fsdp2:param_dtype=float32")
+    assert found.job.sharding.way == "fsdp2"
+    assert found.exchanges == {}
+    assert list(found.policies) == ["fsdp2"]
+
+
+def test_a_strategy_and_recorded_gradients():
+    found = given("base", model="1000000", compute="10 ms", strategy="diloco:period=4,scaled=false", device="cpu").job
+    assert found.strategy.options["period"] == 4
+    assert found.strategy.options["scaled"] is False
+    trained = given("base", gradients="train", compute="10 ms", workers=2).job
+    assert trained.gradients.train is not None
+    assert given("base", gradients="synthetic:like=digits").job.gradients.synthetic.like == "digits"
+    recorded = given("base", gradients="digits", compute="10 ms").job
+    assert (recorded.gradients.recorded.trace, recorded.model) == ("digits", None)
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_what_is_saved_loads_equal(name, tmp_path):
+    loaded = simnet.load(name)
+    (tmp_path / "that.yaml").write_text(loaded.to_yaml())
+    assert simnet.load(tmp_path / "that.yaml").config == loaded.config
+
+
+def test_replace_keeps_policies_and_seed():
+    loaded = simnet.load("quickstart", seed=3).only(["AG", "flexible"])
+    found = loaded.replace(density="1%", bandwidth="1Gbit/s")
+    assert (found.config.seed, list(found.config.policies), found.config.job.density) == (3, ["AG", "flexible"], 0.01)
+    assert found.config.network.topology.star.bandwidth == 1.25e8
+    assert loaded.config.job.density == 0.05
+    assert list(loaded.replace(schemes="topk,dense").config.policies) == ["topk", "dense"]
+    Path("that.yaml").write_text(found.to_yaml())
+    assert simnet.load("that.yaml").config == found.config
+
+
+def test_density_takes_the_place_of_a_compression_ratio():
+    Path("ratio.yaml").write_text(simnet.load("quickstart").to_yaml().replace("density:", "compression_ratio:"))
+    assert given("ratio.yaml", density="1%").job.density == 0.01
+
+
+def test_a_file_on_the_line_starts_where_the_user_stands(tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "job.yaml").write_text(simnet.load("quickstart").to_yaml())
+    Path("platform.xml").write_text(PLATFORM)
+    simnet.load("job/job.yaml", network="platform.xml", workers=2).build()
+    with pytest.raises(InputError, match=r"job/platform.xml: there is no such file"):
+        simnet.load("job/job.yaml", ["network.topology={file: platform.xml}", "workers=2"]).build()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "field", "value", "said"),
+    [
+        ("quickstart", "bandwidth", "1Gbt/s", "--bandwidth: network.topology.star.bandwidth: '1Gbt/s': unknown unit"),
+        ("quickstart", "density", "200%", "--density: job.density: must be <= 1"),
+        ("quickstart", "schemes", "tpk", "--schemes: there is no sparsifier 'tpk': did you mean 'topk'?"),
+        ("quickstart", "network", "fat_tre:k=4", "--network: there is no such file, and no topology, platform or"),
+        (
+            "quickstart",
+            "network",
+            "fat_tree:k=4,kk=4",
+            "--network: network.topology.fat_tree.kk: there is no such field",
+        ),
+        ("quickstart", "strategy", "dilco", "--strategy: job.strategy.name: there is no strategy 'dilco'"),
+        ("quickstart", "device", "v101", "--device: job.device: there is no device"),
+        ("quickstart", "stack", "glo", "--stack: network.stack: there is no stack 'glo'"),
+        ("fluctuating_wan", "latency", "1ms", "--latency: is more than one value here, network.topology.wan.latency"),
+    ],
+)
+def test_what_a_scenario_cannot_have_is_refused_in_a_line(scenario, field, value, said):
+    with pytest.raises(InputError) as caught:
+        simnet.load(scenario, **{field: value})
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_links_that_a_file_has_are_refused():
+    Path("cluster.yaml").write_text(CLUSTER)
+    for network, key in (("cluster.yaml", "file"), ("dgx-h100", "platform")):
+        with pytest.raises(InputError, match=f"--bandwidth: is that of network.topology.{key}, which says itself"):
+            simnet.load("base", network=network, bandwidth="1Gbit/s")
+
+
+def test_a_field_that_there_is_not_is_like_one():
+    with pytest.raises(InputError, match=r"bandwidht: there is no such field; did you mean 'bandwidth'\?"):
+        overrides_of("quickstart", {"bandwidht": "1Gbit/s"})
+    assert "did you mean 'bandwidth'?" in refused("run", "quickstart", "--set", "bandwith=1Gbit/s", *FEW)
