@@ -20,11 +20,12 @@ as `10 ms`, `25 Gbit/s`, `64 MiB`, `5 %`. [The first run](../start.md#a-scenario
 """
 
 
-MARKED = """`simnet.load` takes these as keywords, on every scenario: `load("quickstart", density="1%", bandwidth="1Gbit/s")`. A number is
-one of SI, a file starts where the user stands. A choice is written `NAME:option=value,option=value`. `bandwidth` and
-`latency` are those of a worker's link, or of a node's: of `multi_gpu_nodes` its `nic_bandwidth` and `nic_latency`. A
-`network` takes the place of topology and weather, and keeps a worker's link and the stack; `schemes` takes the place of
-exchanges and policies, `sharding` of both and of what means nothing beside it.
+MARKED = """`simnet.load` takes these as keywords, on every scenario: `load("quickstart", density="1%")`. A number is
+one of SI, a file starts where the user stands. A choice is written `NAME:option=value,option=value`.
+`bandwidth` and `latency` are those of a worker's link, or of a node's: of `multi_gpu_nodes` its
+`nic_bandwidth` and `nic_latency`. A `network` takes the place of topology and weather, and keeps a worker's
+link and the stack; `schemes` takes the place of exchanges and policies, `sharding` of both and of what
+means nothing beside it.
 """
 
 UNITS = {"10 ms": " s", "64 MiB": " B", "25 Gbit/s": " B/s"}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict
 
-from simnet import topologies
 from simnet.base import plugins, units
 from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.costs.models import is_config
@@ -21,7 +20,7 @@ from simnet.scenario.loader import Document
 from simnet.scenario.named_exchanges import named_exchanges
 from simnet.scenario.network_choice import read_network_text
 from simnet.scenario.sharding_parts import MEANINGLESS
-from simnet.scenario.short_keys import link_key
+from simnet.scenario.short_keys import link_key, worker_link
 
 
 class MarkedField(NamedTuple):
@@ -254,7 +253,7 @@ def _network(document: Document, field: MarkedField, value: object) -> dict[str,
     before: Any = document.found(("network",))
     before = before if isinstance(before, dict) else {}
     old, had = _topology_at_hand(document)
-    ends = topologies.worker_link(old), topologies.worker_link(kind)
+    ends = worker_link(old), worker_link(kind)
     for quantity, name in ends[1].items():
         # A worker's link stays what it was, if it was one.
         was = had.get(ends[0].get(quantity, ""))

@@ -389,7 +389,7 @@ def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
     short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]
     for assignment in (*(one for one in overrides if one not in short), *short):
         name, equals, value = assignment.partition("=")
-        if assignment in short and equals:
+        if assignment in short and equals and name.strip():
             assignment = f"{full_key(name.strip(), _checked(document))}={value}"
         document.set(assignment)
     return document

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from simnet import topologies
+from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.quantities import WorkerLink, parameter_hints
 from simnet.scenario import schema
 
 if TYPE_CHECKING:
@@ -92,13 +95,34 @@ def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str)
     way = f"network.topology.{kind}"
     if kind in ("file", "platform"):
         raise InputError(f"is that of {way}, which says itself what its links are", file=option)
-    name = topologies.worker_link(str(given["name"]) if kind == "registered" else kind).get(quantity)
+    name = worker_link(str(given["name"]) if kind == "registered" else kind).get(quantity)
     if name is None:
         raise InputError(f"is no parameter of {way}; --set says what is", file=option)
     if isinstance(given.get(name), list | dict):
         said = f"is more than one value here, {way}.{name}; --set {way}.{name}=... replaces all of them"
         raise InputError(said, file=option)
     return f"{way}.{name}"
+
+
+def worker_link(name: str) -> dict[str, str]:
+    """Return which parameters of a family are the latency and bandwidth of a worker's link, or of a node's.
+
+    They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
+
+    Examples
+    --------
+    >>> worker_link("star"), worker_link("multi_gpu_nodes")["bandwidth"]
+    ({'latency': 'latency', 'bandwidth': 'bandwidth'}, 'nic_bandwidth')
+    """
+    builder = topologies.FAMILIES.get(name) or plugins.load_plugin("topologies", name, lambda found: found)
+    names = [] if builder is None else list(inspect.signature(builder).parameters)
+    hints = {} if builder is None else parameter_hints(builder, names)
+    marked = [one for one in names if WorkerLink in get_args(hints.get(one))]
+    fitting = {
+        quantity: [one for one in marked if one.endswith(quantity)] or [one for one in names if one == quantity]
+        for quantity in ("latency", "bandwidth")
+    }
+    return {quantity: found[0] for quantity, found in fitting.items() if found}
 
 
 def _path_fits(parts: Sequence[str], path: str) -> bool:

@@ -7,13 +7,11 @@ builder under the entry-point group ``simnet.topologies``; `names` and `build` t
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from simnet.base import plugins
 from simnet.base.errors import suggest_names
-from simnet.base.quantities import WorkerLink, parameter_hints
 from simnet.topologies.dragonfly import dragonfly
 from simnet.topologies.fat_tree import fat_tree
 from simnet.topologies.links import select_links
@@ -48,7 +46,6 @@ __all__ = [
     "tree",
     "wan",
     "wan_of_clusters",
-    "worker_link",
 ]
 
 FAMILIES: Mapping[str, Callable[..., nx.DiGraph[Any]]] = {
@@ -98,38 +95,15 @@ def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
     return builder(**parameters)
 
 
-def worker_link(name: str) -> dict[str, str]:
-    """Return which parameters of a family are the latency and bandwidth of a worker's link, or of a node's.
-
-    They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
-
-    Examples
-    --------
-    >>> worker_link("star"), worker_link("multi_gpu_nodes")["bandwidth"]
-    ({'latency': 'latency', 'bandwidth': 'bandwidth'}, 'nic_bandwidth')
-    """
-    builder = FAMILIES.get(name) or plugins.load_plugin("topologies", name, lambda found: found)
-    names = [] if builder is None else list(inspect.signature(builder).parameters)
-    hints = {} if builder is None else parameter_hints(builder, names)
-    marked = [one for one in names if WorkerLink in get_args(hints.get(one))]
-    fitting = {
-        quantity: [one for one in marked if one.endswith(quantity)] or [one for one in names if one == quantity]
-        for quantity in ("latency", "bandwidth")
-    }
-    return {quantity: found[0] for quantity, found in fitting.items() if found}
-
-
 def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, Any]) -> None:
-    known = inspect.signature(builder).parameters
-    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+    from inspect import Parameter, signature
+
+    known = signature(builder).parameters
+    if not any(one.kind is Parameter.VAR_KEYWORD for one in known.values()):
         for given in parameters:
             if given not in known:
                 raise ValueError(f"{name} has no parameter {given!r}: {suggest_names(given, known)}")
-    needs = (
-        one
-        for one in known.values()
-        if one.default is inspect.Parameter.empty and one.kind is not inspect.Parameter.VAR_KEYWORD
-    )
+    needs = (one for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD)
     if missing := [one.name for one in needs if one.name not in parameters]:
         *first, last = missing
         needed = f"{', '.join(first)} and {last}" if first else last
