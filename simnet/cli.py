@@ -5,6 +5,7 @@ Everything heavy is imported by the command that needs it, so that ``simnet --he
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar
 
@@ -14,6 +15,8 @@ import simnet
 from simnet.base import plugins
 from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
+from simnet.verbs.app import VERBS
+from simnet.verbs.app import main as run_program
 from simnet.verbs.commands.calibrate import calibrate, calibrate_compute, calibrate_device
 from simnet.verbs.commands.choose import choose
 from simnet.verbs.commands.compare import compare
@@ -89,6 +92,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
+    if len(sys.argv) > 1 and sys.argv[1] in VERBS:
+        run_program()
     plain_warnings()
     with one_thread():
         app()

@@ -1,21 +1,45 @@
 """Commands of simnet as users type them: those that end well, those that are refused, and what they leave behind."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from killing import PATIENCE
 from simnet import cli
+from simnet.verbs import app
 
 ROOT = Path(__file__).parents[1]
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a command printed, to standard output and to standard error, and what it ended with."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    exception: BaseException | None = None
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
 def invoke(*arguments: object) -> Result:
     """Return what came of a command."""
-    return CliRunner().invoke(cli.app, [str(one) for one in arguments])
+    words = [str(one) for one in arguments]
+    if words and words[0] in app.VERBS:
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = app.run_line(words)
+        return Result(code, out.getvalue(), err.getvalue())
+    found = CliRunner().invoke(cli.app, words)
+    return Result(found.exit_code, found.stdout, found.stderr, found.exception)
 
 
 def did(*arguments: object) -> Result:

@@ -1,0 +1,393 @@
+"""The answer to a question: a line or two, a table of at most 80 characters, and what the answer rests on.
+
+Every command and every function of the library returns a `Summary`. The text on the console, the table of a notebook,
+JSON, CSV and a data frame are views of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.writing import write_new
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.report.drawing import Plot
+
+WIDTH = 80
+"""Characters of a line at most."""
+
+SCHEMA = 1
+"""Version of the JSON of a summary."""
+
+Row: TypeAlias = Mapping[str, Any]
+"""Values of a row by the names of columns, in SI units; None for what is not known."""
+
+Unit: TypeAlias = Literal["time", "bytes", "rate", "throughput", "percent", "chance", "number", "text", "phrase"]
+"""What a column holds: seconds; bytes; byte/s, shown as bit/s or as byte/s; a share, in per cent with three digits
+or in whole per cents; a number; text that is broken into lines where it does not fit; text that is cut there.
+"""
+
+_SCALES: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "time": (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("h", 3600.0), ("d", 86400.0)),
+    "bytes": (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)),
+    "rate": (("bit/s", 0.125), ("kbit/s", 125.0), ("Mbit/s", 1.25e5), ("Gbit/s", 1.25e8), ("Tbit/s", 1.25e11)),
+    "throughput": (("B/s", 1.0), ("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9), ("TB/s", 1e12)),
+    "percent": (("%", 0.01),),
+    "chance": (("%", 0.01),),
+}
+_UNIT_OF_NAME: tuple[tuple[str, Unit], ...] = (("_Bps", "rate"), ("_s", "time"), ("_B", "bytes"))
+_GAP, _LABEL, _ROWS = 2, 12, 100
+_TEXTS: tuple[Unit, ...] = ("text", "phrase")
+
+
+class Column(NamedTuple):
+    """A column of a table: the name of its values in rows, and what stands above them, without the unit.
+
+    `unit` follows from the end of the name where it is left out. `interval` names the columns of the ends of the
+    interval, which stand in the same cell. On a narrow line the columns with the largest `priority` are hidden first;
+    those with 0 never are.
+    """
+
+    name: str
+    heading: str
+    unit: Unit | None = None
+    priority: int = 0
+    interval: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Summary:
+    """The answer to a question.
+
+    Parameters
+    ----------
+    answer : str
+        The answer, with its interval, in one or two lines.
+    columns : sequence of Column
+        The columns of the table; the first one names the rows.
+    rows : sequence of Row
+        The rows, the best first.
+    evidence, assumed, depends_on, next : str
+        How well the figures are known; what the user did not say; what would change the answer; what to ask next.
+    details : mapping of str to Any
+        What JSON has beside these, by name.
+    plots : mapping of str to callable
+        The figures by name, each drawn when it is asked for.
+    notes : sequence of str
+        What else is to be said, a line each; shown with ``--wide``, in notebooks and in JSON.
+    """
+
+    answer: str
+    columns: Sequence[Column] = ()
+    rows: Sequence[Row] = ()
+    evidence: str = ""
+    assumed: str = ""
+    depends_on: str = ""
+    next: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    plots: Mapping[str, Callable[[], Plot]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    exit_code: int = 0
+    """What the command ends with: 1 where a check that was asked for failed."""
+
+    @property
+    def best(self) -> str | None:
+        """The name of the first row; None if there is none."""
+        return str(self.rows[0][self.columns[0].name]) if self.rows and self.columns else None
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.answer!r})"
+
+    def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
+        """Return the answer for a console, in lines of at most `width` characters, or with all columns and notes."""
+        blocks, hidden = [_wrapped(self.answer, width)], list[str]()
+        if self.rows and self.columns:
+            shown, hidden = _fitting(self, width, wide)
+            blocks.append("\n".join(_table_lines(list(shown.values()), [self._left(one) for one in shown])))
+        if not wide:
+            hidden += [f"{len(self.rows) - _ROWS} rows"] * (len(self.rows) > _ROWS)
+            hidden += [f"{len(self.notes)} note{'s' * (len(self.notes) > 1)}"] * bool(self.notes)
+        notes = list(self.notes) if wide else []
+        labelled = [*self._labelled()]
+        labelled.insert(-1, ("Hidden", f"{', '.join(hidden)} (--wide)" if hidden else ""))
+        said = "\n".join(_labelled_text(label, text, width, wide) for label, text in labelled if text)
+        blocks += [said, "\n".join(_wrapped(one, width) for one in notes)]
+        return "\n\n".join(one for one in blocks if one)
+
+    def _left(self, name: str) -> bool:
+        """Return whether a column stands on the left: the first, and texts that are read as sentences."""
+        first, *others = self.columns
+        return (
+            name == first.name
+            or any(one.name == name and one.unit == "phrase" for one in others)
+            or (len(self.columns) == 2 and others[0].unit == "text")
+        )
+
+    def _labelled(self) -> Iterator[tuple[str, str]]:
+        yield from (("Evidence", self.evidence), ("Assumed", self.assumed), ("Depends on", self.depends_on))
+        yield "Next", self.next
+
+    def figures(self) -> dict[str, Any]:
+        """Return the values of `to_json`."""
+        known = {"answer": self.answer, "assumed": self.assumed, "next": self.next, "notes": list(self.notes)}
+        said = {"evidence": self.evidence, "depends_on": self.depends_on} | known
+        found = {"schema": SCHEMA} | said | dict(self.details)
+        return found | ({"rows": [dict(one) for one in self.rows]} if self.columns else {})
+
+    def to_json(self) -> str:
+        """Return the answer as JSON: times in seconds, sizes in bytes, names that end in their unit."""
+        return json.dumps(_plain(self.figures()), indent=2, allow_nan=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a table; names of columns end in their units."""
+        import pandas as pd
+
+        return pd.DataFrame([dict(one) for one in self.rows])
+
+    def plot(self, name: str | None = None) -> Plot:
+        """Return a figure, by default the first.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        found = self.plots.get(name or next(iter(self.plots), ""))
+        if found is None:
+            raise InputError(f"there is no figure {name!r}; {suggest_names(name or '', self.plots)}")
+        return found()
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the answer as its ending says: .json, .csv, .txt, .html, or the first figure as .svg or .png.
+
+        Raises
+        ------
+        InputError
+            If the file is there, or its ending is another.
+        """
+        path = Path(path)
+        if path.suffix in (".svg", ".png") and self.plots:
+            self.plot().save(path, force)
+            return
+        writers: dict[str, Callable[[], str]] = {
+            ".json": lambda: self.to_json() + "\n",
+            ".csv": self._csv,
+            ".txt": lambda: self.text() + "\n",
+            ".html": self._page,
+        }
+        if path.suffix not in writers:
+            allowed = [*writers, *([".svg", ".png"] if self.plots else [])]
+            raise InputError(f"must end with one of {', '.join(allowed)}, got {path.name!r}", file="--out")
+        write_new({path: writers[path.suffix]()}, force)
+
+    def _csv(self) -> str:
+        from simnet.base.spreadsheets import guard_table
+
+        return str(guard_table(self.to_pandas()).to_csv(index=False, lineterminator="\n"))
+
+    def _page(self) -> str:
+        title = escape(self.answer.split(". ")[0])
+        return f"<!doctype html>\n<meta charset='utf-8'><title>{title}</title>\n{self._repr_html_()}\n"
+
+    def _repr_html_(self) -> str:
+        cells = [_cells(one, self.rows) for one in self.columns]
+        sides = ["", *[" style='text-align: right'"] * (len(cells) - 1)]
+        heads = "".join(f"<th{side}>{escape(one[0])}</th>" for side, one in zip(sides, cells, strict=True))
+        lines = zip(*(one[1] for one in cells), strict=True)
+        body = "".join(
+            "<tr>" + "".join(f"<td{side}>{escape(one)}</td>" for side, one in zip(sides, line, strict=True)) + "</tr>"
+            for line in lines
+        )
+        table = f"<table><tr>{heads}</tr>{body}</table>" if self.rows else ""
+        said = [f"<b>{label}</b> {escape(text)}" for label, text in self._labelled() if text]
+        return f"<p><b>{escape(self.answer)}</b></p>{table}" + "".join(
+            f"<p>{one}</p>" for one in [*said, *map(escape, self.notes)]
+        )
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits.
+
+    Examples
+    --------
+    >>> [three_digits(one) for one in (44.93, 1542.3, 0.95678, 999.7, 4.0, 0.0)]
+    ['44.9', '1,540', '0.957', '1,000', '4.00', '0']
+    """
+    if not math.isfinite(value):
+        return "-"
+    rounded = float(f"{value:.2e}")
+    if rounded == 0:
+        return "0"
+    return f"{rounded:,.{max(2 - math.floor(math.log10(abs(rounded))), 0)}f}"
+
+
+def percent(share: float, sign: str = "") -> str:
+    """Return a share as whole per cents; "<1" below one.
+
+    Examples
+    --------
+    >>> percent(0.143), percent(0.0004), percent(0.14, "+"), percent(0.0)
+    ('14 %', '<1 %', '+14 %', '0 %')
+    """
+    if 0 < abs(share) < 0.005:
+        return "<1 %"
+    return f"{100 * share:{sign}.0f} %"
+
+
+def _with_unit(column: Column) -> Column:
+    found = (unit for end, unit in _UNIT_OF_NAME if column.name.endswith(end))
+    return column._replace(unit=column.unit or next(found, "number"))
+
+
+def _cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Return the heading of a column with its unit, and its cells."""
+    column = _with_unit(column)
+    values = [one.get(column.name) for one in rows]
+    if column.unit in _TEXTS:
+        return column.heading, ["-" if one is None else str(one) for one in values]
+    name, factor = _common_unit(column.unit or "number", values)
+    heading = column.heading + (" (90 %)" if column.interval else "") + (f" [{name}]" if name else "")
+    cells = []
+    for row, value in zip(rows, values, strict=True):
+        text = _number(value, factor, column.unit == "chance")
+        ends = [] if column.interval is None else [row.get(one) for one in column.interval]
+        if ends and None not in ends and value is not None:
+            text += f" ({'-'.join(_number(one, factor) for one in ends)})"
+        cells.append(text)
+    return heading, cells
+
+
+def _number(value: Any, factor: float, whole: bool = False) -> str:
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if whole:
+        return percent(value).removesuffix(" %")
+    if isinstance(value, int) and factor == 1.0:
+        return f"{value:,}"
+    return three_digits(value / factor)
+
+
+def _common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
+    """Return the unit that all values of a column are shown in, and what it is in SI units."""
+    scales = _SCALES.get(unit, (("", 1.0),))
+    known = sorted(abs(one) for one in values if isinstance(one, int | float) and math.isfinite(one) and one)
+    if not known:
+        return next((one for one in scales if one[1] == 1.0), scales[0])
+    # The unit of the least, so that columns of one kind compare; of the median where values are far apart.
+    typical = known[0] if known[-1] < 1e4 * known[0] else known[len(known) // 2]
+    return max((one for one in scales if one[1] <= typical * (1 + 1e-9)), key=lambda one: one[1], default=scales[0])
+
+
+class _Shown(NamedTuple):
+    """The lines of a heading, and the cells below it."""
+
+    heading: list[str]
+    cells: list[str]
+
+    @property
+    def width(self) -> int:
+        return max((len(one) for cell in (*self.heading, *self.cells) for one in cell.split("\n")), default=0)
+
+
+def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown], list[str]]:
+    """Return the columns that fit, and the headings of those that do not."""
+    rows = summary.rows if wide else summary.rows[:_ROWS]
+    made = {}
+    for column in summary.columns:
+        heading, cells = _cells(column, rows)
+        made[column.name] = _Shown(_broken(heading, cells), cells)
+    hidden: list[str] = []
+    spare = sorted((one for one in summary.columns if one.priority), key=lambda one: -one.priority)
+    while not wide and spare and _table_width(made.values()) > width:
+        gone = spare.pop(0)
+        del made[gone.name]
+        hidden.append(gone.heading)
+    if not wide:
+        _narrow(made, summary.columns, width)
+    return made, hidden
+
+
+def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> None:
+    """Break or cut the widest texts of a table that is too wide."""
+    texts = {one.name: one.unit for one in columns if one.unit in _TEXTS and one.name in made}
+    while texts and (over := _table_width(made.values()) - width) > 0:
+        name = max(texts, key=lambda one: made[one].width)
+        heading, cells = made[name]
+        room, unit = max(made[name].width - over, 12), texts.pop(name)
+        if unit == "phrase":
+            cells = [textwrap.shorten(one, room, placeholder=" ...") for one in cells]
+        else:
+            cells = ["\n".join(textwrap.wrap(one, room)) for one in cells]
+        made[name] = _Shown(heading, cells)
+
+
+def _broken(heading: str, cells: Sequence[str]) -> list[str]:
+    """Return a heading in lines about as long as its cells."""
+    longest = max(map(len, (*cells, *heading.split(" "))), default=1)
+    glued = heading.replace(" [", "\0[").replace(" %)", "\0%)")
+    lines = textwrap.wrap(glued, max(longest, 4), break_long_words=False, break_on_hyphens=False)
+    if len(lines) > 3:
+        lines = textwrap.wrap(glued, -(-len(glued) // 2) + 2, break_long_words=False)
+    return [one.replace("\0", " ") for one in lines]
+
+
+def _table_width(columns: Collection[_Shown]) -> int:
+    return sum(one.width for one in columns) + _GAP * (len(columns) - 1)
+
+
+def _table_lines(columns: Sequence[_Shown], texts: Sequence[bool]) -> Iterator[str]:
+    """Yield the lines of a table: texts on the left, numbers on the right."""
+    height = max(len(one.heading) for one in columns)
+    heads = ["\n".join([""] * (height - len(one.heading)) + one.heading) for one in columns]
+
+    def lines(cells: Sequence[str]) -> Iterator[str]:
+        for line in zip_longest(*(one.split("\n") for one in cells), fillvalue=""):
+            padded = (
+                one.ljust(column.width) if text else one.rjust(column.width)
+                for one, column, text in zip(line, columns, texts, strict=True)
+            )
+            yield (" " * _GAP).join(padded).rstrip()
+
+    yield from lines(heads)
+    yield "-" * _table_width(columns)
+    for cells in zip(*(one.cells for one in columns), strict=True):
+        yield from lines(cells)
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = (textwrap.wrap(one, width, break_on_hyphens=False) or [""] for one in text.split("\n"))
+    return "\n".join(one for each in lines for one in each)
+
+
+def _labelled_text(label: str, text: str, width: int, wide: bool) -> str:
+    """Return a line that says what it is about; where there is not room for all, two lines."""
+    lines = textwrap.wrap(text, max(width - _LABEL, 20), break_on_hyphens=False)
+    if len(lines) > 2 and not wide:
+        lines = textwrap.wrap(text, width - _LABEL, max_lines=2, placeholder=" ...", break_on_hyphens=False)
+    return textwrap.indent("\n".join(lines), " " * _LABEL).replace(" " * _LABEL, f"{label:{_LABEL}}", 1)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it; None for what is no finite number."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,301 @@
+"""The command line: verbs and their options, read from the signatures of functions by cyclopts.
+
+This is the only module that knows cyclopts. A verb is a function of the library that returns a
+`simnet.report.summary.Summary`. Its parameters are its options; those that have the names of marked fields of a
+scenario take their help and panels from there, and ``**fields`` stands for all of them. Options of every verb, such as
+``--json``, are handled here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+
+from cyclopts import App, Group, Parameter
+from cyclopts.exceptions import CycloptsError
+
+import simnet
+from simnet.base import plugins
+from simnet.base.errors import SimnetError, plain_warnings, suggest_names
+from simnet.base.threads import one_thread
+from simnet.report.summary import WIDTH, Summary
+from simnet.verbs import terminal
+from simnet.verbs.old_words import OLD_OPTIONS, OLD_VERBS
+from simnet.verbs.request import Words, set_texts
+
+if TYPE_CHECKING:
+    from simnet.scenario.marked_fields import MarkedField
+
+
+class Verb(NamedTuple):
+    """A verb: its panel in the help, what it does, an example, and its function, as ``module:name``."""
+
+    panel: str
+    summary: str
+    example: str
+    module: str
+
+
+VERBS: Mapping[str, Verb] = {}
+"""The verbs by name, in the order of the help."""
+
+_PANELS = ("Answer", "Workload", "Network", "Output")
+
+_REQUEST: Mapping[str, tuple[str, str]] = {
+    "set": ("KEY=VALUE", "A field of the scenario; repeatable."),
+    "grid": ("KEY=VALUES", "A field with values A,B,C or LO:HI:N[:log]; repeatable, each an axis."),
+}
+_COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
+    "out": (str | None, "Write the answer, as the ending says: .json, .csv, .txt, .html, .svg, .png.", ("--out", "-o")),
+    "force": (bool | None, "Replace what is there already.", ("--force",)),
+    "save_scenario": (str | None, "Write the request as a scenario.", ("--save-scenario",)),
+    "json": (bool | None, "Print the answer as JSON.", ("--json",)),
+    "wide": (bool | None, "Print all columns, rows and notes.", ("--wide",)),
+    "quiet": (bool | None, "No progress, no word on files.", ("--quiet", "-q")),
+    "verbose": (bool | None, "Say versions, time and memory, and where an error comes from.", ("--verbose", "-v")),
+}
+
+
+def main() -> None:
+    """Run the command line; the entry point of the console script."""
+    plain_warnings()
+    with one_thread():
+        raise SystemExit(run_line(sys.argv[1:]))
+
+
+def run_line(words: Sequence[str]) -> int:
+    """Run a line and return its exit code: 0, 1 where a check failed, 2 for what the user can mend, 130 on Ctrl-C."""
+    try:
+        with terminal.ending("-v" in words or "--verbose" in words):
+            words = list(words)
+            if words[:1] == ["--no-plugins"]:
+                with plugins.refuse_plugins():
+                    return _run_verb(words[1:])
+            return _run_verb(words)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+
+
+def _run_verb(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"simnet {simnet.__version__}")
+        return 0
+    name, *line = words
+    if name not in all_verbs():
+        raise SimnetError(_unknown_verb(name))
+    command = _command(name)
+    if "-h" in line:
+        print(_short_help(name, command))
+        return 0
+    if "--help" in line:
+        command.help_print([])
+        return 0
+    try:
+        found = command(line, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        raise SimnetError(_usage_error(name, command, error)) from None
+    return int(found or 0)
+
+
+def all_verbs() -> dict[str, Verb]:
+    """Return the verbs by name, those that other packages register last.
+
+    A package registers the function of a verb under its name, as an entry point of ``simnet.commands``; the function
+    may have the attributes ``panel`` and ``example``.
+    """
+    return {**_registered_verbs(), **VERBS}
+
+
+@functools.cache
+def _registered_verbs() -> dict[str, Verb]:
+    def describe(function: Callable[..., Any]) -> Verb | None:
+        if function.__name__ == "register":
+            return None
+        summary = (inspect.getdoc(function) or "").split("\n")[0]
+        panel, example = getattr(function, "panel", "Others"), getattr(function, "example", "")
+        return Verb(panel, summary, example, f"{function.__module__}:{function.__name__}")
+
+    return plugins.usable_plugins("commands", lambda name: plugins.load_plugin("commands", name, describe))
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Return the function of a verb."""
+    module, _, own = all_verbs()[name].module.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"simnet.verbs.{module}" if name in VERBS else module), own)
+    return found
+
+
+def _command(name: str) -> App:
+    """Return the command of a verb."""
+    verb = all_verbs()[name]
+    app = App(
+        name=f"simnet {name}",
+        help_flags=[],
+        version_flags=[],
+        help_epilogue=f"Example: simnet {name} {verb.example}",
+        help_format="plaintext",
+    )
+    app.default(_on_line(name, function_of(name)))
+    return app
+
+
+def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
+    """Return a function of what is on the line, which prints the answer and returns the exit code."""
+    own = inspect.signature(function).parameters
+    hints = get_type_hints(function, include_extras=True)
+    marked = _marked()
+    parameters = []
+    for key, one in own.items():
+        if one.kind is one.VAR_KEYWORD:
+            parameters += [_keyword(each, marked[each]) for each in marked if each not in own]
+        elif key in marked and one.kind is one.KEYWORD_ONLY:
+            parameters.append(_keyword(key, marked[key]))
+        elif key in _REQUEST:
+            hint = _option(list[str] | None, _REQUEST[key][1], "Workload", metavar=_REQUEST[key][0])
+            parameters.append(one.replace(annotation=hint, default=None))
+        elif key not in _COMMON:
+            kind = one.POSITIONAL_ONLY if one.kind is one.POSITIONAL_OR_KEYWORD else one.kind
+            parameters.append(one.replace(annotation=_line_type(hints[key]), kind=kind))
+    scenario = "scenario" in own
+    for key, (type_, help_, names) in _COMMON.items():
+        if key != "save_scenario" or scenario:
+            hint = _option(type_, help_, "Output", name=names)
+            parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None))
+
+    @functools.wraps(function)
+    def on_line(*arguments: Any, **given: Any) -> int:
+        common = {key: given.pop(key, None) for key in _COMMON}
+        given = {key: one for key, one in given.items() if one is not None}
+        given |= {key: common[key] for key in ("out", "force") if key in own and common[key]}
+        with terminal.verbosity(bool(common["quiet"]), bool(common["verbose"])):
+            bound = inspect.signature(function).bind(*arguments, **given)
+            if common["save_scenario"]:
+                _save_scenario(common["save_scenario"], bound.arguments, bool(common["force"]))
+            with terminal.progress_line(name):
+                found = inspect.unwrap(function)(*bound.args, **bound.kwargs)
+            return _show(found, common, written="out" in own)
+
+    on_line.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    on_line.__annotations__ = {one.name: one.annotation for one in parameters}
+    del on_line.__wrapped__
+    return on_line
+
+
+def _marked() -> dict[str, MarkedField]:
+    from simnet.scenario.marked_fields import MARKED_FIELDS
+
+    return {one.name: one for one in MARKED_FIELDS}
+
+
+def _keyword(name: str, field: MarkedField) -> inspect.Parameter:
+    hint = _option(str | None, field.help, field.panel, metavar=field.metavar)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
+
+
+def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
+    group = Group(panel, sort_key=_PANELS.index(panel))
+    return Annotated[hint, Parameter(help=help_, group=group, negative=(), show_default=False, **more)]
+
+
+def _line_type(hint: Any) -> Any:
+    """Return the type that a parameter of the library has on the line: several words are one, with commas."""
+    shown = Parameter(negative=(), group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None)
+    return Annotated[str | None if hint in (Words, Words | None) else hint, shown]
+
+
+def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None:
+    from simnet.base.writing import write_new
+    from simnet.scenario import load
+
+    loaded = load(arguments.get("scenario") or "base", set_texts(arguments.get("set")), **arguments.get("fields", {}))
+    write_new({Path(path): loaded.to_yaml()}, force)
+    terminal.say(f"wrote {path}")
+
+
+def _show(found: Summary | str, common: Mapping[str, Any], *, written: bool) -> int:
+    """Print an answer, or write it; a text is printed as it is."""
+    if isinstance(found, str):
+        print(found, end="" if found.endswith("\n") else "\n")
+        return 0
+    if common["out"] and not written:
+        found.save(common["out"], force=bool(common["force"]))
+        terminal.say(f"wrote {common['out']}")
+    print(found.to_json() if common["json"] else found.text(line_width(), wide=bool(common["wide"])))
+    return found.exit_code
+
+
+def line_width() -> int:
+    """Return the characters of a line: those of the terminal, 80 in a pipe, and never more."""
+    wanted = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+    return max(min(wanted, WIDTH), 40)
+
+
+def _overview() -> str:
+    """Return the help of simnet: a line for each verb."""
+    lines = ["Predict what gradient exchange costs. Usage: simnet VERB [SCENARIO] [FLAGS]"]
+    verbs = all_verbs()
+    for panel in dict.fromkeys(one.panel for one in verbs.values()):
+        members = [(name, one) for name, one in verbs.items() if one.panel == panel]
+        for place, (name, one) in enumerate(members):
+            lines.append(f"{'' if place else panel:10} {name:10} {one.summary}"[:WIDTH])
+    return "\n".join([*lines, "simnet VERB -h for a screen, --help for all. --no-plugins: no code of others."])
+
+
+def _short_help(name: str, command: App) -> str:
+    """Return the help of a verb on one screen: a line for each of its own options, and the names of the others."""
+    verb, own, shared = all_verbs()[name], [], []
+    marked = _marked()
+    words = [f"simnet {name}"]
+    for one in command.assemble_argument_collection(parse_docstring=True):
+        names, help_ = ", ".join(one.names), (one.parameter.help or "").split("\n")[0]
+        if one.field_info.kind is not inspect.Parameter.KEYWORD_ONLY:
+            names = one.field_info.name.upper()
+            words.append(names if one.required else f"[{names}]")
+        if one.field_info.name in {*marked, *_COMMON, *_REQUEST}:
+            shared.append(one.name)
+        else:
+            own.append(f"  {names:24} {help_}"[:WIDTH])
+    said = ["Usage: " + " ".join([*words, "[FLAGS]"]), verb.summary, *own]
+    said += ["Further flags (--help says more):", *_lines_of(shared), f"Example: simnet {name} {verb.example}"]
+    return "\n".join(said)
+
+
+def _lines_of(words: Sequence[str]) -> Iterator[str]:
+    line = " "
+    for one in words:
+        if len(line) + len(one) + 1 > WIDTH:
+            yield line
+            line = " "
+        line += f" {one}"
+    yield line
+
+
+def _unknown_verb(name: str) -> str:
+    if name in OLD_VERBS:
+        return f"{name!r} is now 'simnet {OLD_VERBS[name]}'"
+    return f"there is no verb {name!r}: {suggest_names(name, all_verbs())}"
+
+
+def _usage_error(name: str, command: App, error: CycloptsError) -> str:
+    """Return what is wrong with the words of a line, in one line, with the nearest right word."""
+    token = getattr(error, "token", None)
+    word = str(getattr(token, "keyword", None) or "")
+    known = sorted({each for one in command.assemble_argument_collection() for each in one.names if each[:2] == "--"})
+    text = " ".join(str(error).split())
+    if type(error).__name__ == "UnknownOptionError" or (word and word not in known):
+        word = word or (re.findall(r"--?[\w-]+", text) or [""])[0]
+        if word in OLD_OPTIONS:
+            return f"{word} is now {OLD_OPTIONS[word]}"
+        return f"{name} has no option {word}: {suggest_names(word, known)}"
+    return text

@@ -1,0 +1,91 @@
+"""What all verbs do alike, from Python and on the line: types of arguments, one thread, whose fault errors are."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeAlias, TypeVar
+
+from simnet.base import plugins
+from simnet.base.errors import InputError
+from simnet.base.threads import one_thread
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
+"""Fields of a scenario with their values: ``{"job.iterations": 50}``, or ``["job.iterations=50"]`` as on the line."""
+
+Words: TypeAlias = Sequence[str] | str
+"""Several words: a list, or one text with commas between, as on the line."""
+
+
+def verb(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of the library compute as the command does, and its errors name arguments, not options.
+
+    Examples
+    --------
+    >>> @verb
+    ... def listen(inner_latency: str) -> None:
+    ...     raise InputError("must be a time", file="--inner-latency")
+    >>> listen("x")
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: listen(inner_latency=...): must be a time
+    """
+
+    @functools.wraps(function)
+    def asked(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            with plugins.name_authors(), one_thread():
+                return function(*arguments, **named)
+        except InputError as error:
+            place = error.file or ""
+            if place.startswith("--") and " " not in place:
+                argument = f"{function.__name__.rstrip('_')}({place[2:].replace('-', '_')}=...)"
+                raise InputError(error.message, file=argument, line=error.line, field=error.field) from None
+            raise
+
+    return asked
+
+
+def set_texts(fields: Overrides | None) -> list[str]:
+    """Return fields as ``--set`` has them.
+
+    Raises
+    ------
+    InputError
+        If a value is none that a scenario can hold.
+
+    Examples
+    --------
+    >>> set_texts({"job.iterations": 20, "network.weather": [], "job.density": "1 %"})
+    ['job.iterations=20', 'network.weather=[]', 'job.density=1 %']
+    """
+    if isinstance(fields, str):
+        raise InputError(f"must be a mapping of fields to values, got {fields!r}", file="--set")
+    if isinstance(fields, Mapping):
+        return [f"{name}={_as_written(value)}" for name, value in fields.items()]
+    return list(fields or ())
+
+
+def _as_written(value: object) -> str:
+    """Return a value as a scenario has it: a text unchanged, others as JSON."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=_as_python)
+    except (TypeError, ValueError):
+        raise InputError(f"cannot be a value of a scenario: {value!r}", file="--set") from None
+
+
+def _as_python(value: object) -> object:
+    """Return numbers and arrays of NumPy as Python's."""
+    if not hasattr(value, "tolist"):
+        raise TypeError
+    return value.tolist()
+
+
+def word_list(value: Words | None) -> list[str] | None:
+    """Return several words as a list; None where there are none."""
+    if value is None:
+        return None
+    return [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)

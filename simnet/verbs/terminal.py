@@ -1,0 +1,218 @@
+"""How a command meets the terminal: how it ends, how much it says, and how far it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import NoReturn
+
+import simnet
+from simnet.base import plugins
+from simnet.base.errors import InputError, SimnetError
+from simnet.base.progress import report_progress
+
+# Seconds to the first word on progress, and to the next one where it is a line of its own, as a share of what passed.
+_FIRST, _NEXT = 2.0, 0.25
+# What the system says against writing: a full disk or quota, a limit of size, a broken device or pipe.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+def say(text: str) -> None:
+    """Print a status message, such as the path of a file, to standard error, unless the command is quiet."""
+    if not _quiet.get():
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    r"""Return text that cannot steer the terminal.
+
+    Examples
+    --------
+    >>> print(printable("red\x1b[31m"))
+    red\x1b[31m
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+@contextmanager
+def ending(verbose: bool = False) -> Iterator[None]:
+    """End the process with 2 and one message where the user can mend what is wrong, and with 130 on Ctrl-C.
+
+    Code of others is blamed for what it raises; other errors keep their traceback.
+    """
+    try:
+        with _output_errors(), plugins.name_authors():
+            yield
+    except SimnetError as error:
+        if verbose:
+            traceback.print_exception(error)
+        # What a file says must not steer the terminal.
+        print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@contextmanager
+def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
+    """Let a command say less, or say what it runs on and what it took.
+
+    Raises
+    ------
+    InputError
+        If both are asked for.
+    """
+    if quiet and verbose:
+        raise InputError("is either --quiet or --verbose", file="--quiet")
+    token, begun = _quiet.set(quiet), time.perf_counter()
+    kept = os.environ.get(plugins.TRACEBACK)
+    if verbose:
+        os.environ[plugins.TRACEBACK] = "1"
+        say(f"simnet {simnet.__version__}, Python {sys.version.split()[0]}, {sys.platform}")
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+        if verbose:
+            say(_resources_used(time.perf_counter() - begun))
+            if kept is None:
+                del os.environ[plugins.TRACEBACK]
+
+
+def _resources_used(seconds: float) -> str:
+    """Return what a command took, with the processes that it started as far as they have ended."""
+    said, used = f"took {seconds:.2f} s", os.times()
+    said += f", {used.user + used.system + used.children_user + used.children_system:.2f} CPU s since the start"
+    try:
+        import resource
+    except ImportError:
+        return said
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return f"{said}, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:.0f} MiB of memory at most"
+
+
+@contextmanager
+def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
+    """Show how far loops over `simnet.base.progress.track_progress` inside are: one line, after two seconds.
+
+    On a terminal the line is written anew; elsewhere further lines come ever more rarely. It only rises.
+
+    Yields
+    ------
+    callable
+        To be called with the share that is done, in [0, 1], and what has been done in words, such as ``12/15 cells``.
+    """
+    begun, terminal = time.monotonic(), sys.stderr.isatty()
+    due, most, shown = begun + _FIRST, 0.0, 0
+
+    def show(share: float, done: str = "") -> None:
+        nonlocal due, most, shown
+        now, most = time.monotonic(), max(most, min(share, 1.0))
+        if _quiet.get() or now < due or not 0 < most < 1:
+            return
+        due = now + (0.2 if terminal else max(_FIRST, _NEXT * (now - begun)))
+        line = ", ".join([*[done] * bool(done), f"{100 * most:.0f} %", _left((now - begun) * (1 / most - 1))])
+        line = f"{verb}: {line}"
+        print(f"\r{line:{shown}}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        shown = len(line)
+
+    try:
+        with report_progress(lambda share: show(share, "")):
+            yield show
+    finally:
+        if terminal and shown:
+            print("\r" + " " * shown, end="\r", file=sys.stderr, flush=True)
+
+
+def _left(seconds: float) -> str:
+    for name, factor in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.0f} {name} left"
+    return f"{max(round(seconds), 1)} s left"
+
+
+@contextmanager
+def no_empty_folders(folder: Path, *inside: str) -> Iterator[None]:
+    """Take away a folder that a block made, those above it and some in it, as far as nothing came to lie there.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    *inside : str
+        Names of folders in it.
+    """
+    new = [one for one in (*(folder / name for name in inside), folder, *folder.parents) if not one.exists()]
+    try:
+        yield
+    finally:
+        for one in new:
+            with suppress(OSError):
+                one.rmdir()
+
+
+@contextmanager
+def sheltered() -> Iterator[None]:
+    """Do not let Ctrl-C lose results that are being written, which takes a second or two."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    """End with 2 and one message where standard output or a file cannot be written, and by SIGPIPE as Unix tools do."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        # Python looks for a folder of temporary files in which it can write, and names none if there is none.
+        temporary = error.errno == errno.ENOENT and error.filename is None
+        if (error.errno not in _OUTPUT_ERRORS and not temporary) or (error.errno == errno.EPIPE and _is_read()):
+            raise
+        _discard_output()
+        if error.errno == errno.EPIPE:
+            _end_by_broken_pipe()
+        name = str(error.filename or ("temporary files" if temporary else "standard output"))
+        raise SimnetError(f"{name}: cannot be written: {error.strerror}") from None
+
+
+def _is_read() -> bool:
+    """Return whether standard output may still be read, so that another pipe is broken: one to a process, say."""
+    if not hasattr(select, "poll"):
+        return False
+    with suppress(OSError):
+        pipe = select.poll()
+        pipe.register(sys.stdout.fileno(), 0)
+        return not pipe.poll(0)
+    return True
+
+
+def _discard_output() -> None:
+    """Let what is left in the buffer of standard output go nowhere, so that the interpreter ends in silence."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _end_by_broken_pipe() -> NoReturn:
+    """End as a program ends that writes to a pipe that nobody reads."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    raise SystemExit(1)
