@@ -13,20 +13,12 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import determined
+from simnet.cost_models.calibration import specification
 from simnet.cost_models.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.jitter import FittedJitter
 from simnet.cost_models.calibration.platform import Platform
 from simnet.cost_models.calibration.predictor import BoundedTimes, FittedCurve, Predictor
-from simnet.cost_models.calibration.specification import (
-    HELD_OUT_COUNTS,
-    SPECIFIED_COLLECTIVES,
-    SpecifiedStepModel,
-    specified_half_widths,
-)
-from simnet.cost_models.calibration.specification import (
-    specified_step_model as steps_of,
-)
 from simnet.cost_models.calibration.step_counts import MAX_RANKS, known_algorithms
 from simnet.cost_models.calibration.step_model import PROTOCOLS
 from simnet.cost_models.evidence.intervals import Basis, bin_of, corrected, intervals
@@ -96,7 +88,7 @@ class CalibratedCostModel:
     @property
     def platform(self) -> Platform | None:
         """The platform, if nothing was measured."""
-        return self.model.steps.platform if isinstance(self.model.steps, SpecifiedStepModel) else None
+        return self.model.steps.platform if isinstance(self.model.steps, specification.SpecifiedStepModel) else None
 
     def predict(
         self,
@@ -254,7 +246,7 @@ class CalibratedCostModel:
         name = setting.collective
         known = {one.setting.collective for one in self.model.known}
         if self.model.steps is not None:
-            known |= set(SPECIFIED_COLLECTIVES)
+            known |= set(specification.SPECIFIED_COLLECTIVES)
         if name not in known:
             return InputError(f"nothing is known of {name!r}; {suggest_names(name, known)}", field="collective")
         some = "2 or more" if self.model.steps is not None and self.model.steps.nccl else f"2 to {MAX_RANKS:,}"
@@ -338,10 +330,15 @@ def calibrate(
 
 def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
     """Return a cost model from a specification alone; all its predictions are extrapolations."""
-    bounds = specified_half_widths(platform, coverage)
+    bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
-    model = Predictor("interpolated", "steps", "steps", "steps", (), steps_of(platform))
-    held_out: dict[Basis, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT_COUNTS[platform.counted]}
+    model = Predictor("interpolated", "steps", "steps", "steps", (), specification.specified_step_model(platform))
+    held_out: dict[Basis, int] = {
+        "sizes": 0,
+        "ranks": 0,
+        "beyond": 0,
+        "collectives": specification.HELD_OUT_COUNTS[platform.counted],
+    }
     return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
 
 

@@ -22,15 +22,8 @@ from typing import Literal, NamedTuple, cast
 from simnet.base.errors import suggest_names
 from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_seconds
+from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile, Provenance
-from simnet.cost_models.costs.models import (
-    ComputeTime,
-    MatrixFormat,
-    ModelProfile,
-    load_model,
-    model_names,
-    model_operations,
-)
 
 # How many chips must have published steps in a format, if those in others shall not count.
 _CHIPS = 3
@@ -41,7 +34,7 @@ class ChipPeaks(NamedTuple):
 
     name: str
     kind: Literal["gpu", "cpu"]
-    precision: MatrixFormat
+    precision: models.MatrixFormat
     peaks: dict[str, float]
     source: str
 
@@ -57,7 +50,7 @@ class PassTime(NamedTuple):
     low: float
     high: float
     batch: float
-    precision: MatrixFormat
+    precision: models.MatrixFormat
     known: Provenance
     source: str
 
@@ -101,7 +94,7 @@ class PublishedStep(NamedTuple):
     model: str
     tokens: int
     operations: float
-    time: ComputeTime
+    time: models.ComputeTime
 
 
 @cache
@@ -110,13 +103,16 @@ def known_chips() -> dict[str, ChipPeaks]:
     found = {}
     for row in read_shipped_rows("data/chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
-        kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(MatrixFormat, row["precision"])
+        kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(models.MatrixFormat, row["precision"])
         found[row["chip"]] = ChipPeaks(row["chip"], kind, precision, peaks, row["source"])
     return found
 
 
 def pass_time(
-    profile: ModelProfile, device: DeviceProfile, batch: float | None = None, precision: MatrixFormat | None = None
+    profile: models.ModelProfile,
+    device: DeviceProfile,
+    batch: float | None = None,
+    precision: models.MatrixFormat | None = None,
 ) -> PassTime:
     """Return the time of a forward and backward pass of a model on a device.
 
@@ -141,7 +137,7 @@ def pass_time(
     return _estimated_time(profile, chip, batch, precision or chip.precision)
 
 
-def published_utilisation(transformer: bool, precision: MatrixFormat) -> PeakUtilisation:
+def published_utilisation(transformer: bool, precision: models.MatrixFormat) -> PeakUtilisation:
     """Return the share of the peak that published steps of transformers, or of convolutional networks, reach."""
     family = [one for one in _published_steps() if bool(one.tokens) == transformer and one.operations]
     own = [one for one in family if _format_bits(one.time.precision) == _format_bits(precision)] or family
@@ -163,12 +159,12 @@ def _peak_share(step: PublishedStep) -> float:
     return rate / known_chips()[time.chip].peaks[time.precision]
 
 
-def _format_bits(precision: MatrixFormat) -> str:
+def _format_bits(precision: models.MatrixFormat) -> str:
     return "16" if precision in ("fp16", "bf16") else precision
 
 
 def _published_time(
-    profile: ModelProfile, chip: ChipPeaks, batch: float | None, precision: MatrixFormat | None
+    profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat | None
 ) -> PassTime | None:
     """Return the published time of a model on a chip; None without one."""
     wanted = _format_bits(precision or chip.precision)
@@ -203,9 +199,11 @@ def _published_time(
     return PassTime(profile.name, seconds, low * seconds, high * seconds, own, time.precision, known, source)
 
 
-def _estimated_time(profile: ModelProfile, chip: ChipPeaks, batch: float | None, precision: MatrixFormat) -> PassTime:
+def _estimated_time(
+    profile: models.ModelProfile, chip: ChipPeaks, batch: float | None, precision: models.MatrixFormat
+) -> PassTime:
     """Return an estimate from operations."""
-    operations, samples = model_operations(profile), batch or profile.batch
+    operations, samples = models.model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
         reason = suggest_names(precision, chip.peaks)
         raise ValueError(f"how long {profile.name} computes in {precision} is not known on {chip.name}; {reason}")
@@ -226,12 +224,12 @@ def _estimated_time(profile: ModelProfile, chip: ChipPeaks, batch: float | None,
     return PassTime(profile.name, seconds, seconds / high, seconds / low, samples, precision, "estimated", source)
 
 
-def _describe_batch(profile: ModelProfile, samples: float) -> str:
+def _describe_batch(profile: models.ModelProfile, samples: float) -> str:
     each = f" of {profile.tokens:,} tokens" if profile.sample == "sequence" and profile.tokens else ""
     return f"{samples:,.10g} {profile.sample}{'' if samples == 1 else 's'}{each}"
 
 
-def batch_samples(profile: ModelProfile | None, batch: float) -> SampleCount:
+def batch_samples(profile: models.ModelProfile | None, batch: float) -> SampleCount:
     """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput."""
     if profile is not None and profile.sample == "sequence" and profile.tokens:
         return SampleCount(batch * profile.tokens, "tokens")
@@ -243,27 +241,27 @@ def _published_steps() -> tuple[PublishedStep, ...]:
     """Return all published steps, those in model profiles included."""
     found = []
     for row in read_shipped_rows("data/step_times.csv"):
-        known = load_model(row["model"]) if row["model"] in model_names() else None
+        known = models.load_model(row["model"]) if row["model"] in models.model_names() else None
         tokens = int(row["tokens"] or 0)
         operations = 6.0 * float(row["parameters"] or 0) * tokens
         if known is not None:
-            operations = model_operations(known)
+            operations = models.model_operations(known)
             if tokens != known.tokens:
                 operations = 6.0 * known.parameters * tokens
         source = f"{row['note']}; {row['source'].partition(' ')[0]}"
-        time = ComputeTime(
+        time = models.ComputeTime(
             float(row["seconds"]),
             int(row["batch"] or 1),
             source if row["batch"] else f"{source}, batch not stated",
             measured=True,
             chip=row["chip"],
-            precision=cast(MatrixFormat, row["precision"]),
+            precision=cast(models.MatrixFormat, row["precision"]),
         )
         found.append(PublishedStep(row["model"], tokens, operations, time))
-    for name in model_names():
-        own = load_model(name)
+    for name in models.model_names():
+        own = models.load_model(name)
         found += [
-            PublishedStep(name, own.tokens, model_operations(own), one)
+            PublishedStep(name, own.tokens, models.model_operations(own), one)
             for one in own.times
             if one.measured and one.batch_stated
         ]

@@ -5,20 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from simnet.base.arrays import Floats
+from simnet.cost_models.costs import collectives
 from simnet.cost_models.costs.arguments import Real, check_arguments, selected_entries
-from simnet.cost_models.costs.collectives import (
-    allgather,
-    pairwise_alltoall,
-    parameter_server,
-    recursive_doubling_allreduce,
-    ring_allreduce,
-)
 
 
 def fp16(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:
     """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived."""
     (M,) = check_arguments(M=M)
-    return ring_allreduce(alpha, beta, M / 2, N)
+    return collectives.ring_allreduce(alpha, beta, M / 2, N)
 
 
 def qsgd(
@@ -32,7 +26,7 @@ def qsgd(
     M, levels, bucket = check_arguments(M=M, levels=levels, bucket=bucket)
     n = M / 4
     width = selected_entries("bits", bits, np.ceil(np.log2(2 * levels + 1)))
-    return allgather(alpha, beta, np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
+    return collectives.allgather(alpha, beta, np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
 
 
 def signsgd(alpha: Real, beta: Real, M: Real, N: Real, scale_bytes: Real = 4.0) -> Floats:
@@ -40,12 +34,12 @@ def signsgd(alpha: Real, beta: Real, M: Real, N: Real, scale_bytes: Real = 4.0) 
 
     One bit an entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
     """
-    return parameter_server(alpha, beta, _sign_bytes(M, scale_bytes), N)
+    return collectives.parameter_server(alpha, beta, _sign_bytes(M, scale_bytes), N)
 
 
 def signsgd_allgather(alpha: Real, beta: Real, M: Real, N: Real, scale_bytes: Real = 4.0) -> Floats:
     """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived."""
-    return allgather(alpha, beta, _sign_bytes(M, scale_bytes), N)
+    return collectives.allgather(alpha, beta, _sign_bytes(M, scale_bytes), N)
 
 
 def _sign_bytes(M: Real, scale_bytes: Real) -> Floats:
@@ -71,8 +65,8 @@ def powersgd(
     M, rank, vectors = check_arguments(M=M, rank=rank, vectors=vectors)
     square = rank * np.sqrt(M / 4)
     factors = (selected_entries("left", left, square), selected_entries("right", right, square))
-    matrices = sum(ring_allreduce(alpha, beta, 4 * entries, N) for entries in factors)
-    return matrices + np.where(vectors > 0, ring_allreduce(alpha, beta, 4 * vectors, N), 0.0)
+    matrices = sum(collectives.ring_allreduce(alpha, beta, 4 * entries, N) for entries in factors)
+    return matrices + np.where(vectors > 0, collectives.ring_allreduce(alpha, beta, 4 * vectors, N), 0.0)
 
 
 def onebit_allreduce(alpha: Real, beta: Real, M: Real, N: Real, padded: Real | None = None) -> Floats:
@@ -83,8 +77,8 @@ def onebit_allreduce(alpha: Real, beta: Real, M: Real, N: Real, padded: Real | N
     """
     M, N = check_arguments(M=M, N=N)
     signs = selected_entries("padded", padded, M / 4) / 8 / N
-    gathers = 2 * allgather(alpha, beta, 4.0, N) + allgather(alpha, beta, signs, N)
-    return pairwise_alltoall(alpha, beta, signs, N) + gathers
+    gathers = 2 * collectives.allgather(alpha, beta, 4.0, N) + collectives.allgather(alpha, beta, signs, N)
+    return collectives.pairwise_alltoall(alpha, beta, signs, N) + gathers
 
 
 _THC_CHUNK = 2.0**23
@@ -105,7 +99,7 @@ def thc(
     codes = selected_entries("up", up, padded / 2)
     sums = selected_entries("down", down, padded / 8 * np.ceil(np.log2(16 * N + 1)))
     moved = np.where(N > 1, 2 * alpha, 0.0) + (N - 1) * (codes + sums) * beta
-    return recursive_doubling_allreduce(alpha, beta, 4 * norms, N) + moved
+    return collectives.recursive_doubling_allreduce(alpha, beta, 4 * norms, N) + moved
 
 
 def two_hop_reduce(
@@ -128,7 +122,9 @@ def two_hop_reduce(
     h = selected_entries("first", first, M / 8)
     g = selected_entries("second", second, M / 8 / L)
     nodes = N / L
-    return pairwise_alltoall(calls * alpha, beta, h / L, L) + pairwise_alltoall(calls * alpha, beta, g / nodes, nodes)
+    return collectives.pairwise_alltoall(calls * alpha, beta, h / L, L) + collectives.pairwise_alltoall(
+        calls * alpha, beta, g / nodes, nodes
+    )
 
 
 def chunked_allgather(
@@ -148,7 +144,7 @@ def chunked_allgather(
     """
     M, size, k, bits = check_arguments(M=M, size=size, k=k, bits=bits)
     nbytes = selected_entries("contributed", contributed, np.ceil(M / 4 / size * k * bits / 8))
-    return allgather(alpha, beta, nbytes, N)
+    return collectives.allgather(alpha, beta, nbytes, N)
 
 
 def muloco(alpha: Real, beta: Real, M: Real, N: Real, bits: Real = 2, contributed: Real | None = None) -> Floats:
@@ -159,7 +155,7 @@ def muloco(alpha: Real, beta: Real, M: Real, N: Real, bits: Real = 2, contribute
     """
     M, N, bits = check_arguments(M=M, N=N, bits=bits)
     share = selected_entries("contributed", contributed, np.ceil(M / 4 * bits / 8)) / N
-    return pairwise_alltoall(alpha, beta, share, N) + allgather(alpha, beta, share, N)
+    return collectives.pairwise_alltoall(alpha, beta, share, N) + collectives.allgather(alpha, beta, share, N)
 
 
 def int8_ring(alpha: Real, beta: Real, M: Real, N: Real, table_bytes: Real = 1024.0) -> Floats:

@@ -42,16 +42,7 @@ from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.base.units import determined
 from simnet.cost_models.costs.devices import IntervalEnd
-from simnet.cost_models.evidence.intervals import (
-    DRAWS,
-    SCORE_95,
-    SCORES,
-    ErrorModel,
-    corrected,
-    error_models,
-    factor_for_another,
-    normal_strata,
-)
+from simnet.cost_models.evidence import intervals
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
 
 SURE = 0.95
@@ -61,7 +52,7 @@ CONFIDENCE = 0.95
 """Of that bound."""
 
 # Between the normal scores of two sites in one table of all sites.
-_APART = 2 * float(SCORES[-1]) + 1
+_APART = 2 * float(intervals.SCORES[-1]) + 1
 
 
 class Part(NamedTuple):
@@ -125,7 +116,7 @@ def _selecting_in_job() -> tuple[float, ...]:
 def chances(
     names: Sequence[str],
     parts: Sequence[Part],
-    models: Mapping[str, ErrorModel] | None = None,
+    models: Mapping[str, intervals.ErrorModel] | None = None,
     left_open: Floats | None = None,
 ) -> Chances:
     """Return how likely each choice is the fastest, and by how much it is expected to be slower than that.
@@ -141,14 +132,16 @@ def chances(
     >>> bool(found.fastest[0] > found.fastest[1] > found.fastest[2]), float(found.fastest.sum().round(6))
     (True, 1.0)
     """
-    known = error_models() if models is None else models
-    drawn, ends = np.zeros((len(names), DRAWS)), np.zeros((2, len(names)))
+    known = intervals.error_models() if models is None else models
+    drawn, ends = np.zeros((len(names), intervals.DRAWS)), np.zeros((2, len(names)))
     picked: dict[tuple[int, str], NDArray[np.intp]] = {}
     spreads = [(1.0, 1.0)] * len(names)
     for position, part in enumerate(parts):
         number = part.source if part.source >= 0 else position
         for place, (kind, own, low, high) in enumerate(zip(part.kinds, *part[:3], strict=True)):
-            ends[:, place] += np.multiply(corrected(kind, own, low, high, models), (part.spread or spreads)[place])
+            ends[:, place] += np.multiply(
+                intervals.corrected(kind, own, low, high, models), (part.spread or spreads)[place]
+            )
         alike = [part.name] * len(names) if part.name else names
         for place, (name, kind) in enumerate(zip(alike, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
@@ -165,7 +158,7 @@ def chances(
             drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _stratified_normal(0, "sample", name))
-        ends[:, place] *= np.exp(error * SCORE_95 * np.array([-1.0, 1.0]))
+        ends[:, place] *= np.exp(error * intervals.SCORE_95 * np.array([-1.0, 1.0]))
     least = drawn.min(axis=0)
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -180,7 +173,7 @@ def chances(
     seconds = np.sum([part.seconds for part in parts], axis=0)
     low, high = np.where(told, np.quantile(drawn, [0.05, 0.95], axis=1), math.nan)
     counts = [count for _, kind in picked if (count := len(known[kind].quantiles)) > 1]
-    wider = factor_for_another(min(counts, default=1))
+    wider = intervals.factor_for_another(min(counts, default=1))
     with np.errstate(divide="ignore", invalid="ignore"):
         low, high = (
             np.where(seconds > 0, seconds * (end / seconds) ** wider, end)
@@ -199,7 +192,7 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
     """Return by how much the gradients of a job lengthen what an exchange takes, all parts of it alike in a draw."""
     if spread == (1.0, 1.0):
         return 1.0
-    least, most = np.log(spread) / SCORE_95
+    least, most = np.log(spread) / intervals.SCORE_95
     scores = _stratified_normal(0, "gradients", name)
     found: Floats = np.exp(np.where(scores < 0, -least, most) * scores)
     return found
@@ -239,25 +232,25 @@ def _shipped_factors(part: int, name: str, kind: str, below: float, above: float
 
 @lru_cache(256)
 def _shipped_errors(part: int, name: str, kind: str) -> Floats:
-    model = error_models()[kind]
+    model = intervals.error_models()[kind]
     return _draw_errors(model, part, name, kind, _draw_sites(part, kind, len(model.quantiles)))
 
 
-def _draw_errors(model: ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
+def _draw_errors(model: intervals.ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
     """Return the errors of a part of a choice in half-widths, shape (draws,), each from the site that is drawn."""
     shared = model.shared
     scores = np.sqrt(shared) * _stratified_normal(part, "all", kind) + np.sqrt(1 - shared) * _stratified_normal(
         part, "own", name
     )
-    own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + SCORES
-    at = np.clip(scores, SCORES[0], SCORES[-1]) + sites * _APART
+    own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + intervals.SCORES
+    at = np.clip(scores, intervals.SCORES[0], intervals.SCORES[-1]) + sites * _APART
     return np.asarray(np.interp(at, own.ravel(), model.quantiles.ravel()))
 
 
 @lru_cache(256)
 def _stratified_normal(part: int, whose: str, name: str) -> Floats:
     """Return normal numbers, each stratum once, shape (draws,)."""
-    drawn = stream(0, "chances", part, whose, name).permutation(normal_strata())
+    drawn = stream(0, "chances", part, whose, name).permutation(intervals.normal_strata())
     drawn.flags.writeable = False
     return drawn
 
@@ -265,6 +258,6 @@ def _stratified_normal(part: int, whose: str, name: str) -> Floats:
 @lru_cache(64)
 def _draw_sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
     """Return which of so many sites each draw is from, as often each as another but for one, shape (draws,)."""
-    drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(DRAWS) % count)
+    drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(intervals.DRAWS) % count)
     drawn.flags.writeable = False
     return drawn

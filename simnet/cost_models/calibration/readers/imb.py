@@ -16,18 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import NON_BLOCKING, collective_name, named_collective
 from simnet.cost_models.calibration.readers.lines import bare_lines
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    MAX_WHOLE,
-    RowCollector,
-    TableRow,
-    format_reader,
-    mpi_row,
-    parse_printed,
-    parse_whole,
-)
 
 IMB_TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
 """What heads a table."""
@@ -57,8 +48,8 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 """Columns by how many there are, where nothing names them."""
 
 
-@format_reader("imb")
-def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
+@tables.format_reader("imb")
+def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
     """Read the output of Intel MPI benchmarks.
 
     Raises InputError if the file cannot be read or holds no row.
@@ -85,9 +76,9 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
                 if reported:
                     out.report(at, f"{title[1]!r} is no benchmark that is read")
             elif processes := _PROCESSES.search(line):
-                ranks = parse_whole(processes[1], MAX_RANKS)
+                ranks = tables.parse_whole(processes[1], tables.MAX_RANKS)
             elif groups := _GROUPS.search(line):
-                ranks, variant = parse_whole(groups[2], MAX_RANKS), f"{groups[1]} groups"
+                ranks, variant = tables.parse_whole(groups[2], tables.MAX_RANKS), f"{groups[1]} groups"
             elif setting := _SETTING.search(line):
                 settings[setting[1]] = setting[2].lower()
             continue
@@ -97,7 +88,7 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
         if columns and columns[0] == "#Benchmarking":
             if _benchmark_name(words[0])[0] != name:
                 continue
-        elif parse_whole(words[0]) is None:
+        elif tables.parse_whole(words[0]) is None:
             continue
         columns = columns or _guess_columns(words)
         if not columns:
@@ -112,7 +103,11 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
             continue
         if name in _REDUCING:
             row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
-        row |= {"ranks": parse_whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
+        row |= {
+            "ranks": tables.parse_whole(cells.get("#procs", ""), tables.MAX_RANKS) or ranks,
+            "run": str(table),
+            "tool": "imb",
+        }
         row["variant"] = variant
         wrong = _wrong_throughput(cells, name)
         if wrong is not None:
@@ -133,30 +128,32 @@ def _benchmark_name(title: str) -> tuple[str | None, str]:
 
 def _guess_columns(words: Sequence[str]) -> Sequence[str]:
     """Return the columns of a row in a table without names; none if it is no such row."""
-    numbers = parse_whole(words[0]) is not None and parse_whole(words[1] if len(words) > 1 else "") is not None
-    return _UNNAMED.get(len(words), ()) if numbers and all(parse_printed(word) for word in words) else ()
+    numbers = (
+        tables.parse_whole(words[0]) is not None and tables.parse_whole(words[1] if len(words) > 1 else "") is not None
+    )
+    return _UNNAMED.get(len(words), ()) if numbers and all(tables.parse_printed(word) for word in words) else ()
 
 
-def _imb_row(cells: Mapping[str, str], name: str) -> TableRow | None:
+def _imb_row(cells: Mapping[str, str], name: str) -> tables.TableRow | None:
     """Return a row from cells by column, or None without a size or a time."""
-    size = parse_whole(cells.get("#bytes", "0"))
+    size = tables.parse_whole(cells.get("#bytes", "0"))
     if size is None:
         return None
-    row = mpi_row(name, size, cells, "#repetitions", _TIMES)
+    row = tables.mpi_row(name, size, cells, "#repetitions", _TIMES)
     return row if "seconds" in row else None
 
 
 def _wrong_throughput(cells: Mapping[str, str], name: str) -> str | None:
     """Return the error of the throughput of a row, or None; with messages per second (IMB-P2P) it is of all pairs."""
-    rate = parse_printed(cells.get("Mbytes/sec", ""))
-    time = parse_printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
-    size = parse_whole(cells.get("#bytes", ""))
+    rate = tables.parse_printed(cells.get("Mbytes/sec", ""))
+    time = tables.parse_printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
+    size = tables.parse_whole(cells.get("#bytes", ""))
     if rate is None or time is None or time.value <= 0 or size is None or name not in _MESSAGES:
         return None
     sent = float(_MESSAGES[name] * size)
-    per_second = parse_printed(cells.get("Msg/sec", ""))
+    per_second = tables.parse_printed(cells.get("Msg/sec", ""))
     if per_second is not None:
-        sent *= max(round(min(per_second.value * time.value, MAX_WHOLE)), 1)
+        sent *= max(round(min(per_second.value * time.value, tables.MAX_WHOLE)), 1)
     for megabyte in (1e6, 2**20):
         low = sent / (time.value + time.half) / megabyte
         high = sent / (time.value - time.half) / megabyte

@@ -12,21 +12,22 @@ from typing import NamedTuple
 
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
-from simnet.cost_models.calibration.readers import imb, kineto, osu, perftest, rccl_records, shaped, tidy, wide
-from simnet.cost_models.calibration.readers.chakra import is_chakra, read_chakra_collectives
-from simnet.cost_models.calibration.readers.imb import read_imb
-from simnet.cost_models.calibration.readers.inspector import read_inspector
-from simnet.cost_models.calibration.readers.kineto import read_kineto
+from simnet.cost_models.calibration.readers import (
+    chakra,
+    imb,
+    inspector,
+    kineto,
+    nccl_json,
+    nccl_text,
+    osu,
+    perftest,
+    rccl_records,
+    shaped,
+    tidy,
+    wide,
+)
 from simnet.cost_models.calibration.readers.lines import bare_line, read_head, read_lines
-from simnet.cost_models.calibration.readers.nccl_json import read_nccl_json
-from simnet.cost_models.calibration.readers.nccl_text import TableCells, is_table_header, parse_row, read_nccl_text
-from simnet.cost_models.calibration.readers.osu import read_osu
-from simnet.cost_models.calibration.readers.perftest import read_perftest
-from simnet.cost_models.calibration.readers.rccl_records import read_rccl_records
-from simnet.cost_models.calibration.readers.shaped import read_shaped
 from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, Measurements
-from simnet.cost_models.calibration.readers.tidy import read_tidy
-from simnet.cost_models.calibration.readers.wide import read_wide
 
 DATA_FILE = "data.csv"
 """The file that a folder stands for, if it is there."""
@@ -70,7 +71,9 @@ def _in_table(line: str) -> bool:
 
 
 def _is_nccl(line: str) -> bool:
-    return _in_table(line) and (is_table_header(line) or isinstance(parse_row(line), TableCells))
+    return _in_table(line) and (
+        nccl_text.is_table_header(line) or isinstance(nccl_text.parse_row(line), nccl_text.TableCells)
+    )
 
 
 def _is_json(head: bytes) -> bool:
@@ -83,34 +86,35 @@ def _is_kineto(head: bytes) -> bool:
 
 
 LOG_FORMATS: Mapping[str, LogFormat] = {
-    "chakra": LogFormat(read_chakra_collectives, head=is_chakra),
-    "kineto": LogFormat(read_kineto, head=_is_kineto),
+    "chakra": LogFormat(chakra.read_chakra_collectives, head=chakra.is_chakra),
+    "kineto": LogFormat(kineto.read_kineto, head=_is_kineto),
     "inspector": LogFormat(
-        read_inspector, head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head
+        inspector.read_inspector,
+        head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head,
     ),
     "rccl": LogFormat(
-        read_rccl_records,
+        rccl_records.read_rccl_records,
         head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
         first=lambda line: _column_names(line) >= set(rccl_records.RCCL_KEYS),
     ),
-    "nccl-json": LogFormat(read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
+    "nccl-json": LogFormat(nccl_json.read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
     "osu": LogFormat(
-        read_osu,
+        osu.read_osu,
         line=lambda line: _in_table(line) and osu.OSU_TITLE.search(line) is not None,
         name=lambda name: osu.OSU_PROGRAM.search(name) is not None,
     ),
     "imb": LogFormat(
-        read_imb,
+        imb.read_imb,
         line=lambda line: (
             _in_table(line) and (imb.IMB_TITLE.search(line) or imb.IMB_HEADER.match(line.lstrip())) is not None
         ),
         name=lambda name: re.search(r"(?<![a-z])imb(?![a-z])", name.casefold()) is not None,
     ),
-    "perftest": LogFormat(read_perftest, line=lambda line: perftest.PERFTEST_HEADER.match(line) is not None),
-    "nccl": LogFormat(read_nccl_text, line=_is_nccl),
-    "wide": LogFormat(read_wide, first=lambda line: _column_names(line) >= set(wide.WIDE_COLUMNS)),
-    "shaped": LogFormat(read_shaped, first=_is_shaped),
-    "tidy": LogFormat(read_tidy, first=_is_tidy),
+    "perftest": LogFormat(perftest.read_perftest, line=lambda line: perftest.PERFTEST_HEADER.match(line) is not None),
+    "nccl": LogFormat(nccl_text.read_nccl_text, line=_is_nccl),
+    "wide": LogFormat(wide.read_wide, first=lambda line: _column_names(line) >= set(wide.WIDE_COLUMNS)),
+    "shaped": LogFormat(shaped.read_shaped, first=_is_shaped),
+    "tidy": LogFormat(tidy.read_tidy, first=_is_tidy),
 }
 """The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, JSON of
 nccl-tests, OSU and Intel MPI benchmarks, perftest, text of nccl-tests, CSV with both sides in a row, CSV of

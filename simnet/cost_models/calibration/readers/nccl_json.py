@@ -16,25 +16,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from simnet.base.errors import InputError
+from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective, nccl_convention
 from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    PrintedNumber,
-    RowCollector,
-    TableRow,
-    format_reader,
-    parse_printed,
-)
 
 NEWEST_VERSION = 3
 """The latest version of the format that is read."""
 
 
-@format_reader("nccl-json")
-def read_nccl_json(path: Path, out: RowCollector) -> None:
+@tables.format_reader("nccl-json")
+def read_nccl_json(path: Path, out: tables.RowCollector) -> None:
     """Read the JSON of nccl-tests."""
     data = load_nccl_json(path)
     version = data.get("version")
@@ -63,7 +56,7 @@ def read_nccl_json(path: Path, out: RowCollector) -> None:
             if not isinstance(body, dict):
                 out.report(None, f"{where}.{side} must be an object, got {_kind_of_value(body)}")
                 continue
-            row: TableRow = stated | {
+            row: tables.TableRow = stated | {
                 "collective": name,
                 "nbytes": nbytes,
                 "size_convention": nccl_convention(name),
@@ -116,7 +109,7 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
     hosts: set[str] = set()
     for one in devices if isinstance(devices, list) else ():
         rank = read_count(one.get("rank")) if isinstance(one, dict) else None
-        if rank is not None and rank < MAX_RANKS and read_count(one.get("group")) in (None, 0):
+        if rank is not None and rank < tables.MAX_RANKS and read_count(one.get("group")) in (None, 0):
             ranks.add(rank)
             hosts.add(short_text(one.get("hostname")))
     stated: dict[str, object] = {"statistic": RANK_STATISTICS.get(average, "mean")} | data["pinned"]
@@ -127,9 +120,9 @@ def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | No
     return stated, name
 
 
-def _printed_number(value: object, power: int = 0) -> PrintedNumber | None:
+def _printed_number(value: object, power: int = 0) -> tables.PrintedNumber | None:
     """Return a number, also from a text, as printed with six decimals; None if it is none or not finite."""
-    found = parse_printed(str(value), power)
+    found = tables.parse_printed(str(value), power)
     return None if found is None else found._replace(half=float(f"5e{power - 7}"))
 
 

@@ -23,21 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.cost_models.calibration.readers.conventions import (
-    PARTED_COLLECTIVES,
-    collective_name,
-    named_collective,
-    nccl_convention,
-)
+from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import bare_lines
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    RowCollector,
-    TableRow,
-    format_reader,
-    parse_printed,
-    parse_whole,
-)
 
 ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ELEMENT_BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
@@ -121,27 +108,27 @@ class _TableContext:
         return {"ranks": ranks, "nodes": nodes, "iterations": self.iterations}
 
 
-@format_reader("nccl")
-def read_nccl_text(path: Path, out: RowCollector) -> None:
+@tables.format_reader("nccl")
+def read_nccl_text(path: Path, out: tables.RowCollector) -> None:
     """Read the output of nccl-tests or rccl-tests."""
     context, tool, ended = _TableContext(), "nccl-tests", True
-    tables: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
+    blocks: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
     for at, line in bare_lines(path):
         cells = parse_row(line, context.width)
         if isinstance(cells, TableCells):
             if ended:
                 context.named_in_use, ended = True, False
-                tables.append((deepcopy(context), []))
-            tables[-1][1].append((at, cells))
+                blocks.append((deepcopy(context), []))
+            blocks[-1][1].append((at, cells))
         elif cells is not None:
             out.report(at, cells)
         else:
             tool = "rccl-tests" if "rccl" in line.casefold() else tool
             ended = ended or _begins_table(line)
             _read_context(line, context)
-    for number, (above, listed) in enumerate(tables, 1):
-        name, stated = _table_facts(above, listed, named_collective(path.name), out)
-        common: TableRow = {key: value for key, value in stated.items() if value is not None}
+    for number, (above, listed) in enumerate(blocks, 1):
+        name, stated = _table_facts(above, listed, conventions.named_collective(path.name), out)
+        common: tables.TableRow = {key: value for key, value in stated.items() if value is not None}
         common |= above.choices | {"tool": tool, "run": str(number)}
         for at, cells in listed:
             for row in _side_rows(cells, name, above):
@@ -150,7 +137,7 @@ def read_nccl_text(path: Path, out: RowCollector) -> None:
 
 
 def _table_facts(
-    above: _TableContext, listed: Sequence[tuple[int, TableCells]], named: str | None, out: RowCollector
+    above: _TableContext, listed: Sequence[tuple[int, TableCells]], named: str | None, out: tables.RowCollector
 ) -> tuple[str, dict[str, int | None]]:
     """Return the collective of a table, and its ranks, nodes and iterations, from its numbers where no line says it."""
     line, rows = listed[0][0], [cells for _, cells in listed]
@@ -193,7 +180,7 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
     each = width or (8 if len(numbers) > 9 else 4)
     rooted = len(numbers) % each == 1 and _ROOT.fullmatch(numbers[0]) is not None
     values = numbers[1:] if rooted else numbers
-    nbytes, elements = parse_whole(head[1]), parse_whole(head[2])
+    nbytes, elements = tables.parse_whole(head[1]), tables.parse_whole(head[2])
     noisy = len(numbers) != len(words)
     if nbytes is None or elements is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
         most = 2 * each
@@ -237,19 +224,19 @@ def _read_context(line: str, context: _TableContext) -> None:
     if excerpt := _EXCERPT.match(line.lstrip()):
         context.restart()
         ranks, nodes = excerpt.groups()
-        context.stated_ranks = parse_whole(ranks, MAX_RANKS)
-        context.stated_nodes = None if nodes is None else parse_whole(nodes, MAX_RANKS)
-        context.collective = named_collective(line.rpartition("|")[2]) or context.collective
+        context.stated_ranks = tables.parse_whole(ranks, tables.MAX_RANKS)
+        context.stated_nodes = None if nodes is None else tables.parse_whole(nodes, tables.MAX_RANKS)
+        context.collective = conventions.named_collective(line.rpartition("|")[2]) or context.collective
     programs = set(_PROGRAM.findall(line))
     if len(programs) == 1:
-        context.collective, context.named_in_use = collective_name(programs.pop()), False
+        context.collective, context.named_in_use = conventions.collective_name(programs.pop()), False
         average = _AVERAGE.search(line)
         context.statistic = RANK_STATISTICS[average[1] if average else "1"]
     if "iters:" in line and (iterations := _ITERATIONS.search(line)):
         context.iterations = int(iterations[1])
     if "Rank" in line and (rank := _RANK.search(line)):
         group = int(rank[2] or 0)
-        context.groups.setdefault(group, set()).add(min(int(rank[1]), MAX_RANKS))
+        context.groups.setdefault(group, set()).add(min(int(rank[1]), tables.MAX_RANKS))
         context.hosts.setdefault(group, set()).add(rank[3])
     if "NCCL INFO" in line and context.stated_ranks is None and (ranks_said := _NCCL_RANKS.search(line)):
         context.stated_ranks = int(ranks_said[1])
@@ -272,29 +259,29 @@ def pinned_setting(what: str, value: str) -> dict[str, str]:
     return {"protocol": word} if word in NCCL_PROTOCOLS else {}
 
 
-def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator[TableRow]:
+def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator[tables.TableRow]:
     """Yield the sides of a row."""
     for in_place, words in cells.sides:
-        error = parse_printed(words[3]) if len(words) > 3 else None
-        row: TableRow = {
+        error = tables.parse_printed(words[3]) if len(words) > 3 else None
+        row: tables.TableRow = {
             "collective": name,
             "nbytes": cells.nbytes,
-            "size_convention": nccl_convention(name),
+            "size_convention": conventions.nccl_convention(name),
             "dtype": cells.dtype,
             "reduction": cells.reduction,
             "root": cells.root,
             "in_place": in_place,
             "statistic": context.statistic,
-            "seconds": parse_printed(words[0], context.unit),
-            "algbw": parse_printed(words[1], 9),
-            "busbw": parse_printed(words[2], 9),
+            "seconds": tables.parse_printed(words[0], context.unit),
+            "algbw": tables.parse_printed(words[1], 9),
+            "busbw": tables.parse_printed(words[2], 9),
         }
         if error is not None:
             count = context.counts_wrong and error.value == int(error.value) and "e-" not in words[3]
             row["wrong" if count else "max_error"] = error.value
         if len(words) == 8:
             for column, word in zip(("seconds_min", "seconds_max", "seconds_p99"), words[4:7], strict=True):
-                number = parse_printed(word, context.unit)
+                number = tables.parse_printed(word, context.unit)
                 row[column] = None if number is None else number.value
         yield row
 
@@ -315,12 +302,12 @@ def _infer_collective(rows: Sequence[TableCells]) -> str | None:
 def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
     """Return the number of ranks that follows from the numbers of a table, if nothing else tells."""
     shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
-    found = shares.pop() if len(shares) == 1 and name in PARTED_COLLECTIVES else None
+    found = shares.pop() if len(shares) == 1 and name in conventions.PARTED_COLLECTIVES else None
     low, high = _bandwidth_ratios(rows)
     # No number of ranks has twice the algorithm bandwidth.
     if name == "all_reduce" and low < 2:
         least, most = math.ceil(2 / (2 - low)), 2 / (2 - high) if high < 2 else math.inf
-        found = least if least == math.floor(min(most, MAX_RANKS)) else None
+        found = least if least == math.floor(min(most, tables.MAX_RANKS)) else None
     if found is None or found < 2:
         return None
     return found if stated is None or (stated < found and len(rows) > 1) else None
@@ -339,7 +326,7 @@ def _bandwidth_ratios(rows: Sequence[TableCells]) -> tuple[float, float]:
     low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:
-            algbw, busbw = parse_printed(words[1]), parse_printed(words[2])
+            algbw, busbw = tables.parse_printed(words[1]), tables.parse_printed(words[2])
             if algbw is not None and busbw is not None and algbw.value >= 20 * algbw.half > 0:
                 low = max(low, (busbw.value - busbw.half) / (algbw.value + algbw.half))
                 high = min(high, (busbw.value + busbw.half) / (algbw.value - algbw.half))

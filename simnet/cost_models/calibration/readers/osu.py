@@ -16,28 +16,14 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simnet.cost_models.calibration.readers.conventions import (
-    COLLECTIVES,
-    NON_BLOCKING,
-    ONE_SIDED_MESSAGES,
-    collective_name,
-)
+from simnet.cost_models.calibration.readers import conventions, tables
 from simnet.cost_models.calibration.readers.lines import bare_lines
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    RowCollector,
-    TableRow,
-    format_reader,
-    mpi_row,
-    parse_printed,
-    parse_whole,
-)
 
 OSU_TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
 """What heads a table."""
 
-_PROGRAMS = {name.replace("_", ""): name for name in COLLECTIVES} | {
-    **{name: name for name in ("reduce_scatter", *ONE_SIDED_MESSAGES)},
+_PROGRAMS = {name.replace("_", ""): name for name in conventions.COLLECTIVES} | {
+    **{name: name for name in ("reduce_scatter", *conventions.ONE_SIDED_MESSAGES)},
     "bcast": "broadcast",
     "latency": "p2p_latency",
     "multi_lat": "p2p_latency",
@@ -86,8 +72,8 @@ _TIMES = {
 }
 
 
-@format_reader("osu")
-def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
+@tables.format_reader("osu")
+def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
     """Read the output of OSU micro-benchmarks.
 
     Raises InputError if the file cannot be read or holds no row.
@@ -114,7 +100,7 @@ def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
             if found := _TYPE.search(line):
                 dtype = _SHORT.get(found[1], found[1].lower())
             elif several := _PAIRS.search(line):
-                pairs = parse_whole(several[1] or several[2], MAX_RANKS) or 0
+                pairs = tables.parse_whole(several[1] or several[2], tables.MAX_RANKS) or 0
             elif "=" not in line and (heads := _COLUMNS.findall(line)):
                 columns = [head.replace(" (us)", "(us)") for head in heads]
             continue
@@ -123,7 +109,7 @@ def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
             columns, dtype, pairs, table, reported = (), "", 0, table + 1, False
             continue
         words = line.split()
-        if not words or parse_printed(words[0]) is None:
+        if not words or tables.parse_printed(words[0]) is None:
             continue
         columns = columns or _guess_columns(words, name or "", variant)
         if not columns:
@@ -155,13 +141,15 @@ def _name_by_title(title: re.Match[str]) -> tuple[str | None, str]:
     if suffix.startswith("_"):
         kind = _ONE_SIDED.get(re.sub(r"[^a-z]", "", what.casefold()))
         name = f"{suffix[1:].casefold()}_{kind}"
-        return (name if name in COLLECTIVES else None), ""
+        return (name if name in conventions.COLLECTIVES else None), ""
     for word in ("Non-blocking", "Persistent"):
         if what.startswith(word):
-            return collective_name(what.removeprefix(word)), NON_BLOCKING if word == "Non-blocking" else "persistent"
+            return conventions.collective_name(
+                what.removeprefix(word)
+            ), conventions.NON_BLOCKING if word == "Non-blocking" else "persistent"
     if what == "Multi" or what.startswith("Multiple Bandwidth"):
         return ("p2p_latency" if what == "Multi" else "p2p_bw"), SEVERAL_PAIRS
-    return collective_name(what), ""
+    return conventions.collective_name(what), ""
 
 
 def _name_by_program(text: str) -> tuple[str | None, str]:
@@ -171,12 +159,12 @@ def _name_by_program(text: str) -> tuple[str | None, str]:
         return None, ""
     starts, program = found[-1]
     several = SEVERAL_PAIRS if program in ("multi_lat", "mbw_mr") else ""
-    return _PROGRAMS.get(program), NON_BLOCKING if starts else several
+    return _PROGRAMS.get(program), conventions.NON_BLOCKING if starts else several
 
 
 def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
     """Return the columns of a table without names, by how many there are; none if it is no such table."""
-    if not all(parse_printed(word) for word in words) or "." not in "".join(words[1:]):
+    if not all(tables.parse_printed(word) for word in words) or "." not in "".join(words[1:]):
         return ()
     if len(words) == 2:
         return ("Size", "Bandwidth (MB/s)" if name.endswith("bw") else "Latency(us)")
@@ -192,21 +180,21 @@ def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
     ranks, each = _RANKS.search(options), _EACH.search(options)
     nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
     if ranks:
-        said["ranks"] = parse_whole(ranks[1], MAX_RANKS)
+        said["ranks"] = tables.parse_whole(ranks[1], tables.MAX_RANKS)
     elif nodes and each:
-        said["ranks"] = min(int(nodes[1]) * int(each[1]), MAX_RANKS)
+        said["ranks"] = min(int(nodes[1]) * int(each[1]), tables.MAX_RANKS)
     if nodes:
-        said["nodes"] = parse_whole(nodes[1], MAX_RANKS)
+        said["nodes"] = tables.parse_whole(nodes[1], tables.MAX_RANKS)
     return said
 
 
-def _osu_row(cells: Mapping[str, str], name: str, pairs: int) -> TableRow | None:
+def _osu_row(cells: Mapping[str, str], name: str, pairs: int) -> tables.TableRow | None:
     """Return a row from cells by column, or None without a size or a time; rates are per pair."""
-    size = parse_whole(cells.get("Size", cells.get("Transfer Size", "0")))
+    size = tables.parse_whole(cells.get("Size", cells.get("Transfer Size", "0")))
     if size is None:
         return None
-    row = mpi_row(name, size, cells, "Iterations", _TIMES)
-    rate = parse_printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
+    row = tables.mpi_row(name, size, cells, "Iterations", _TIMES)
+    rate = tables.parse_printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
     if rate is not None and rate.value > 0:
         row |= {"seconds": size * pairs / rate.value, "algbw": rate.value / pairs}
     if cells.get("Validation", "Pass").casefold() != "pass":

@@ -17,15 +17,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import nccl_convention
 from simnet.cost_models.calibration.readers.lines import bare_lines
-from simnet.cost_models.calibration.readers.tables import (
-    RowCollector,
-    TableRow,
-    format_reader,
-    parse_printed,
-    parse_whole,
-)
 
 PERFTEST_HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
 """The line that names the columns of a table."""
@@ -41,8 +35,8 @@ _TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
 _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 
-@format_reader("perftest")
-def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
+@tables.format_reader("perftest")
+def read_perftest(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
     """Read the output of benchmarks of perftest.
 
     Raises InputError if the file cannot be read or holds no row.
@@ -68,7 +62,7 @@ def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
         if not columns or (title is not None and title[1].startswith("Atomic")):
             continue
         words = line.split()
-        if not words or parse_whole(words[0]) is None or len(words) < 2 or parse_whole(words[1]) is None:
+        if not words or tables.parse_whole(words[0]) is None or len(words) < 2 or tables.parse_whole(words[1]) is None:
             continue
         if len(words) < len(columns) - (columns[-1] == "MsgRate[Mpps]"):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
@@ -83,24 +77,24 @@ def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 
 
-def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> TableRow | str:
+def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> tables.TableRow | str:
     """Return a row from cells by column, or its error."""
-    size = parse_whole(cells["#bytes"]) or 0
+    size = tables.parse_whole(cells["#bytes"]) or 0
     what = "latency"
-    row: TableRow = {}
+    row: tables.TableRow = {}
     for head, column in _TIMES.items():
-        time = parse_printed(cells.get(head, ""), -6)
+        time = tables.parse_printed(cells.get(head, ""), -6)
         if time is not None:
             row[column] = time.value
     if "seconds" not in row and "seconds_p50" in row:
         row["seconds"] = row["seconds_p50"]
     for head, text in cells.items():
-        rate = parse_printed(text) if head.startswith("BW average") else None
+        rate = tables.parse_printed(text) if head.startswith("BW average") else None
         if rate is None:
             continue
         what = "bibw" if bidirectional else "bw"
         unit = _UNITS[head.partition("[")[2].partition("/")[0]]
-        number = parse_printed(cells.get("MsgRate[Mpps]", ""))
+        number = tables.parse_printed(cells.get("MsgRate[Mpps]", ""))
         if number is not None and size:
             low, high = ((number.value + sign * number.half) * 1e6 * size / unit for sign in (-1, 1))
             if not rate.may_be_within(low, high):
@@ -116,7 +110,7 @@ def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool)
         "size_convention": nccl_convention(name),
         "in_place": False,
         "statistic": "rank0",
-        "iterations": parse_whole(cells["#iterations"]),
+        "iterations": tables.parse_whole(cells["#iterations"]),
         "ranks": 2,
         "nodes": 2,
         "tool": "perftest",

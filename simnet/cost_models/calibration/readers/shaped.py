@@ -12,22 +12,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from simnet.collectives.registry import algorithm_in_logs
+from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, mpi_convention
 from simnet.cost_models.calibration.readers.lines import read_lines
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    RowCollector,
-    TableRow,
-    format_reader,
-    parse_printed,
-)
 from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values
 
 SHAPED_COLUMNS = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
 """Columns without which a table is none of these."""
 
 _COLUMNS = {
-    "N": CsvColumn("ranks", "whole", MAX_RANKS),
+    "N": CsvColumn("ranks", "whole", tables.MAX_RANKS),
     "size_bytes": CsvColumn("nbytes", "whole"),
     "rep": CsvColumn("iteration", "whole"),
     "latency_ms": CsvColumn("link_latency", "number", 1e-3),
@@ -43,8 +37,8 @@ _COLUMNS = {
 _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 
 
-@format_reader("shaped")
-def read_shaped(path: Path, out: RowCollector) -> dict[str, bool]:
+@tables.format_reader("shaped")
+def read_shaped(path: Path, out: tables.RowCollector) -> dict[str, bool]:
     r"""Read a CSV of measurements on links of known latency and bandwidth.
 
     Further columns are in SI units: ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``profile``, ``parameters``,
@@ -58,14 +52,14 @@ def read_shaped(path: Path, out: RowCollector) -> dict[str, bool]:
         named = cells.get("collective", "").strip()
         kind = _METHODS.get(method, method[:60]) if method else collective_name(named) or named[:60]
         algorithm = cells.get("algorithm", "").strip()[:60]
-        row: TableRow = {
+        row: tables.TableRow = {
             "collective": kind,
             "algorithm": algorithm_in_logs(algorithm),
             "size_convention": "vector" if method else mpi_convention(kind),
             "tool": cells.get("stack", "").strip()[:60],
             "profile": cells.get("profile", "").strip()[:60],
             "statistic": "max",
-            "seconds": parse_printed(cells["seconds"]),
+            "seconds": tables.parse_printed(cells["seconds"]),
         }
         out.add(row | csv_values(cells, _COLUMNS, out, line, SHAPED_COLUMNS), line)
     extra = {one.name: True for name, one in _COLUMNS.items() if name in names and one.form == "number"}

@@ -15,13 +15,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers.conventions import (
-    bandwidth_factors,
-    fill_nodes,
-    misspelt_collective,
-    mpi_convention,
-    total_size,
-)
+from simnet.cost_models.calibration.readers import conventions
 
 ColumnForm: TypeAlias = Literal["text", "whole", "number", "flag"]
 TableRow: TypeAlias = dict[str, object]
@@ -173,7 +167,7 @@ class RowCollector:
             printed.append(one if isinstance(one, PrintedNumber) else None)
             row[name] = one.value if isinstance(one, PrintedNumber) else one
         row |= {name: value for name, value in self.facts.items() if row.get(name) in (None, "")}
-        row |= fill_nodes(row)
+        row |= conventions.fill_nodes(row)
         before, wrong = f"{where}: " if where else "", _why_impossible(row)
         if wrong is None:
             count = row.get("wrong")
@@ -279,7 +273,7 @@ def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, tim
     row: TableRow = {
         "collective": name,
         "nbytes": size,
-        "size_convention": mpi_convention(name),
+        "size_convention": conventions.mpi_convention(name),
         "in_place": False,
         "statistic": "mean",
         "iterations": parse_whole(cells.get(iterations, "")),
@@ -301,9 +295,9 @@ def find_inconsistency(
     """
     ranks, name, nbytes = row.get("ranks"), str(row.get("collective")), row.get("nbytes")
     known = ranks if isinstance(ranks, int) and ranks > 0 else None
-    size = total_size(nbytes, str(row.get("size_convention")), known) if isinstance(nbytes, int) else None
+    size = conventions.total_size(nbytes, str(row.get("size_convention")), known) if isinstance(nbytes, int) else None
     found = []
-    for algorithm_factor, bus_factor in bandwidth_factors(name, known):
+    for algorithm_factor, bus_factor in conventions.bandwidth_factors(name, known):
         wrong = None
         if size is not None and time is not None and algbw is not None:
             moved = algorithm_factor * size
@@ -332,7 +326,7 @@ def _why_impossible(row: TableRow) -> str | None:
         return f"the time must be a number > 0, got {shown}"
     if not SHORTEST_TIME <= seconds <= LONGEST_TIME:
         return f"the time must be {SHORTEST_TIME:g} to {LONGEST_TIME:g} s, got {shown} s"
-    if meant := misspelt_collective(name):
+    if meant := conventions.misspelt_collective(name):
         return f"there is no collective {name[:40]!r}: did you mean {meant!r}?"
     if isinstance(nodes, int) and nodes > 1 and seconds < BETWEEN_NODES:
         return f"nothing can have been sent between {nodes} nodes in {shown} s; are there fewer elements than ranks?"

@@ -21,19 +21,9 @@ import pandas as pd
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.spreadsheets import guard_cell, unguard_cell
+from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import SIZE_CONVENTIONS, nccl_convention
 from simnet.cost_models.calibration.readers.lines import read_lines
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    MAX_WHOLE,
-    TABLE_COLUMNS,
-    PrintedNumber,
-    RowCollector,
-    TableRow,
-    format_reader,
-    parse_printed,
-    parse_whole,
-)
 
 REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
 """Columns without which a table is none of measurements."""
@@ -51,8 +41,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 
-@format_reader("tidy")
-def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
+@tables.format_reader("tidy")
+def read_tidy(path: Path, out: tables.RowCollector) -> dict[str, bool]:
     r"""Read a tidy CSV of measurements.
 
     Examples
@@ -69,20 +59,20 @@ def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
     head, names, records = csv_records(
         read_lines(path), [name for name in REQUIRED_COLUMNS if name not in given], out.file
     )
-    extra = [name for name in names if name not in TABLE_COLUMNS]
+    extra = [name for name in names if name not in tables.TABLE_COLUMNS]
     for name in extra:
-        if close := difflib.get_close_matches(name, TABLE_COLUMNS, n=1, cutoff=0.85):
+        if close := difflib.get_close_matches(name, tables.TABLE_COLUMNS, n=1, cutoff=0.85):
             message = f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?"
             out.report(head, message, dropped=False)
     numeric = set(extra)
     for line, cells in records:
-        row: TableRow = {}
+        row: tables.TableRow = {}
         for name, text in cells.items():
-            if name in TABLE_COLUMNS:
+            if name in tables.TABLE_COLUMNS:
                 row[name] = _parse_cell(name, text, out, line)
             else:
                 row[name] = _check_length(text, name, out, line)
-                if name in numeric and text.strip() and parse_printed(text) is None:
+                if name in numeric and text.strip() and tables.parse_printed(text) is None:
                     numeric.discard(name)
         if row.get("nbytes", given.get("nbytes")) is None:
             out.refuse("must be a whole number >= 0, got ''", line, "nbytes")
@@ -104,8 +94,8 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
     missing = [name for name in REQUIRED_COLUMNS if name not in rows]
     if missing:
         raise ValueError(f"rows must have columns {', '.join(REQUIRED_COLUMNS)}; missing: {', '.join(missing)}")
-    ordered = [name for name in TABLE_COLUMNS if name in rows] + [
-        str(name) for name in rows if name not in TABLE_COLUMNS
+    ordered = [name for name in tables.TABLE_COLUMNS if name in rows] + [
+        str(name) for name in rows if name not in tables.TABLE_COLUMNS
     ]
     written = {name: [_format_cell(value) for value in rows[name].tolist()] for name in ordered}
     kept = [name for name in ordered if name in REQUIRED_COLUMNS or any(written[name])]
@@ -160,16 +150,22 @@ class CsvColumn(NamedTuple):
 
 
 def csv_values(
-    cells: Mapping[str, str], columns: Mapping[str, CsvColumn], out: RowCollector, line: int, needed: Iterable[str] = ()
-) -> TableRow:
+    cells: Mapping[str, str],
+    columns: Mapping[str, CsvColumn],
+    out: tables.RowCollector,
+    line: int,
+    needed: Iterable[str] = (),
+) -> tables.TableRow:
     """Return the columns of the table from the cells of a row; refuse what is no number, and empty `needed` ones."""
-    row: TableRow = {}
+    row: tables.TableRow = {}
     for name, one in columns.items():
         text = cells.get(name, "").strip()
         if one.form == "whole":
-            row[one.name] = parse_whole(text.removesuffix(".0"), MAX_WHOLE if one.factor == 1 else int(one.factor))
+            row[one.name] = tables.parse_whole(
+                text.removesuffix(".0"), tables.MAX_WHOLE if one.factor == 1 else int(one.factor)
+            )
         else:
-            number = parse_printed(text, one.power)
+            number = tables.parse_printed(text, one.power)
             row[one.name] = None if number is None else number.value * one.factor
         if row[one.name] is None and (text or name in needed):
             allowed = "a whole number >= 0" if one.form == "whole" else "a number"
@@ -177,9 +173,9 @@ def csv_values(
     return row
 
 
-def parse_rate(text: str, power: int) -> PrintedNumber | float | None:
+def parse_rate(text: str, power: int) -> tables.PrintedNumber | float | None:
     """Return a printed number as `parse_printed` does, but a 0 as a plain one: it is too small for its digits."""
-    found = parse_printed(text, power)
+    found = tables.parse_printed(text, power)
     return found if found is None or found.value else 0.0
 
 
@@ -197,10 +193,10 @@ def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]
             raise InputError(f"is not CSV: {error}", file=file, line=at) from None
 
 
-def _parse_cell(name: str, text: str, out: RowCollector, line: int) -> object:
+def _parse_cell(name: str, text: str, out: tables.RowCollector, line: int) -> object:
     """Return the value of a cell of a known column."""
     word = text.strip()
-    form = TABLE_COLUMNS[name]
+    form = tables.TABLE_COLUMNS[name]
     if form == "text":
         return _check_length(word, name, out, line)
     if form == "flag":
@@ -210,19 +206,19 @@ def _parse_cell(name: str, text: str, out: RowCollector, line: int) -> object:
     if not word:
         return None
     if form == "whole":
-        most = MAX_RANKS if name in ("ranks", "nodes", "ranks_per_node") else MAX_WHOLE
-        number = parse_whole(word.removesuffix(".0"), most)
-        if number is None or (number == 0 and most == MAX_RANKS):
-            low = 1 if most == MAX_RANKS else 0
+        most = tables.MAX_RANKS if name in ("ranks", "nodes", "ranks_per_node") else tables.MAX_WHOLE
+        number = tables.parse_whole(word.removesuffix(".0"), most)
+        if number is None or (number == 0 and most == tables.MAX_RANKS):
+            low = 1 if most == tables.MAX_RANKS else 0
             out.refuse(f"must be a whole number in {low}..{most}, got {word[:40]!r}", line, name)
         return number
-    value = parse_printed(word)
+    value = tables.parse_printed(word)
     if value is None or value.value < 0:
         out.refuse(f"must be a finite number >= 0, got {word[:40]!r}", line, name)
     return value.value
 
 
-def _check_length(text: str, name: str, out: RowCollector, line: int) -> str:
+def _check_length(text: str, name: str, out: tables.RowCollector, line: int) -> str:
     if len(text) > MAX_TEXT:
         out.refuse(f"is longer than {MAX_TEXT} characters", line, name)
     return text

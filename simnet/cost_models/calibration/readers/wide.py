@@ -10,25 +10,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
 from simnet.cost_models.calibration.readers.lines import read_lines
-from simnet.cost_models.calibration.readers.tables import (
-    MAX_RANKS,
-    RowCollector,
-    TableRow,
-    format_reader,
-    parse_printed,
-    parse_whole,
-)
 from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values, parse_rate
 
 WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Columns without which a table is none of these."""
 
 _COLUMNS = {
-    "nranks": CsvColumn("ranks", "whole", MAX_RANKS),
-    "nnodes": CsvColumn("nodes", "whole", MAX_RANKS),
-    "ranks_per_node": CsvColumn("ranks_per_node", "whole", MAX_RANKS),
+    "nranks": CsvColumn("ranks", "whole", tables.MAX_RANKS),
+    "nnodes": CsvColumn("nodes", "whole", tables.MAX_RANKS),
+    "ranks_per_node": CsvColumn("ranks_per_node", "whole", tables.MAX_RANKS),
     "n_iter": CsvColumn("iterations", "whole"),
     "time_min_us": CsvColumn("seconds_min", "number", power=-6),
     "time_max_us": CsvColumn("seconds_max", "number", power=-6),
@@ -38,8 +31,8 @@ _TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "redu
 _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 
-@format_reader("wide")
-def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
+@tables.format_reader("wide")
+def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
     """Read a CSV with both sides in a row.
 
     The size is ``total_bytes`` where given, else ``size_bytes``; both as nccl-tests counts. The column ``variant`` is
@@ -49,10 +42,10 @@ def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
     _, names, records = csv_records(read_lines(path), WIDE_COLUMNS, out.file)
     for line, cells in records:
         measured = collective_name(cells["collective"]) or cells["collective"][:60]
-        size = parse_whole(cells.get("total_bytes") or cells["size_bytes"])
+        size = tables.parse_whole(cells.get("total_bytes") or cells["size_bytes"])
         if size is None:
             out.refuse(f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}", line, "size_bytes")
-        common: TableRow = {
+        common: tables.TableRow = {
             "collective": measured,
             "nbytes": size,
             "size_convention": nccl_convention(measured),
@@ -71,11 +64,11 @@ def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
                 continue
             row = common | {
                 "in_place": in_place,
-                "seconds": parse_printed(text, -6),
+                "seconds": tables.parse_printed(text, -6),
                 "algbw": parse_rate(cells.get(f"algbw_gbs_{side}", ""), 9),
                 "busbw": parse_rate(cells.get(f"busbw_gbs_{side}", ""), 9),
             }
-            error = parse_printed(cells.get(f"err_{side}", ""))
+            error = tables.parse_printed(cells.get(f"err_{side}", ""))
             if error is not None:
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
             out.add(row, line, where="in place" if in_place else "out of place")
