@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,10 +60,10 @@ class CallPrediction(NamedTuple):
 class _MessageFit(NamedTuple):
     """Fit of messages to the time of a call: algorithm, if another, share of bytes, seconds before rounds."""
 
-    algorithm: str | None
-    share: float
-    each: float
-    first: float
+    algorithm: str | None = None
+    share: float = 1.0
+    each: float = 0.0
+    first: float = 0.0
 
 
 class CalibratedSoftware:
@@ -116,32 +116,25 @@ class CalibratedSoftware:
         """Return a schedule with the software of its calls, and of messages outside all calls, on its rounds."""
         rounds: list[Round] = []
         calls: list[Call] = []
-        at = 0
         changed: dict[int, Round] = {}
-        for call in (*schedule.calls, None):
-            until = len(schedule.rounds) if call is None else call.first
-            rounds += [self._alone(one, schedule.n_ranks, hosts, changed) for one in schedule.rounds[at:until]]
-            if call is not None:
-                at = call.first + call.rounds
-                own = self._called(call, schedule.rounds[call.first : at], schedule.n_ranks, hosts)
+        for call, part in _parts_of(schedule):
+            if call is None:
+                rounds += [self._alone(one, schedule.n_ranks, hosts, changed) for one in part]
+            else:
+                own = self._called(call, part, schedule.n_ranks, hosts)
                 calls.append(call._replace(first=len(rounds), rounds=len(own)))
                 rounds += own
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
         """Return the predictions of the calls of a schedule, and of other messages; `hosts` by rank, shape (P,)."""
-        found, at = [], 0
-        for call in (*schedule.calls, None):
-            until = len(schedule.rounds) if call is None else call.first
-            for one in schedule.rounds[at:until]:
-                if len(one):
-                    places, nbytes = hosts[_participating_ranks([one])], float(one.nbytes.max())
-                    found.append(self._known("sendrecv", "", places, nbytes))
-            if call is not None:
-                at = call.first + call.rounds
-                places = hosts[_participating_ranks(schedule.rounds[call.first : at])]
-                found.append(self._known(call.operation, call.algorithm, places, call.nbytes))
-        return found
+        asked = []
+        for call, part in _parts_of(schedule):
+            if call is None:
+                asked += [("sendrecv", "", [one], float(one.nbytes.max())) for one in part if len(one)]
+            else:
+                asked.append((call.operation, call.algorithm, list(part), call.nbytes))
+        return [self._known(what, by, hosts[_participating_ranks(part)], size) for what, by, part, size in asked]
 
     def _known(self, operation: str, algorithm: str, places: Ranks, nbytes: float) -> CallPrediction:
         nodes = len(set((places // self._per_node).tolist())) if self._per_node else None
@@ -166,14 +159,9 @@ class CalibratedSoftware:
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
         """Return the rounds of a call with its software."""
         ranks = _participating_ranks(rounds)
-        key = (
-            call.operation,
-            call.algorithm,
-            call.nbytes,
-            call.sizes is None,
-            _pattern_key(rounds),
-            hosts[ranks].tobytes(),
-        )
+        # Calls that differ in their root alone differ in their first round.
+        root = rounds[0].src.tobytes() + rounds[0].dst.tobytes()
+        key = call.operation, call.algorithm, call.nbytes, call.sizes is None, root, hosts[ranks].tobytes()
         if key not in self._fits:
             if len(self._fits) >= _KEPT:
                 self._fits.clear()
@@ -190,16 +178,16 @@ class CalibratedSoftware:
         """Fit the messages of a call to its predicted time on idle links."""
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
-            return _MessageFit(None, 1.0, 0.0, 0.0)
+            return _MessageFit()
         if call.sizes is None:
             own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
         else:
             own = self._by(call._replace(sizes=None), call.algorithm, ranks, n_ranks)
         target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         other = None
-        if self._without_bytes(own, n_ranks, hosts) > target:
+        if self._scaled(own, n_ranks, hosts) > target:
             quickest = {
-                name: self._without_bytes(self._by(call._replace(sizes=None), name, ranks, n_ranks), n_ranks, hosts)
+                name: self._scaled(self._by(call._replace(sizes=None), name, ranks, n_ranks), n_ranks, hosts)
                 for name in self._others(call, ranks.size)
             }
             other = min(quickest, key=quickest.__getitem__, default=None)
@@ -207,12 +195,12 @@ class CalibratedSoftware:
                 own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
                 target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         share = self._share(own, n_ranks, hosts, target)
-        scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, 0.0, 0.0))
+        scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
         if left <= _ROUNDING * target:
-            return _MessageFit(other, share, 0.0, 0.0)
+            return _MessageFit(other, share)
         each = left / len(own)
-        spread = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, each, 0.0))
+        spread = _spread_software(own, n_ranks, ranks, _MessageFit(None, share, each))
         rest = target - self._seconds(Schedule(n_ranks, spread), hosts)
         # Where messages of several rounds meet, they may do so the more the further they are apart.
         if each <= _ROUNDING * target or rest < -_ROUNDING * target:
@@ -221,22 +209,17 @@ class CalibratedSoftware:
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
         """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
-
-        def takes(share: float) -> float:
-            scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, share, 0.0, 0.0))
-            return self._seconds(Schedule(n_ranks, scaled), hosts)
-
         low, high = 0.0, 1.0
-        over = takes(high) - target
+        over = self._scaled(rounds, n_ranks, hosts, high) - target
         if over <= 0:
             return 1.0
-        under = takes(low) - target
+        under = self._scaled(rounds, n_ranks, hosts, low) - target
         if under >= 0:
             return 0.0
         for turn in range(_ATTEMPTS):
             # Times are straight in bytes, but for where a message is no longer eager.
             at = low + (high - low) * (under / (under - over) if turn % 3 < 2 else 0.5)
-            left = takes(at) - target
+            left = self._scaled(rounds, n_ranks, hosts, at) - target
             if -_CLOSE * target <= left <= _ROUNDING * target:
                 return at
             if left > 0:
@@ -245,9 +228,10 @@ class CalibratedSoftware:
                 low, under = at, left
         return low
 
-    def _without_bytes(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> float:
-        empty = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, 0.0, 0.0, 0.0))
-        return self._seconds(Schedule(n_ranks, empty), hosts)
+    def _scaled(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, share: float = 0.0) -> float:
+        """Return the time of rounds with a share of their bytes [s]."""
+        scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _MessageFit(None, share))
+        return self._seconds(Schedule(n_ranks, scaled), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
         """Return the rounds of a call by an algorithm, with its own sizes or with equal ones."""
@@ -266,15 +250,8 @@ class CalibratedSoftware:
         """Return the algorithms whose messages may replace those of a call; none where it has a root."""
         if call.operation in ("broadcast", "reduce"):
             return []
-        return [
-            one.algorithm
-            for one in registry.every()
-            if one.operation == call.operation
-            and (one.calibrated or one.nccl)
-            and one.ranks.among(n_ranks)
-            and not one.needs
-            and (call.sizes is None or one.varying is not None)
-        ]
+        found = _library_algorithms(call.operation, n_ranks)
+        return [one.algorithm for one in found if call.sizes is None or one.varying is not None]
 
     def _alone(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
         """Return a round outside all calls with its software: that of a send-receive of its largest message."""
@@ -307,15 +284,8 @@ class CalibratedSoftware:
             # Ranks fill nodes in blocks.
             slots = -(-setting.ranks // nodes) if each > 1 else 1
             places = ranks // slots * each + ranks % slots
-            costs = [
-                float(known.cost(1.0, 0.0, 0.0, setting.ranks))
-                for known in registry.every()
-                if known.operation == setting.collective
-                and known.cost is not None
-                and (known.calibrated or known.nccl)
-                and known.ranks.among(setting.ranks)
-                and not known.needs
-            ]
+            found = _library_algorithms(setting.collective, setting.ranks)
+            costs = [float(known.cost(1.0, 0.0, 0.0, setting.ranks)) for known in found if known.cost is not None]
             if setting.ranks < 2 or slots > each or places[-1] >= hosts or not costs:
                 continue
             latency = bare.path(0, int(places[-1]))[0]
@@ -376,9 +346,23 @@ def _participating_ranks(rounds: Sequence[Round]) -> Ranks:
     return np.unique(np.concatenate([ends for one in distinct for ends in (one.src, one.dst)]))
 
 
-def _pattern_key(rounds: Sequence[Round]) -> bytes:
-    """Return a key of calls that differ in their root alone."""
-    return rounds[0].src.tobytes() + rounds[0].dst.tobytes()
+def _parts_of(schedule: Schedule) -> Iterator[tuple[Call | None, Sequence[Round]]]:
+    """Yield the calls of a schedule with their rounds, and without a call the rounds between them."""
+    at = 0
+    for call in schedule.calls:
+        yield None, schedule.rounds[at : call.first]
+        at = call.first + call.rounds
+        yield call, schedule.rounds[call.first : at]
+    yield None, schedule.rounds[at:]
+
+
+def _library_algorithms(operation: str, n_ranks: int) -> list[registry.Collective]:
+    """Return the algorithms that libraries may choose among so many ranks."""
+    return [
+        one
+        for one in registry.every()
+        if one.operation == operation and (one.calibrated or one.nccl) and one.ranks.among(n_ranks) and not one.needs
+    ]
 
 
 def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _MessageFit) -> list[Round]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,26 +116,14 @@ def _name_pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")
-    parts = [part for part in re.split(r"(\*+|\?|\{\w+\})", text.replace("\\", "/")) if part]
-    words = {f"{{{column}}}" for column in groups if TABLE_COLUMNS[column] == "text"}
-    for pair in pairwise(parts):
-        if (beside := words.intersection(pair)) and any(part.startswith("*") for part in pair):
-            message = f"has a star beside {beside.pop()}, so that nothing says where it begins or ends: {text[:60]!r}"
-            raise InputError(message, file="--fact")
-    made = [""]
-    for part in parts:
-        column = part[1:-1]
-        if part.startswith("*"):
-            made.append("")
-        elif part == "?":
-            made[-1] += "[^/]"
-        elif part.startswith("{") and column in groups:
-            made[-1] += f"(?P<{column}>" + (
-                "[^/]{1,60}?)" if TABLE_COLUMNS[column] == "text" else r"(?<!\d)\d{1,15}(?!\d))"
-            )
-        else:
-            made[-1] += re.escape(part)
-    # What follows a star is taken where it first stands, for good: else time grows with a power of the length.
-    first, *middle, last = made if len(made) > 1 else (made[0], None)
-    between = "".join(f"(?>[^/]*?{part})" for part in middle)
-    return re.compile("(?:.*/)?" + first + between + ("" if last is None else "[^/]*" + last), re.DOTALL)
+    words = "|".join(re.escape(f"{{{column}}}") for column in groups if TABLE_COLUMNS[column] == "text")
+    if words and (beside := re.search(rf"\*({words})|({words})\*", text)):
+        word = beside[1] or beside[2]
+        message = f"has a star beside {word}, so that nothing says where it begins or ends: {text[:60]!r}"
+        raise InputError(message, file="--fact")
+    pattern = re.sub(r"(\\\*)+", "[^/]*?", re.escape(text.replace("\\", "/"))).replace(r"\?", "[^/]")
+    for column in groups:
+        of_text = TABLE_COLUMNS[column] == "text"
+        group = f"(?P<{column}>" + ("[^/]{1,60}?)" if of_text else r"(?<!\d)\d{1,15}(?!\d))")
+        pattern = pattern.replace(re.escape(f"{{{column}}}"), group)
+    return re.compile("(?:.*/)?" + pattern, re.DOTALL)
