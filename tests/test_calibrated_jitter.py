@@ -15,7 +15,6 @@ from simnet.cost_models.calibration import (
     Curve,
     Setting,
     calibrate,
-    jitter,
     load_cost_model,
     measured,
 )
@@ -23,13 +22,11 @@ from simnet.cost_models.calibration.jitter import (
     LEAST_REPETITIONS,
     FittedJitter,
     RepeatedCall,
-    algorithm_of,
     draw_extra_times,
     fit_jitter,
     fit_links,
     median_extra_time,
     messages_of,
-    predicted_shares,
     repeated_calls,
 )
 from simnet.network import STACKS, Network, Stack
@@ -146,64 +143,6 @@ def test_calls_are_late_by_the_latest_of_their_longest_chains(seed):
     found = draw_extra_times(once, 0.9, 7)
     assert found.shape == (7,)
     assert found[4] == pytest.approx(max(sum_ for length, sum_ in every if length == longest))
-
-
-def test_repetitions_are_of_two_calls_and_more_on_two_to_64_ranks():
-    rows = measured.load_dataset("shaped_gloo").rows
-    row = rows[rows["collective"] == "all_reduce"].iloc[[0]].assign(iterations=1)
-
-    def found(*changes):
-        return repeated_calls(pd.concat([row.assign(iteration=at, **one) for at, one in enumerate(changes)]))
-
-    assert found({}) == []
-    (one,) = found({"seconds": 1.0}, {"seconds": 3.0})
-    assert (one.setting.ranks, one.size, one.seconds.tolist()) == (
-        row["ranks"].item(),
-        row["nbytes"].item(),
-        [1.0, 3.0],
-    )
-    for change, kept in (
-        ({"ranks": 64}, 1), ({"ranks": 65}, 0), ({"ranks": 1}, 0), ({"ranks": 2}, 1), ({"nbytes": 0}, 0),
-        ({"iterations": pd.NA}, 1), ({"iterations": 2}, 0), ({"collective": "gatherv"}, 0), ({"nodes": 2}, 1),
-    ):  # fmt: skip
-        assert len(found(change, change)) == kept, change
-    assert found({}, {"nbytes": 2048.0}) == found({}, {"collective": "broadcast"}) == []
-
-
-def test_settings_have_the_messages_of_their_algorithm_else_of_a_ring_else_of_the_first():
-    for collective, algorithm, known in (
-        ("all_reduce", "RABENSEIFNER", "rabenseifner"), ("all_reduce", "unheard", "ring"), ("all_reduce", "", "ring"),
-        ("broadcast", "ring", "binomial"), ("gatherv", "", ""), ("sendrecv", "", ""),
-    ):  # fmt: skip
-        assert algorithm_of(Setting(collective, 4, 4, algorithm)) == known
-    for collective, algorithm, sent in (
-        ("all_gather", "ring", 3 * 4 * 100), ("alltoall", "pairwise", 3 * 4 * 100), ("all_reduce", "ring", 6 * 4 * 100),
-        ("broadcast", "binomial", 3 * 400),
-    ):  # fmt: skip
-        assert messages_of(Setting(collective, 4, 4, algorithm), 400.0).nbytes == pytest.approx(sent)
-    assert messages_of(Setting("gatherv", 4), 1.0) is None
-
-
-def test_what_lies_below_is_what_a_fit_predicts_of_distances_from_the_median():
-    draws = np.random.default_rng(4)
-    fitted = FittedJitter(3e-6, 0.8, 1, 1)
-    late = 3e-6 * np.exp(0.8 * draws.standard_normal((200_000, 2, 2))).max(axis=2)
-    # Both ranks send, so that the later message counts.
-    far = (late[:, 1] - late[:, 0]) / 2
-    for distance in (1e-7, 1e-6, 4e-6):
-        found = predicted_shares(RepeatedCall(PAIR, 8.0, np.array([1e-3 - distance, 1e-3 + distance])), fitted, IDEAL)
-        assert found == pytest.approx([np.mean(far < -distance), np.mean(far < distance)], abs=0.03)
-    # Of three one is the median, as of those that were drawn: it lies anywhere among them.
-    (_, middle, _) = predicted_shares(RepeatedCall(PAIR, 8.0, np.array([0.9, 1.0, 1.1])), fitted, IDEAL)
-    assert 1 / 3 - 0.01 < middle < 2 / 3 + 0.01
-
-
-@pytest.mark.parametrize(("numbers", "drawn"), [(4_000_000, 4000), (600, 100), (100, 25), (0, 25)])
-def test_as_many_calls_are_drawn_as_normal_numbers_suffice_for_and_25_at_least(monkeypatch, numbers, drawn):
-    monkeypatch.setattr(jitter, "_NUMBERS", numbers)
-    once = Schedule(4, [Round(range(3), range(1, 4), 1.0), Round(range(3), range(1, 4), 1.0)])
-    late = draw_extra_times(once, 0.7, drawn)
-    assert median_extra_time(FittedJitter(3e-6, 0.7, 1, 1), once) == 3e-6 * float(np.median(late))
 
 
 JITTER = FittedJitter(2e-4, 0.9, 10, 100)

@@ -1,10 +1,6 @@
 """Networks from calibrations: which nodes ranks are on, links that are found again, and fabric files as topologies."""
 
-import errno
-import math
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -86,134 +82,7 @@ def test_latencies_are_what_a_step_costs_beside_its_bytes_whatever_the_smallest_
     assert (nodes["intra_latency"], nodes["nic_latency"]) == pytest.approx((2e-6, 4.8e-5), rel=1e-9)
 
 
-class TestLinksByHand:
-    def steps(self, nccl=True, cards=math.inf, **changed):
-        values = {
-            **dict.fromkeys(PARAMETERS, 1.0), "launch": 1e-4, "inner_latency": 2e-6, "outer_latency": 5e-5,
-            "inner_seconds_per_byte": 1e-11, "outer_seconds_per_byte": 1e-9,
-        } | changed  # fmt: skip
-        return StepModel(nccl, tuple(values.values()), cards=cards)
-
-    def nodes(self, steps, *settings, each=None):
-        curves = [Curve(Setting(name, *one), np.array([8.0, 16.0]), np.ones(2)) for name, *one in settings]
-        return fit_topology_links(Placement("multi_gpu_nodes", each), steps, curves)
-
-    @pytest.mark.parametrize(
-        ("nccl", "cards", "ranks", "nodes", "out"),
-        [
-            (True, math.inf, 8, 2, 4), (True, 2, 8, 2, 2), (True, 3, 6, 3, 2), (False, math.inf, 8, 2, 1),
-            (True, 1, 8, 1, 1),
-        ],
-    )  # fmt: skip
-    def test_cards_of_a_node_are_one(self, nccl, cards, ranks, nodes, out):
-        asked = ("all_gather", ranks, nodes)
-        for inside, wanted in ((1e-11, 1e11), (1e-8, out * 1e9)):
-            found = self.nodes(self.steps(nccl, cards, inner_seconds_per_byte=inside), asked)
-            made = found.parameters["multi_gpu_nodes"]
-            assert (made["nodes"], made["gpus_per_node"]) == (nodes, ranks // nodes)
-            assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((out * 1e9, wanted))
-
-    def test_hosts_are_those_of_the_most_ranks_and_nodes(self):
-        many = [("all_reduce", 4, 4), ("all_reduce", 12, 2), ("broadcast", 12, 3), ("all_reduce", 2, 2)]
-        made = self.nodes(self.steps(), *many).parameters["multi_gpu_nodes"]
-        assert (made["nodes"], made["gpus_per_node"]) == (3, 4)
-        # One rank a node sends over a card of its own.
-        assert made["nic_bandwidth"] == pytest.approx(1e9)
-        made = self.nodes(self.steps(), ("all_reduce", 8, 0), each=3).parameters["multi_gpu_nodes"]
-        assert (made["nodes"], made["gpus_per_node"]) == (3, 3)
-
-    def test_a_step_between_nodes_takes_no_less_than_one_inside(self):
-        made = self.nodes(self.steps(outer_latency=1e-6), ("all_reduce", 8, 2)).parameters["multi_gpu_nodes"]
-        assert made["nic_latency"] == 0
-
-    def test_what_is_not_determined_is_named_where_it_is_used(self):
-        names = list(PARAMETERS)
-        for name in ("inner_latency", "outer_latency", "outer_seconds_per_byte", "gamma"):
-            steps = replace(self.steps(), errors=tuple(9.0 if one == name else 0.01 for one in names))
-            for nodes, used in ((1, "inner"), (8, "outer")):
-                curves = [Curve(Setting("all_reduce", 8, nodes), np.array([8.0, 16.0]), np.ones(2))]
-                found = fit_topology_links(place_ranks("star"), steps, curves)
-                assert found.undetermined == ((name,) if name.startswith(used) else ())
-                assert found.parameters["star"]["bandwidth"] == pytest.approx(1e11 if nodes == 1 else 1e9)
-            found = self.nodes(steps, ("all_reduce", 8, 2))
-            assert found.undetermined == ((name,) if name != "gamma" else ())
-
-    def test_bandwidths_are_what_a_byte_costs(self):
-        # Nine ranks on two nodes send over four and a half cards in the mean.
-        for inside, between, wanted in ((0.4, 0.7, 4.5 / 0.7), (0.03, 0.7, 1 / 0.03)):
-            steps = self.steps(inner_seconds_per_byte=inside, outer_seconds_per_byte=between)
-            made = self.nodes(steps, ("all_reduce", 9, 2)).parameters["multi_gpu_nodes"]
-            assert made["gpus_per_node"] == 5
-            assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((4.5 / 0.7, wanted))
-            for nodes, per_byte in ((1, inside), (9, between)):
-                curves = [Curve(Setting("all_reduce", 9, nodes), np.array([8.0, 16.0]), np.ones(2))]
-                star = fit_topology_links(place_ranks("star"), steps, curves).parameters["star"]
-                assert (star["hosts"], star["bandwidth"]) == (9, pytest.approx(1 / per_byte))
-
-    def test_latencies_are_of_the_smallest_size_and_between_nodes_unless_all_curves_are_of_one(self):
-        # NCCL's Simple, which large messages take, has five times the latency of LL.
-        steps = self.steps(gamma=1e-30, simple_latency_factor=5.0, ll_byte_factor=4.0, ll128_latency_factor=99.0)
-        short, long = np.array([8.0, 2.0**34]), np.array([2.0**34, 2.0**35])
-        for sizes in ((short, long), (long, short)):
-            curves = [Curve(Setting("all_reduce", 8, 1), one, np.ones(2)) for one in sizes]
-            assert fit_topology_links(place_ranks("star"), steps, curves).parameters["star"][
-                "latency"
-            ] == pytest.approx(2e-6, rel=0.2)
-            curves[0] = Curve(Setting("all_reduce", 8, 4), sizes[0], np.ones(2))
-            star = fit_topology_links(place_ranks("star"), steps, curves).parameters["star"]
-            assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=0.2)
-
-    def test_a_step_costs_what_four_more_ranks_do_beyond_four_by_the_smooth_minimum_of_protocols(self):
-        # Of LL a byte takes half a step, so that 6 steps and 1.5 times 8 bytes of 4 ranks take 12 steps, and 14 and
-        # 1.75 of 8 ranks 21; Simple's have twice the latency and free bytes: 12 and 28. The sharpness is 8.
-        steps = self.steps(
-            launch=1e-30, gamma=1e-30, inner_seconds_per_byte=1e-15, ll_byte_factor=1e9, simple_latency_factor=2.0,
-            ll128_latency_factor=99.0,
-        )  # fmt: skip
-        curves = [Curve(Setting("all_reduce", 8, 1), np.array([8.0]), np.ones(1))]
-        more = 21 * (1 + (21 / 28) ** 8) ** (-1 / 8) - 12 * 2 ** (-1 / 8)
-        found = fit_topology_links(place_ranks("star"), steps, curves)
-        assert found.parameters["star"]["latency"] == pytest.approx(2e-6 * more / 8, rel=1e-6)
-
-    def test_a_step_costs_nothing_where_its_bytes_are_all_of_the_time(self):
-        curves = [Curve(Setting("all_reduce", 8, 8), np.array([2.0**34]), np.ones(1))]
-        found = fit_topology_links(
-            place_ranks("star"), self.steps(gamma=1e-30, ll_byte_factor=0.5, outer_latency=1e-12), curves
-        )
-        assert found.parameters["star"]["latency"] == 0
-
-
 class TestPlaces:
-    @pytest.mark.parametrize(
-        ("value", "each"),
-        [("1", 1), ("4096", 4096), ("00008", 8), ("4097", None), ("000008", None), ("-1", None), ("8.0", None),
-         ("²", None), ("٣", None), ("", None)],
-    )  # fmt: skip
-    def test_have_1_to_4096_ranks_on_a_node(self, value, each):
-        if each:
-            assert place_ranks("multi_gpu_nodes", [f"gpus_per_node={value}"]) == ("multi_gpu_nodes", each)
-        else:
-            with pytest.raises(InputError, match=r"--set: gpus_per_node: must be a whole number in 1\.\.4096, got"):
-                place_ranks("multi_gpu_nodes", [f"gpus_per_node={value}"])
-
-    @pytest.mark.parametrize("ending", ["", ".xml"])
-    def test_are_named_with_two_hundred_characters(self, ending):
-        with pytest.raises(InputError) as refused:
-            place_ranks("x" * 300 + ending)
-        assert f"no file '{'x' * 200}'; Allowed: multi_gpu_nodes, star" in str(refused.value)
-
-    def test_that_the_system_does_not_show_are_not_said_to_be_nowhere(self, monkeypatch):
-        def hidden(path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-
-        monkeypatch.setattr(Path, "exists", hidden)
-        with pytest.raises(InputError, match=r"^--topology: closed/star: cannot be read: Permission denied$"):
-            place_ranks("closed/star")
-
-    def test_a_file_to_write_is_not_named_with_more_than_the_system_takes(self):
-        said = refused("calibrate", "none.csv", "-o", "x" * 300)
-        assert f"{'x' * 300}: cannot be written: File name too long" in said
-
     def test_are_without_switches_that_no_host_is_on(self, tmp_path):
         graph = topologies.star(4, 1e-3, 1e9)
         for one, other in (("pcie:0", "pcie:1"), ("pcie:1", "pcie:0")):

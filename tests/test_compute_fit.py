@@ -37,15 +37,6 @@ def test_workers_that_are_off_by_two_per_cent_are_slow_or_fast(factor, slow):
     assert not slow or found.mean == pytest.approx(0.2)
 
 
-def test_noise_hides_what_its_quartiles_do_not_tell_apart():
-    # A half-notch is 1.57 interquartile ranges over the root of the iterations, and three of them count.
-    wide = np.tile(np.exp(np.repeat([-0.4, -0.2, 0.0, 0.2, 0.4], 2)), 20)[:, None]
-    notch = 1.57 * 0.4 / math.sqrt(100)
-    for share, slow in ((0.95, False), (1.05, True)):
-        found = fit_compute(wide * np.exp(np.array([0.0, 0.0, 0.0, 3 * notch * share])))
-        assert bool(found.slow) == slow
-
-
 def test_draws_have_the_spread_and_the_stragglers_that_were_fitted():
     draws = np.random.default_rng(2)
     times = 0.1 * np.exp(0.1 * draws.standard_normal((4000, 2)) - 0.005)
@@ -103,51 +94,12 @@ def test_two_kinds_that_overlap_are_those_that_are_likeliest():
     assert (found.straggle, middle, math.log(found.slowdown), found.spread) == pytest.approx(best, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize(("robust", "late"), [(3.6, False), (4.4, True)])
-def test_what_is_further_on_than_four_robust_spreads_begins_a_kind(robust, late):
-    # Of 400 that are spread evenly, with 20 beyond, the median is ten places up; half of all are 105 places
-    # from it, which of a normal would be 0.6745 spreads.
-    usual, centre = np.linspace(-0.1, 0.1, 400), 10 * 0.2 / 400
-    logs = np.append(usual, np.full(20, centre + robust * 105 * 0.2 / 400 / 0.6745))
-    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
-    expected = (20 / 420, math.exp(logs[-1])) if late else (0, 1)
-    assert (found.straggle, found.slowdown) == pytest.approx(expected, rel=1e-3)
-
-
-def test_late_times_that_are_all_unlike_are_no_kind_beside_times_that_are_alike():
-    logs = np.append(np.zeros(38), [0.5, 0.9])
-    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
-    assert (found.straggle, found.slowdown) == (0, 1)
-    assert found.spread == pytest.approx(logs.std())
-    assert found.mean == pytest.approx(math.exp(1.4 / 40 + logs.var() / 2))
-
-
-def test_times_of_one_kind_have_no_stragglers_at_all():
-    logs = 0.1 * np.append(norm.ppf((np.arange(39) + 0.5) / 39), 4.0)
-    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
-    assert (found.straggle, found.slowdown, found.spread) == (0, 1, pytest.approx(logs.std()))
-
-
-def test_one_in_two_thousand_that_no_normal_would_have_is_a_straggler():
-    # It is forty-five spreads off, where densities are nought.
-    logs = np.append(np.resize([-0.01, 0.01], 1999), 1.0)
-    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
-    assert (found.straggle, math.log(found.slowdown)) == pytest.approx((1 / 2000, 1.0), rel=1e-4)
-
-
 def test_draws_have_the_percentiles_of_their_mixture():
     normal = norm.ppf((np.arange(1000) + 0.5) / 1000)
     times = 0.2 * np.exp(0.5 * np.repeat(normal, 2))[:, None] * np.ones(3)
     for percent, one in zip(PERCENTS, fit_compute(times).fitted, strict=True):
         # The percentiles of so many draws err by half a per cent.
         assert one == pytest.approx(0.2 * math.exp(0.5 * norm.ppf(percent / 100)), rel=0.02)
-
-
-def test_each_worker_is_drawn_as_often_and_as_slow_as_it_is():
-    assert PERCENTS == (50, 90, 99)
-    for slow, told in (({0: 3.0}, (1, 3, 3)), ({7: 3.0}, (1, 3, 3)), ({1: 0.5, 2: 2.0}, (1, 2, 2))):
-        factors = [slow.get(worker, 1.0) for worker in range(8)]
-        assert fit_compute(np.full((30, 8), 0.2) * factors).fitted == pytest.approx([0.2 * one for one in told])
 
 
 class TestWhatIsSaid:
@@ -205,17 +157,3 @@ class TestLogs:
     def test_the_first_column_that_is_missing_is_said(self, tmp_path):
         with pytest.raises(InputError, match="has no column 'iteration'; Given: a, b"):
             read_compute_logs(self.put(tmp_path, "a,b"))
-
-    def test_values_that_are_no_numbers_are_shown_to_fifty_characters(self, tmp_path):
-        logs = self.put(tmp_path, f"iteration,compute_s\n{'1' * 49}x,{'y' * 60}\n")
-        with pytest.raises(InputError) as refused:
-            read_compute_logs(logs)
-        assert str(refused.value).endswith(f":2: must be a whole number and seconds, got '{'1' * 49} and '{'y' * 49}")
-
-    def test_ranks_that_are_not_whole_are_said_to_a_hundred_characters(self, tmp_path):
-        for rank in range(1, 40):
-            (tmp_path / f"rank_{rank}.csv").touch()
-        with pytest.raises(InputError) as refused:
-            read_compute_logs(tmp_path)
-        assert str(refused.value).endswith(f"found ranks {str(list(range(1, 40)))[:100]}")
-        assert str(refused.value).startswith(f"{tmp_path}: must have rank_0.csv, rank_1.csv, ...")

@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from hand_made import MPI, NCCL, SIZES, flat, power, predictor, reduce, stepped
+from hand_made import MPI, NCCL, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration import CalibratedCostModel, Curve, Setting
-from simnet.cost_models.calibration.cost_model import Prediction, calibrate, specified_cost_model
-from simnet.cost_models.calibration.crossval import ModelChoice, mean_log_error
+from simnet.cost_models.calibration import CalibratedCostModel, Setting
+from simnet.cost_models.calibration.cost_model import calibrate, specified_cost_model
 from simnet.cost_models.calibration.platform import load_platform
-from simnet.cost_models.calibration.predictor import BoundedTimes
 from simnet.cost_models.evidence.intervals import HeldOut, conformal, intervals
 
 
@@ -213,63 +211,6 @@ class TestCostModel:
                 assert told == pytest.approx((alone.seconds, alone.low, alone.high))
                 assert (found.extrapolates[at], found.kinds[at]) == (alone.extrapolates, alone.kind)
 
-    @pytest.mark.parametrize(("seconds", "shown"), [(0.0, "0"), (math.inf, "inf"), (math.nan, "nan"), (-0.5, "-0.5")])
-    def test_what_has_no_time_is_refused_alone_and_among_others(self, monkeypatch, seconds, shown):
-        model = self.model(flat(reduce(4), 1e-5))
-
-        def times(setting, sizes):
-            found = np.where(sizes == 5000, seconds, 1e-5)
-            return BoundedTimes(found, found, found)
-
-        monkeypatch.setattr(model, "times", times)
-        said = f"all_reduce, 4 ranks on 4 nodes, 5000 bytes have no time that can be predicted, but {shown} s"
-        for asked in (
-            lambda: model.predict("all_reduce", 4, 5000.0),
-            lambda: model.fastest_of("all_reduce", "", 4, np.array([2048.0, 5000.0, 8000.0])),
-        ):
-            with pytest.raises(InputError) as refused:
-                asked()
-            assert str(refused.value) == said
-        assert model.predict("all_reduce", 4, 4096.0).seconds == 1e-5
-        monkeypatch.undo()
-        with pytest.raises(InputError, match="nothing is known of 'all_gather'"):
-            model.fastest_of("all_gather", "", 4, np.array([2048.0]))
-
-    @pytest.mark.parametrize(
-        ("ranks", "nbytes", "nodes", "said"),
-        [
-            (4, 0.0, None, "nbytes: must be a finite number of bytes > 0, got 0.0"),
-            (4, math.inf, None, "nbytes: must be a finite number of bytes > 0, got inf"),
-            (0, 8.0, None, "ranks: must be a whole number from 1 to 10,000,000, got 0"),
-            (10**7 + 1, 8.0, None, "ranks: must be a whole number from 1 to 10,000,000, got 10000001"),
-            (4, 8.0, 0, "nodes: must be a whole number from 1 to 4, the ranks, got 0"),
-            (4, 8.0, 5, "nodes: must be a whole number from 1 to 4, the ranks, got 5"),
-            (4, 8.0, 4, None), (4, 8.0, 1, None), (10**7, 8.0, None, None), (1, 1e-9, None, None),
-        ],
-    )  # fmt: skip
-    def test_what_may_be_asked(self, ranks, nbytes, nodes, said):
-        model = self.model(flat(reduce(4), 1e-5), flat(reduce(16), 1e-5))
-        if said is None:
-            assert model.predict("all_reduce", ranks, nbytes, nodes=nodes).seconds > 0
-            return
-        with pytest.raises(InputError) as refused:
-            model.predict("all_reduce", ranks, nbytes, nodes=nodes)
-        assert str(refused.value) == said
-
-    def test_sizes_that_were_measured_are_those_of_the_curve_else_of_its_family_else_of_all(self):
-        small, large = flat(reduce(4), 1e-5, largest=2.0**20), flat(reduce(16), 1e-5, smallest=2.0**12)
-        other = flat(Setting("broadcast", 4, 4), 1e-5, smallest=16.0, largest=32.0)
-        model = self.model(large, small, other, steps=MPI)
-        for asked, ranks, low, high in (
-            ("all_reduce", 4, 1024, 2.0**20), ("all_reduce", 16, 4096, 2.0**30), ("all_reduce", 8, 1024, 2.0**30),
-            ("all_gather", 4, 16, 2.0**30),
-        ):  # fmt: skip
-            assert model._measured(Setting(asked, ranks, ranks)) == (low, high)
-            found = model.predict(asked, ranks, low / 2)
-            assert (
-                found.why.endswith(f"; {low / 2:g} bytes, measured were {low:g} to {high:g}") or asked == "all_gather"
-            )
-
     def test_a_collective_that_was_not_measured_goes_by_its_own_algorithm_where_others_do(self):
         def why(*known, algorithm="ring"):
             return self.model(*known, steps=MPI).fastest("all_gather", algorithm, 4, 2048.0).why
@@ -279,30 +220,6 @@ class TestCostModel:
         named, plain = flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(8, 8), 1e-5)
         assert why(named) == why(plain, named) == why(named, plain) == own
         assert why(plain) == why(named, algorithm="unheard") == any_
-
-    def test_algorithms_and_protocols_that_are_known_are_those_of_the_step_model_and_those_that_were_measured(self):
-        model = self.model(flat(Setting("all_reduce", 4, 4, "sparbit", "Zero"), 1e-5), flat(reduce(4), 1e-5))
-        assert model.pinned("protocol") == ["LL", "LL128", "Simple", "Zero"]
-        assert model.pinned("algorithm") == [
-            "binomial", "bruck", "pairwise", "rabenseifner", "recursive_doubling", "recursive_halving", "ring",
-            "sparbit", "tree",
-        ]  # fmt: skip
-        for algorithm, protocol in ((None, None), ("Ring", None), ("SPARBIT", "ll"), (None, "zero")):
-            model.refuse_unknown(algorithm, protocol)
-        for algorithm, protocol, said in (
-            ("rng", None, "--algorithm: there is no 'rng'; did you mean 'ring'?"),
-            ("ring", "Simpel", "--protocol: there is no 'Simpel'; did you mean 'Simple'?"),
-        ):
-            with pytest.raises(InputError) as refused:
-                model.refuse_unknown(algorithm, protocol)
-            assert str(refused.value).startswith(said)
-
-    def test_what_was_measured_is_no_extrapolation_to_refuse(self):
-        model = self.model(flat(reduce(4), 1e-5))
-        found = model.predict("all_reduce", 4, 2048, strict=True)
-        assert found == Prediction(*found[:3], False, "rests on the curve itself", "sizes")
-        assert all(isinstance(one, float) for one in found[:3])
-        assert Prediction(1.0, 1.0, 1.0, False, "").kind == "sizes"
 
 
 class TestSpecified:
@@ -337,18 +254,3 @@ class TestCalibrate:
     def test_without_curves_there_is_nothing_to_calibrate_on(self):
         with pytest.raises(InputError, match="there is no curve to calibrate on: no row has a size above 0 and a"):
             calibrate([])
-
-    def test_a_choice_that_is_made_is_kept_with_what_it_held_out(self, monkeypatch):
-        monkeypatch.setattr("simnet.cost_models.calibration.cost_model.choose_models", None)
-        held = [HeldOut(reduce(p), SIZES[:many], np.ones(many), np.full(many, 1.1)) for p, many in ((4, 6), (8, 5))]
-        groups = {"sizes": held, "ranks": held[:1], "beyond": [], "collectives": []}
-        made = ModelChoice("line", "scaled", "blended", "steps", False, {}, {"line": held, "none": []}, groups)
-        curves = [Curve(reduce(p), SIZES, p * 1e-5 + SIZES * 1e-9) for p in (4, 8)]
-        model = calibrate(curves, coverage=0.8, sources=["here"], system="toy", topology="star", chosen=made)
-        assert model.held_out == {"sizes": 11, "ranks": 6, "beyond": 0, "collectives": 0}
-        assert model.scores == {"line": mean_log_error(held)}
-        assert model.intervals == intervals(groups, 0.8)
-        assert (model.coverage, model.sources, model.system, model.topology) == (0.8, ["here"], "toy", "star")
-        assert model.predict("all_reduce", 8, 1e5).seconds == pytest.approx(8e-5 + 1e-4, rel=1e-3)
-        assert (model.stack, model.eager, model.jitter, model.network, model.platform) == ("", False, None, None, None)
-        assert calibrate(curves, chosen=made).coverage == 0.9

@@ -7,14 +7,10 @@ from simnet.cost_models.calibration.curve_models import (
     CURVE_FITS,
     MIXED_MODELS,
     CurveModel,
-    Mixture,
-    MixtureComponent,
-    _crossover_size,
     fit_adjacent,
     fit_interpolated,
     fit_line,
     fit_log_log,
-    fit_mixture,
     fit_piecewise,
     log_correction,
 )
@@ -49,18 +45,6 @@ def test_corrections_are_straight_where_they_are_alike_and_constant_beyond():
     assert base.at([0.5, 1.0, 2.0, 4.0, 9.0]) == pytest.approx([2, 2, 2 * 3**0.5, 6, 6])
 
 
-def test_parts_of_no_weight_say_nothing():
-    parts = (MixtureComponent("line", 1.0, CurveModel(segments=((0.0, 3.0, 0.0),))),
-             MixtureComponent("interpolated", 0.0, CurveModel(segments=((0.0, 0.0, 0.0),))))  # fmt: skip
-    assert Mixture(parts).at([1.0]) == pytest.approx([3])
-    both = Mixture(
-        (parts[0]._replace(weight=0.75), MixtureComponent("line", 0.25, CurveModel(segments=((0.0, 0.0, 1.0),))))
-    )
-    assert both.at([3.0, 48.0, 243.0]) == pytest.approx([3, 6, 9])
-    found = fit_mixture(SIZES, 1e-9 * SIZES, {"log_log": 1.0, "line": 4.0})
-    assert [(one.model, one.weight) for one in found.parts] == [("log_log", 0.2), ("line", 0.8)]
-
-
 def test_one_size_is_bandwidth_alone():
     assert fit_line(np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
     for name in ("piecewise", "adjacent"):
@@ -72,13 +56,6 @@ def test_a_line_is_found_in_any_unit(exponent):
     seconds = 10.0**exponent * (1e-5 + 1e-9 * SIZES)
     ((start, latency, slope),) = fit_line(SIZES, seconds).segments
     assert (start, latency, slope) == pytest.approx((0, 1e-5 * 10.0**exponent, 1e-9 * 10.0**exponent), rel=1e-3)
-
-
-def test_a_line_is_found_whose_bytes_take_next_to_nothing():
-    # The largest size takes a part in 93 of the latency for its bytes: 2^30 1e-16 = 1.07e-7.
-    sizes = 2.0 ** np.arange(3, 31)
-    ((_, latency, slope),) = fit_line(sizes, 1e-5 + 1e-16 * sizes).segments
-    assert (latency, slope) == pytest.approx((1e-5, 1e-16), rel=1e-3)
 
 
 class TestStretches:
@@ -106,41 +83,6 @@ class TestStretches:
         seconds = np.minimum(1e-6 + 1e-9 * SIZES, 3e-5 + 2e-10 * SIZES)
         ((_, start, *_),) = [tuple(one[0] for one in fit_piecewise(SIZES, seconds).segments)]
         assert start == pytest.approx(2.9e-5 / 8e-10, rel=1e-6)
-
-
-def test_one_line_follows_another_where_they_cross_within_a_gap_and_else_at_the_end_that_leaves_it_the_faster():
-    just_above = pytest.approx(4, rel=2e-9)
-    for before, after, wanted in (
-        ((0.0, 1.0), (8.5, 0.0), 8.5), ((8.5, 0.0), (0.0, 1.0), 8.5),
-        # They cross at one of the ends, from where on the second, or until where the first, is the slower one.
-        ((0.0, 1.0), (4.0, 0.0), just_above), ((4.0, 0.0), (0.0, 1.0), 16),
-        ((16.0, 0.0), (0.0, 1.0), just_above), ((0.0, 1.0), (16.0, 0.0), 16),
-        # Before the gap, behind it, nowhere, and everywhere.
-        ((0.0, 1.0), (2.0, 0.0), just_above), ((2.0, 0.0), (0.0, 1.0), 16),
-        ((0.0, 1.0), (32.0, 0.0), 16), ((32.0, 0.0), (0.0, 1.0), just_above),
-        ((1.0, 1.0), (2.0, 1.0), 16), ((2.0, 1.0), (1.0, 1.0), just_above),
-        ((1.0, 0.0), (2.0, 0.0), 16), ((1.0, 1.0), (1.0, 1.0), 16),
-    ):  # fmt: skip
-        found = _crossover_size(before, after, 4.0, 16.0)
-        assert found == wanted, (before, after)
-        assert found > 4
-
-
-@pytest.mark.parametrize("exponent", [-6, 0, 6])
-class TestAdjacentInAnyUnit:
-    def at(self, exponent, seconds, asked):
-        unit, sizes = 10.0**exponent, np.array([1.0, 2.0, 4.0, 8.0])
-        model = fit_adjacent(sizes, unit * np.array(seconds))
-        starts = [start for start, *_ in model.segments]
-        assert starts[0] == 0
-        assert (np.diff(starts) > 0).all()
-        return [one / unit for one in model.at(asked)]
-
-    def test_before_and_after_a_jump_lines_of_both_sides_go_on_until_they_cross(self, exponent):
-        # 1 and 1 a byte until 2, and 3.5 and a quarter from 4 on: 1 + 1 s = 3.5 + s / 4 at 10 / 3.
-        found = self.at(exponent, [2.0, 3.0, 4.5, 5.5], [1.0, 2.0, 3.0, 10 / 3, 4.0, 6.0])
-        assert found[:2] == pytest.approx([2, 3])
-        assert found[4:] == pytest.approx([4.5, 5])
 
 
 class TestAdjacent:

@@ -141,10 +141,3 @@ class TestChosen:
             chosen_rows(rows({}), {"ranksu": "4"})
         with pytest.raises(InputError, match="did you mean 'algorithm'"):
             chosen_rows(pd.DataFrame({"ranks": [4]}), {"algorthm": "ring"})
-
-    def test_of_many_values_thirty_are_named(self):
-        given = rows(*({"variant": f"v{number:02}"} for number in range(40)))
-        with pytest.raises(InputError) as refused:
-            chosen_rows(given, {"variant": "zzzzzz"})
-        assert "v29" in str(refused.value)
-        assert "v30" not in str(refused.value)

@@ -423,38 +423,6 @@ def test_refusals_name_the_line(tmp_path, old, new, place):
     assert str(error.value).startswith(f"{path}{place}")
 
 
-def test_corrections_of_a_file_are_pairs_of_numbers_above_zero_that_ascend(tmp_path):
-    path = tmp_path / "mine.yaml"
-
-    def load_with(corrections):
-        path.write_text(GOOD.replace("bytes_per_entry: 4", f"bytes_per_entry: 4, corrections: {corrections}"))
-        return load_device(path).method("scan").corrections
-
-    assert load_with("[[1, 2], [1.0e+18, 0.5]]") == ((1.0, 2.0), (1e18, 0.5))
-    for wrong in ("[[1, 2, 3]]", "[[1]]", "[[1, true]]", "[1, 2]", "[[1, fast]]", "{1: 2}"):
-        with pytest.raises(InputError, match=r"corrections.*(must be|should have|Field required|is missing)"):
-            load_with(wrong)
-    for wrong in ("[[2, 1], [1, 1]]", "[[0, 1]]", "[[-1, 1]]", "[[1, -1]]", "[[1.1e+18, 1]]", "[[1, 1.1e+18]]"):
-        with pytest.raises(InputError, match="corrections"):
-            load_with(wrong)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"low": 0.0}, {"low": -1.0}, {"low": 1.01}, {"high": 0.99}, {"high": np.inf}, {"low": np.nan}, {"high": np.nan}],
-)
-def test_factors_of_a_method_are_on_either_side_of_1(fields):
-    KernelMethod(0.0, 4.0, "toy", low=1.0, high=1.0)
-    with pytest.raises(ValueError, match="low and high must be factors with 0 < low <= 1 <= high"):
-        KernelMethod(0.0, 4.0, "toy", **fields)
-
-
-@pytest.mark.parametrize("wrong", [((np.inf, 1.0),), ((1.0, np.inf),), ((1.0, np.nan),), ((1.0, 1.0), (2.0, -1.0))])
-def test_corrections_of_a_method_are_finite_and_above_zero(wrong):
-    with pytest.raises(ValueError, match="corrections must be pairs"):
-        KernelMethod(0.0, 4.0, "toy", corrections=wrong)
-
-
 @pytest.mark.parametrize("name", ["v10", "V100", ""])
 def test_unknown_names_are_refused_with_those_there_are(name):
     with pytest.raises(ValueError, match=r"there is no device profile .*Allowed: a100-torch2.6, artopk-tables, cpu, "):

@@ -84,49 +84,6 @@ class TestKinds:
         return bool(getattr(LOG_FORMATS[kind], of)(line))
 
     @pytest.mark.parametrize(
-        ("line", "found"),
-        [
-            ("collective,seconds", ["tidy"]), ("nbytes,seconds", ["tidy"]), ("seconds,ranks", []), ("collective", []),
-            (" collective , nbytes ", ["tidy"]),
-            ("collective,N,latency_ms,rate_mbit,size_bytes,seconds", ["shaped", "tidy"]),
-            ("method,N,latency_ms,rate_mbit,size_bytes,seconds", ["shaped"]), ('  {"version": 3', ["nccl-json"]),
-            ("N,latency_ms,rate_mbit,size_bytes,seconds", []), ("method,latency_ms,rate_mbit,size_bytes,seconds", []),
-            ("collective,nranks,size_bytes,time_us_oop", ["wide"]), ("collective,nranks,size_bytes", []),
-            ("name,size,inPlace,time,algBw,busBw", ["rccl"]), ("name,size,inPlace,time,algBw", []), ("[{", []),
-            ("x" * 65_519 + ",nbytes,seconds", ["tidy"]), ("x" * 65_522 + ",nbytes,seconds", []),
-        ],
-    )  # fmt: skip
-    def test_first_lines(self, line, found):
-        assert [kind for kind in LOG_FORMATS if self.told(kind, line)] == found
-
-    @pytest.mark.parametrize(
-        ("line", "found"),
-        [
-            ("# OSU MPI Allreduce Latency Test v7.5", ["osu"]), ("x # OSU MPI Allreduce Latency Test v7.5", []),
-            ("# Benchmarking Bcast", ["imb"]), ("   #bytes #repetitions t[usec]", ["imb"]), ("Benchmarking Bcast", []),
-            ("# size time algbw busbw", ["nccl"]), ("size time algbw busbw", []), ("# a remark", []), ("", []),
-            ("  8 2 float sum -1 1.0 2.0 3.0 0", ["nccl"]), ("8 2 float sum 1.0", []), ("x 8 2 float 1 2 3 4", []),
-            (" #bytes #iterations BW peak[MB/sec] BW average[MB/sec]", ["perftest"]),
-        ],
-    )  # fmt: skip
-    def test_lines_of_tables(self, line, found):
-        assert [kind for kind in LOG_FORMATS if self.told(kind, line, "line")] == found
-
-    @pytest.mark.parametrize(
-        ("head", "found"),
-        [
-            (b"\x07\n\x051.0.0", ["chakra"]), (b'{"traceEvents"', ["kineto"]),
-            (b'\xef\xbb\xbf [{"schemaVersion"', ["kineto"]),
-            (b'x {"traceEvents"', []), (b'{"traceEvent"', []), (b'{"header" x_msg_size_bytes', ["inspector"]),
-            (b'{"header"', []), (b"{_msg_size_bytes", []), (b'x{"header" x_msg_size_bytes', []),
-            (b'[{"numCycle" "algBw"', ["rccl"]), (b'[{"numCycle"', []), (b'[{"algBw"', []), (b'"numCycle" "algBw"', []),
-            (b"", []),
-        ],
-    )  # fmt: skip
-    def test_heads_of_files(self, head, found):
-        assert [kind for kind in LOG_FORMATS if self.told(kind, head, "head")] == found
-
-    @pytest.mark.parametrize(
         ("name", "text", "tool", "kind"),
         [
             ("osu_bcast.log", "8 2.5\n", "", "osu"), ("osu_bcast.log", "no 2.5\n", "", None),

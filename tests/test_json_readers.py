@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import json_values, nccl_json, read_measurements
+from simnet.cost_models.calibration.readers import nccl_json, read_measurements
 
 
 def known(row, *names):
@@ -96,22 +96,6 @@ class TestNccl:
             "results[6].out_of_place: the time must be a number > 0, got none",
         ]
 
-    def test_names_of_collectives_are_those_of_the_command_then_of_the_file_then_of_facts(self, tmp_path):
-        def name(args, file, **options):
-            data = {"version": 1, "args": args, "results": [{"size": 8, "in_place": {"time": 1.0}}]}
-            return (
-                read_measurements(put(tmp_path, json.dumps(data), file), kind="nccl-json", **options)
-                .rows["collective"]
-                .tolist()
-            )
-
-        facts = {"collective": "sendrecv"}
-        assert name(["reduce_perf"], "bcast.json", facts=facts) == ["reduce"]
-        assert name([], "bcast.json", facts=facts) == ["broadcast"]
-        assert name([], "a.json", facts=facts) == ["sendrecv"]
-        with pytest.raises(InputError, match=r"a\.json: args: does not say which collective this is; give it, as"):
-            name([], "a.json")
-
     @pytest.mark.parametrize(
         ("text", "said"),
         [
@@ -124,23 +108,6 @@ class TestNccl:
         with pytest.raises(InputError) as error:
             nccl_json.load_nccl_json(put(tmp_path, text, "a.json"))
         assert str(error.value) == f"{tmp_path}/{said}"
-
-    @pytest.mark.parametrize(
-        ("version", "said"),
-        [
-            (True, "True"),
-            (0, "0"),
-            (4, "4"),
-            ([], "a list"),
-            ({}, "an object"),
-            (None, "nothing"),
-        ],
-    )  # fmt: skip
-    def test_versions_are_whole_numbers_up_to_three(self, tmp_path, version, said):
-        with pytest.raises(InputError, match=rf"version: must be a whole number in 1\.\.3, got {said}"):
-            read_measurements(
-                put(tmp_path, json.dumps({"results": [], "version": version}), "a.json"), kind="nccl-json"
-            )
 
 
 class TestKineto:
@@ -208,12 +175,3 @@ class TestKineto:
             self.read(tmp_path, call, other)
         with pytest.raises(InputError, match="holds no measurement"):
             self.read(tmp_path, call, alone, alone)
-
-
-def test_whole_numbers_of_traces_go_to_two_to_the_62():
-    values = (0, 2**62, 2**62 + 1, -1, float(2**62), 1e300, "0", "9" * 18, "9" * 19)
-    assert [json_values.read_count(one) for one in values] == [
-        0, 2**62, None, None, 2**62, None, 0, int("9" * 18), None,
-    ]  # fmt: skip
-    assert [json_values.read_rank_count(one) for one in (1, 10**7, 10**7 + 1, 0)] == [1, 10**7, None, None]
-    assert [len(json_values.short_text("x" * many)) for many in (120, 121)] == [120, 120]

@@ -3,7 +3,6 @@
 import pytest
 
 from benchmark_logs import put
-from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import read_measurements
 
 
@@ -83,31 +82,6 @@ class TestOsu:
                         self.COLUMNS, "8 4.0 3.0 5.0 9")  # fmt: skip
         assert said == [(1, "'Unheard Of' is no benchmark that is read")]
 
-    def test_columns_that_nobody_names_are_known_by_their_number(self, tmp_path):
-        (row,) = rows(tmp_path, "osu_allreduce", "8 4.0 3.0 5.0 1000")
-        assert known(row, "seconds", "seconds_min", "seconds_max", "iterations") == (4e-6, 3e-6, 5e-6, 1000)
-        (row,) = rows(tmp_path, "osu_iallreduce", "8 9.0 5.0 4.0 60.0")
-        assert known(row, "seconds", "variant") == (4e-6, "non-blocking")
-        (row,) = rows(tmp_path, "osu_mbw_mr", "1000 600.0 6e5")
-        assert known(row, "seconds", "variant") == (pytest.approx(1000 / 6e8), "several pairs")
-        for line in ("8 4 3", "8 4.0 3.0", "8 4.0 3.0 5.0"):
-            with pytest.raises(InputError, match="holds no measurement"):
-                rows(tmp_path, "osu_allreduce", line)
-
-    def test_lines_that_say_nothing_end_no_table(self, tmp_path):
-        lines = (
-            "noise", "# OSU MPI Unheard Of Test v7.5", self.COLUMNS, "8 4.0 3.0 5.0 9", "16 4.0 3.0 5.0 9", self.TITLE,
-            "# a remark", "# Size = bytes, Latency (us)", self.COLUMNS, "", "words, not numbers", "8 4.0 3.0 5.0 9",
-            "16 4.0", "32 x 3.0 5.0 9", "64 6.0 3.0 5.0 9", "mpirun -np 4 osu_bcast", "8 2", "8 2.5", "", "16 3.5 9",
-        )  # fmt: skip
-        names = ("line", "collective", "nbytes", "seconds", "ranks", "run")
-        found = [known(row, *names) for row in rows(tmp_path, *lines)]
-        assert found == [
-            (12, "all_reduce", 8, 4e-6, None, "3"), (15, "all_reduce", 64, 6e-6, None, "3"),
-            (18, "broadcast", 8, 2.5e-6, 4, "4"), (20, "broadcast", 16, 3.5e-6, 4, "4"),
-        ]  # fmt: skip
-        assert [line for line, _ in messages(tmp_path, *lines)] == [2, 13, 14]
-
     def test_tables_of_nobody_are_said_once_each(self, tmp_path):
         lines = (self.COLUMNS, "8 4.0 3.0 5.0 9", "16 4.0 3.0 5.0 9", "osu_unheard 3", "8 3.5", "9 3.5", self.TITLE,
                  self.COLUMNS, "8 4.0 3.0 5.0 9")  # fmt: skip
@@ -118,24 +92,6 @@ class TestOsu:
         assert known(first, "collective", "run") == ("reduce", "1")
         (first,) = rows(tmp_path, "mpirun osu_bcast", "8 3.5", facts=facts)
         assert known(first, "collective", "run") == ("broadcast", "2")
-
-    def test_what_was_said_of_a_table_is_not_of_the_next(self, tmp_path):
-        several = "# OSU MPI Multiple Bandwidth / Message Rate Test v7.5"
-        pairs, columns = "# [ pairs: 3 ] [ window size: 64 ]", "# Size   MB/s   Messages/s"
-        first, second, third = rows(
-            tmp_path, several, "# Datatype: MPI_INT.", pairs, columns, "1000 600.0 6e5", several, columns,
-            "1000 600.0 6e5", "osu_latency", "8 2.5",
-        )  # fmt: skip
-        assert known(first, "dtype", "variant", "ranks") == ("int32", "3 pairs", 6)
-        assert known(second, "dtype", "variant", "ranks") == ("", "several pairs", None)
-        assert known(third, "dtype", "variant", "ranks", "collective") == ("", "", 2, "p2p_latency")
-
-    def test_launchers_name_at_most_ten_million_ranks(self, tmp_path):
-        for options, ranks, nodes in (
-            ("-N 99999999 --ntasks-per-node=99999999", 10**7, None), ("-N 3 -n 99999999", None, 3),
-        ):  # fmt: skip
-            (row,) = rows(tmp_path, f"srun {options} osu_allreduce", self.TITLE, self.COLUMNS, "8 4.0 3.0 5.0 9")
-            assert known(row, "ranks", "nodes") == (ranks, nodes)
 
 
 class TestImb:
@@ -194,37 +150,6 @@ class TestImb:
         found = read_measurements(tmp_path / "a.log", kind="imb")
         assert ([one.dropped for one in found.problems], len(found)) == ([True], 1)
 
-    def test_columns_that_nobody_names_are_known_by_their_number(self, tmp_path):
-        for line, times in (
-            ("8 1000 4.5 1.78", (4.5e-6, None, None)), ("8 1000 3.0 5.0 4.0", (4e-6, 3e-6, 5e-6)),
-            ("8 1000 3.0 5.0 4.0 1.6", (4e-6, 3e-6, 5e-6)),
-        ):  # fmt: skip
-            (row,) = rows(tmp_path, self.TITLE, self.RANKS, line, kind="imb")
-            assert known(row, "seconds", "seconds_min", "seconds_max") == times
-        for line in ("8 4.5 1000 1.78", "8 1000 x 1.78", "8 1000 4.5", "8"):
-            with pytest.raises(InputError, match="holds no measurement"):
-                rows(tmp_path, self.TITLE, self.RANKS, line, kind="imb")
-
-    def test_lines_that_say_nothing_end_no_table(self, tmp_path):
-        lines = (
-            "noise 1 2", "# Benchmarking Odd", self.RANKS, self.COLUMNS, "8 1000 3.0 5.0 4.0", "# Benchmarking Alsoodd",
-            self.TITLE, "# a remark", self.RANKS, "7 words", self.COLUMNS, "words on #repetitions",
-            "8 1000 3.0 5.0 4.0", "", "16 1000 3.0",
-            "32 1000 3.0 5.0 x", "64 1000 3.0 5.0 4.5", "# Benchmarking Barrier",
-            "#repetitions t_min[usec] t_avg[usec]", "1000 3.0 4.0",
-        )  # fmt: skip
-        found = [known(row, "line", "collective", "nbytes", "seconds", "ranks", "run")
-                 for row in rows(tmp_path, *lines, kind="imb")]  # fmt: skip
-        assert found == [
-            (13, "broadcast", 8, 4e-6, 4, "4"), (17, "broadcast", 64, 4.5e-6, 4, "4"),
-            (20, "barrier", 0, 4e-6, None, "5"),
-        ]  # fmt: skip
-        assert messages(tmp_path, *lines, kind="imb") == [
-            (2, "'Odd' is no benchmark that is read"), (6, "'Alsoodd' is no benchmark that is read"),
-            (15, "the row has 3 values, but there are 5 columns"),
-            (16, "the row is not of broadcast: its size or its time is no number"),
-        ]  # fmt: skip
-
     def test_a_table_of_nobody_is_said_once(self, tmp_path):
         lines = (self.COLUMNS, "8 1000 3.0 5.0 4.0", self.COLUMNS, "8 1000 3.0 5.0 4.0")
         title = ("# Benchmarking Odd", self.COLUMNS, self.TITLE, self.COLUMNS, "8 1000 3.0 5.0 4.0")
@@ -247,15 +172,6 @@ class TestImb:
             "Bcast x 16 1000 3.0 5.0 4.5", kind="imb",
         )  # fmt: skip
         assert [known(row, "nbytes", "ranks", "seconds") for row in found] == [(8, 2, 4e-6), (16, 4, 4.5e-6)]
-
-    def test_settings_and_groups_are_of_the_tables_below(self, tmp_path):
-        first, second = rows(
-            tmp_path, "# MPI_Datatype for reductions : MPI_FLOAT", "# Benchmarking Reduce_scatter",
-            "# ( 2 groups of 4 processes each running simultaneously )", self.COLUMNS, "8 1000 3.0 5.0 4.0",
-            "# MPI_Op : MPI_MAX", "# Benchmarking Ireduce", self.COLUMNS, "8 1000 3.0 5.0 4.0", kind="imb",
-        )  # fmt: skip
-        assert known(first, "dtype", "reduction", "variant", "ranks") == ("float", "", "2 groups", 4)
-        assert known(second, "dtype", "reduction", "variant", "ranks") == ("float", "max", "non-blocking", None)
 
 
 class TestPerftest:
@@ -319,14 +235,3 @@ class TestPerftest:
             (6, "the row has no time and no bandwidth"),
             (7, "'Atomic_FAA' is no benchmark that is read"),
         ]
-
-    def test_lines_that_say_nothing_end_no_table(self, tmp_path):
-        good = "1000 10 9.0 8.0 1.000"
-        lines = (
-            "noise", "9 9", self.TITLE, self.COLUMNS, "", "words", "8", "8 words", "8 9", "1000 10 9.0",
-            "1000 10 9.0 0.0 0.0", good, "# remark", good, self.COLUMNS, good, "    Atomic_FAA BW Test", self.COLUMNS,
-            good, "    Send BW Test", good, self.COLUMNS, good,
-        )  # fmt: skip
-        found = rows(tmp_path, *lines, kind="perftest")
-        assert [known(row, "line", "run") for row in found] == [(12, "1"), (16, "2"), (23, "4")]
-        assert [line for line, _ in messages(tmp_path, *lines, kind="perftest")] == [9, 10, 11, 17]

@@ -7,8 +7,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import nccl_text, read_measurements
-from simnet.cost_models.calibration.readers.nccl_text import TableCells, parse_row
+from simnet.cost_models.calibration.readers import read_measurements
 
 SIDE = "100.0 10.49 10.49 0"
 ROW = f"1048576 262144 float sum -1 {SIDE} {SIDE}"
@@ -22,118 +21,6 @@ def found(folder, *lines, name="a.log", **options):
 def known(measured, *names):
     rows = measured.rows[list(names)]
     return [tuple(None if pd.isna(one) else one for one in row) for row in rows.itertuples(index=False)]
-
-
-class TestRow:
-    @pytest.mark.parametrize(
-        ("text", "root", "reduction", "sides"),
-        [
-            (f"sum -1 {SIDE} {SIDE}", None, "sum", 2), (f"sum 0 {SIDE} {SIDE}", 0, "sum", 2),
-            (f"none 7 {SIDE} {SIDE}", 7, "", 2), (f"{SIDE} {SIDE}", None, "", 2), (f"sum {SIDE}", None, "sum", 1),
-            # Without a root, a first time that is a whole number is no root.
-            ("100 10.49 10.49 0 100 10.49 10.49 0", None, "", 2), ("sum 100 10.49 10.49 0", None, "sum", 1),
-            (f"sum {SIDE} 1 2 3 4 {SIDE} 1 2 3 4", None, "sum", 2),
-            (f"sum 3 {SIDE} 1 2 3 4 {SIDE} 1 2 3 4", 3, "sum", 2),
-            (f"sum -1 {SIDE} 2026-03-01 10:00:00", None, "sum", 1), (f"sum -1 {SIDE} {SIDE} a: NCCL", None, "sum", 2),
-        ],
-    )  # fmt: skip
-    def test_whole_rows(self, text, root, reduction, sides):
-        cells = parse_row(f"  1048576  262144  float  {text}")
-        assert cells[:5] == (1048576, 262144, "float", reduction, root)
-        assert len(cells.sides) == sides
-        assert [words[1:4] for _, words in cells.sides] == [["10.49", "10.49", "0"]] * sides
-        assert [in_place for in_place, _ in cells.sides] == [False, True][:sides]
-
-    @pytest.mark.parametrize(
-        ("text", "has", "most"),
-        [
-            ("", 0, 8), ("sum", 0, 8), ("sum 1.0 2.0 3.0", 3, 8), (f"sum 0.5 {SIDE}", 5, 8),
-            (f"sum 0.5 {SIDE} {SIDE}", 9, 8), (f"{SIDE} {SIDE} 1 2", 10, 16), (f"sum -1 {SIDE} {SIDE} 1 2 3", 12, 16),
-            (f"sum {SIDE} noise", 4, 8), (f"(null) {SIDE}", 0, 8),
-        ],
-    )  # fmt: skip
-    def test_damaged_rows_are_told_by_their_numbers(self, text, has, most):
-        assert parse_row(f"8 2 float {text}") == (
-            f"the row has {has} numbers after type and operation; a whole one {most}, or {most + 1} with root"
-        )
-
-    def test_headers_say_how_many_numbers_each_side_has(self):
-        assert parse_row("8 2 float sum -1 1.0 2.0 3.0", 3).sides == [(False, ["1.0", "2.0", "3.0"])]
-        assert "a whole one 6, or 7 with root" in parse_row("8 2 float sum -1 1.0 2.0 3.0 4.0", 3)
-        assert [len(words) for _, words in parse_row(f"8 2 float {SIDE} 1 2 3 4", 8).sides] == [8]
-
-    def test_one_side_behind_a_gap_is_in_place(self):
-        for spaces, in_place in ((23, False), (24, True)):
-            assert parse_row(f"8 2 float sum{' ' * spaces}{SIDE}").sides[0][0] is in_place
-
-    @pytest.mark.parametrize("rest", ["1 2 3 4", "sum 1 2 3 4"])
-    def test_types_that_are_not_known_have_four_numbers_at_least_and_no_word_between(self, rest):
-        assert isinstance(parse_row(f"8 2 fp4 {rest}"), TableCells)
-        assert parse_row(f"8 2 fp4 {rest.removesuffix(' 4')}") is None
-        assert parse_row(f"8 2 fp4 {rest} five") is None
-
-
-class TestLines:
-    def look(self, *lines, **context):
-        """Return what differs from the start once lines were looked at."""
-        start = vars(nccl_text._TableContext(**context))
-        one = nccl_text._TableContext(**context)
-        for line in lines:
-            nccl_text._read_context(line, one)
-        return {name: value for name, value in vars(one).items() if value != start[name]}
-
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ("# nThread 1 warmup iters: 5 iters: 20 agg iters: 1 validation", {"iterations": 20}),
-            ("# iters: 123456789012", {"iterations": 123456789012}), ("# warmup iters: 5 agg iters: 1", {}),
-            ("#  Rank  3 Group  1 Pid 7 on  a device 0", {"groups": {1: {3}}, "hosts": {1: {"a"}}}),
-            ("#  Rank  99999999 Pid 7 on a device", {"groups": {0: {10**7}}, "hosts": {0: {"a"}}}),
-            ("## x.log | all_gather nranks=8 nnodes=2",
-             {"collective": "all_gather", "stated_ranks": 8, "stated_nodes": 2}),
-            ("## x nranks=8", {"stated_ranks": 8}), ("## nranks=10000001 nnodes=10000001", {}),
-            ("## nranks=10000000 nnodes=10000000", {"stated_ranks": 10**7, "stated_nodes": 10**7}),
-            ("h:1 [0] NCCL INFO comm 0x1 rank 0 nranks 16 cudaDev", {"stated_ranks": 16}),
-            ("comm 0x1 rank 0 nranks 16 cudaDev", {}),
-            ("export NCCL_ALGO=Ring NCCL_PROTO=LL128", {"choices": {"algorithm": "ring", "protocol": "ll128"}}),
-            ("NCCL_ALGO set by environment to Tree", {"choices": {"algorithm": "tree"}}), ("NCCL_ALGO=Ring,Tree", {}),
-            ("$ ./all_reduce_perf -b 8 -a 3", {"collective": "all_reduce", "statistic": "max"}),
-            ("$ ./all_reduce_perf --average=0 -b 8", {"collective": "all_reduce", "statistic": "rank0"}),
-            ("$ ./all_reduce_perf -b 8", {"collective": "all_reduce"}),
-            ("$ ./all_reduce_perf; ./all_reduce_perf", {"collective": "all_reduce"}),
-            ("$ ./all_reduce_perf; ./all_gather_perf", {}), ("# Collective test concluded: all_reduce_perf", {}),
-            ("# Collective test starting: all_reduce_perf", {"collective": "all_reduce"}),
-            ("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong", {"width": 4}),
-            ("# size count type time algbw busbw error time algbw busbw error", {"width": 4, "counts_wrong": False}),
-            ("# bytes N type op time algbw busbw res time algbw busbw res",
-             {"width": 4, "counts_wrong": False, "unit": -3}),
-            ("# size count type redop root time algbw busbw #wrong timestamp", {"width": 4}),
-            ("# size count type redop root time algbw busbw", {"width": 3, "counts_wrong": False}),
-            ("# size time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv%",
-             {"width": 8}),
-        ],
-    )  # fmt: skip
-    def test_what_a_line_says(self, line, said):
-        assert self.look(line) == said
-
-    def test_later_lines_count_more_but_for_what_nccl_says_of_ranks(self):
-        assert self.look("h NCCL INFO comm 0x1 nranks 16 a", stated_ranks=8) == {}
-        assert self.look("$ ./all_reduce_perf -a 3", "$ ./all_gather_perf") == {"collective": "all_gather"}
-        assert self.look("# bytes N type op time algbw busbw", "# size time algbw busbw #wrong") == {"width": 4}
-        assert self.look("NCCL_ALGO=Ring", "NCCL_PROTO=LL", "NCCL_ALGO=Tree") == {
-            "choices": {"algorithm": "tree", "protocol": "ll"}
-        }
-
-    @pytest.mark.parametrize(
-        ("groups", "hosts", "ranks", "nodes"),
-        [
-            ({}, {}, 64, 8), ({0: {0, 1, 2}}, {0: {"a", "b"}}, 3, 2), ({0: {0, 5}}, {0: {"a", "b"}}, 6, None),
-            ({1: {1, 3, 5}, 0: {0, 2}}, {1: {"a", "b", "c"}, 0: {"a"}}, 2, 1),
-        ],
-    )  # fmt: skip
-    def test_ranks_and_nodes_are_those_of_the_first_group(self, groups, hosts, ranks, nodes):
-        one = nccl_text._TableContext(groups=groups, hosts=hosts, stated_ranks=64, stated_nodes=8, iterations=5)
-        assert one.facts() == {"ranks": ranks, "nodes": nodes, "iterations": 5}
 
 
 class TestTables:

@@ -1,7 +1,6 @@
 """Tables and remarks: which cells may be empty, what is shown of long ones, how many remarks are listed."""
 
 import csv
-import math
 
 import pytest
 
@@ -9,11 +8,7 @@ from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import read_tidy, write_tidy
 from simnet.cost_models.calibration.readers.shaped import read_shaped
 from simnet.cost_models.calibration.readers.tables import (
-    PrintedNumber,
-    RowCollector,
     measurement_table,
-    parse_printed,
-    parse_whole,
 )
 from simnet.cost_models.calibration.readers.wide import read_wide
 from simnet.cost_models.calibration.summary import problem_lines, read_rows
@@ -182,60 +177,3 @@ class TestBothSidesInARow:
             self.read(tmp_path, algbw_gbs_oop="0.020")
         with pytest.raises(InputError, match=r"out of place: bus bandwidth is 0\.02 GB/s"):
             self.read(tmp_path, algbw_gbs_oop="0.010", busbw_gbs_oop="0.020")
-
-    def test_whole_numbers_have_limits(self, tmp_path):
-        for name, column, most in (
-            ("nranks", "ranks", 10**7), ("nnodes", "nodes", 10**7), ("ranks_per_node", "ranks_per_node", 10**7),
-            ("n_iter", "iterations", 2**62),
-        ):  # fmt: skip
-            assert self.read(tmp_path, **{name: f" {most} "}).rows[column].tolist() == [most]
-            with pytest.raises(InputError, match=f"{name}: must be a whole number >= 0, got '{most + 1}'"):
-                self.read(tmp_path, **{name: str(most + 1)})
-            assert self.read(tmp_path, **{name: "0"}).rows[column].isna().all()
-
-
-class TestCollector:
-    def taken(self, row, **given):
-        """Return rows and messages of a row that is given to a collector."""
-        out = RowCollector("a.log", "tidy", **given)
-        out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0} | row, 7)
-        assert all((one.file, one.line) == ("a.log", 7) for one in out.problems)
-        return out.rows, [one.message for one in out.problems]
-
-    @pytest.mark.parametrize(
-        ("row", "said"),
-        [
-            ({"seconds": 1e-12}, None), ({"seconds": 1e9}, None),
-            ({"seconds": 0.9e-12}, "the time must be 1e-12 to 1e+09 s, got 9e-13 s"),
-            ({"seconds": 1.1e9}, "the time must be 1e-12 to 1e+09 s, got 1.1e+09 s"),
-            ({"seconds": 0.0}, "the time must be a number > 0, got 0"),
-            ({"seconds": math.inf}, "the time must be a number > 0, got inf"),
-            ({"nodes": 2, "seconds": 1e-7}, None), ({"nodes": 1, "seconds": 9e-8}, None),
-            ({"nodes": 2, "seconds": 9e-8}, "nothing can have been sent between 2 nodes in 9e-08 s; are there fewer"
-                                            " elements than ranks?"),
-        ],
-    )  # fmt: skip
-    def test_times_that_none_can_have_are_left_out(self, row, said):
-        rows, messages = self.taken(row)
-        assert (len(rows), messages) == ((1, []) if said is None else (0, [said]))
-
-    def test_wrong_elements_are_said_and_kept(self):
-        assert [self.taken({"wrong": one})[1] for one in (0.0, 1.0, 3.0)] == [
-            [], ["1 elements of the result were wrong"], ["3 elements of the result were wrong"],
-        ]  # fmt: skip
-        assert len(self.taken({"wrong": 1.0})[0]) == 1
-
-
-def test_numbers_are_read_with_how_far_they_may_be_off():
-    for text, power, value, half in (
-        ("2.50", 0, 2.5, 0.005), ("7", -6, 7e-6, 5e-7), ("1.5e3", 0, 1500, 50), (".5", 3, 500, 50), ("-3.", 0, -3, 0.5),
-    ):  # fmt: skip
-        found = parse_printed(text, power)
-        assert (found.value, found.half) == pytest.approx((value, half))
-    assert [parse_printed(one) for one in ("", "N/A", "1e999", "1,5", "0x1", "nan")] == [None] * 6
-    for text, value in (("0", 0), ("9" * 19, None), ("4" + "0" * 18, 4 * 10**18), ("1" + "0" * 19, None), ("²", None)):
-        assert parse_whole(text) == value
-    assert (parse_whole("5", 5), parse_whole("6", 5)) == (5, None)
-    assert [PrintedNumber(1.0, 0.1).may_be_within(*one) for one in ((1.09, 2), (1.11, 2), (0, 0.91), (0, 0.89))] == [
-        True, False, True, False,
-    ]  # fmt: skip

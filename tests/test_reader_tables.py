@@ -15,7 +15,6 @@ from simnet.cost_models.calibration.readers.tables import (
 )
 from simnet.cost_models.calibration.readers.tidy import csv_records
 
-ROW = {"collective": "broadcast", "nbytes": 8, "seconds": 1.0}
 REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}
 
 

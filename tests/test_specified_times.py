@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from validating.platforms import HOST, platform
 
-from simnet.cost_models.calibration import Setting, specified_cost_model
-from simnet.cost_models.calibration.platform import is_platform, load_platform
+from simnet.cost_models.calibration import Setting
+from simnet.cost_models.calibration.platform import load_platform
 from simnet.cost_models.calibration.specification import (
-    describe_parameters,
     specified_half_widths,
     specified_parameters,
     specified_times,
@@ -84,29 +83,6 @@ def test_steps_over_pcie_are_longer(algorithm, protocol, micros):
     assert at("dgx-h100", "all_reduce", 8, 1, algorithm, protocol, **PCIE) == pytest.approx(1.2 * micros * US)
 
 
-def test_ll128_is_pinned_alone_where_it_goes_and_not_chosen_over_pcie_or_out_of_order():
-    # Between LL and Simple it is the fastest somewhere, where it may be chosen.
-    sizes = 2.0 ** np.arange(10, 30)
-    for fields, there in (
-        ({}, True), ({"outer": {"transport": "roce"}}, True), ({"outer": {"transport": "slingshot"}}, False),
-        ({"outer": {"device_direct": False}}, False), (PCIE, False),
-    ):  # fmt: skip
-        one = platform("dgx-h100", **fields)
-        chosen, *pinned = (
-            specified_times(one, Setting("all_gather", 16, 2, "", protocol), sizes) for protocol in ("", "LL", "Simple")
-        )
-        assert (chosen < np.min(pinned, axis=0) * (1 - 1e-9)).any() == there
-    for transport in ("roce", "slingshot"):
-        # Inside a node there is no network that could put it out of order.
-        found = at("dgx-h100", "all_gather", 8, 1, "ring", "LL128", outer={"transport": transport})
-        assert found == pytest.approx(2 * (14 + 7 * 1.9) * 1e-6)
-    alone = [
-        specified_times(load_platform("dgx-h100"), Setting("all_gather", 8, 1, "", name), sizes)
-        for name in ("", "LL128")
-    ]
-    assert (alone[0] <= alone[1]).all()
-
-
 @pytest.mark.parametrize(
     ("collective", "factor", "steps"),
     [("all_gather", 2.0, 7), ("reduce_scatter", 2.0, 7), ("broadcast", 2.0, 7), ("reduce", 2.0, 7)],
@@ -151,18 +127,6 @@ def test_short_messages_between_pairs_and_to_all():
 )
 def test_long_collectives_take_their_bytes_over_what_is_left_of_links(collective, algorithm, protocol, nodes, per_byte):
     assert slope("dgx-h100", collective, 8 * nodes, nodes, algorithm, protocol) == near(per_byte)
-
-
-def test_where_devices_are_slower_than_cards_they_decide():
-    slow = {"inner": {"rate": "10 GB/s", "switch_reduction": True}}
-    for algorithm, nodes, per_byte in (
-        ("ring", 2, 2 * 15 / 16 / 8e9), ("tree", 2, 2 / 8e9 / 0.92), ("nvlstree", 2, 1 / (0.85 * 8e9)),
-    ):  # fmt: skip
-        assert slope("dgx-h100", "all_reduce", 16, nodes, algorithm, "Simple", **slow) == near(per_byte)
-    one_card = {"outer": {"rate": "20000 Gbit/s"}, "inner": {"rate": "10 GB/s"}}
-    assert slope("dgx-h100", "alltoall", 16, 2, **one_card) == near(7 / 16 / 8e9)
-    # Of nine ranks on two nodes three and a half others are on the same one in the mean.
-    assert slope("dgx-h100", "alltoall", 9, 2, **slow) == near(3.5 / 9 / 8e9)
 
 
 def test_a_tree_sends_once_between_two_nodes_and_an_inner_node_of_more_twice():
@@ -324,50 +288,6 @@ class TestHosts:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("launch", 8.4 * US, 0.7), ("inner_latency", 0.6 * US, 0.7), ("outer_latency", 17.7 * US, 0.7),
-        ("inner_seconds_per_byte", 1 / NODE, 0.2), ("outer_seconds_per_byte", 8 / (8 * 42.5e9), 0.35),
-        ("gamma", 5e-14, 0.5), ("ll128_latency_factor", 4 / 2.7, 0.5), ("simple_latency_factor", 29 / 17.7, 0.5),
-        ("ll_byte_factor", 2, 0.5), ("ll128_byte_factor", 1 / 0.92, 0.05), ("tree_latency_factor", 1, 0.5),
-        ("tree_byte_factor", 1 / 0.92, 0.2), ("peer_latency", 7 * US, 0.7), ("peer_byte_factor", 1, 0.3),
-        ("pair_byte_factor", 1 / 0.7, 0.4), ("switch_byte_factor", 1 / 0.85, 0.1),
-    ],
-)  # fmt: skip
-def test_parameters_of_a_step_over_efa(name, value, error):
-    assert specified_parameters(platform("dgx-h100", outer={"transport": "efa"}))[name] == pytest.approx((value, error))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("launch", US), ("inner_latency", 0.5 * US), ("outer_latency", 6 * US), ("gamma", 1 / 3.5e9),
-        ("inner_seconds_per_byte", 1 / 6e9), ("outer_seconds_per_byte", 1 / (4 * 10e9)),
-        ("simple_latency_factor", 2), ("ll_byte_factor", 2), ("switch_byte_factor", 1),
-    ],
-)  # fmt: skip
-def test_parameters_of_a_step_of_hosts(name, value):
-    one = platform("leonardo-booster", **HOST | {"outer": {"transport": "slingshot"}})
-    assert specified_parameters(one)[name][0] == pytest.approx(value)
-
-
-def test_without_a_network_bytes_between_nodes_are_those_of_all_devices():
-    assert specified_parameters(platform("dgx-h100", outer=None))["outer_seconds_per_byte"][0] == pytest.approx(
-        1 / NODE
-    )
-    assert specified_parameters(platform("dgx-h100", outer=None))["outer_latency"][0] == pytest.approx(2.7 * US)
-
-
-def test_what_is_said_of_parameters_has_the_middle_nine_tenths_of_each():
-    lines = describe_parameters(load_platform("dgx-h100"))
-    assert lines[1] == "nothing was measured: whatever is predicted is an extrapolation"
-    assert lines[2] == "parameters of a step, from the specification:"
-    (launch,) = (line for line in lines if line.startswith("  launch "))
-    assert launch == f"  {'launch':<24}{'8.4e-06':>10}  within a factor of 3.16 (s: cost of a call)"
-    assert describe_parameters(platform("dgx-h100", description=""))[0] == "dgx-h100"
-
-
-@pytest.mark.parametrize(
     ("fields", "low", "high"),
     [
         # What the page says: large messages within 0.7 to 1.4 times over links that are known, 0.6 to 2.2 over others.
@@ -380,72 +300,3 @@ def test_what_is_said_of_parameters_has_the_middle_nine_tenths_of_each():
 def test_nine_in_ten_large_messages_are_within_what_the_page_says(fields, low, high):
     below, above = specified_half_widths(platform("dgx-a100", **fields), 0.9)[-1]
     assert (math.exp(-below), math.exp(above)) == pytest.approx((low, high), abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("fields", "widest", "together"),
-    [
-        ({}, (0.4, 1.3), (1.45, 3.05)),
-        ({"inner": {"link": "pcie"}}, (0.75, 1.4), (2.45, 4.45)),
-        (HOST, (2.2, 1.5), (5.05, 5.05)),
-    ],
-)
-def test_widths_are_of_both_sides_and_largest_for_short_messages(fields, widest, together):
-    found = np.array(specified_half_widths(platform("dgx-a100", **fields), 0.9))
-    assert found.shape == (4, 2)
-    assert (found > 0).all()
-    assert found.max(axis=0) == pytest.approx(widest)
-    assert found.sum(axis=0) == pytest.approx(together)
-    assert found.sum(axis=1).argmin() == 3
-    assert (found[:, 0] <= found[0, 0] * 1.15).all()
-    # Widths are those of a normal distribution: half as likely to be outside at 1.96 over 1.645 of them.
-    wider = np.array(specified_half_widths(platform("dgx-a100", **fields), 0.95))
-    assert wider / found == pytest.approx(np.full((4, 2), 1.95996 / 1.64485), rel=1e-4)
-
-
-def test_a_fabric_of_a_platform_says_what_its_widths_are_from():
-    for name, fields, count in (("dgx-h100", {}, 4085), ("leonardo-booster", HOST, 691)):
-        fabric = specified_cost_model(platform(name, **fields))
-        steps = fabric.model.steps
-        assert (steps.nccl, steps.switch) == (name == "dgx-h100", name == "dgx-h100")
-        assert list(zip(steps.values, steps.errors, strict=True)) == list(
-            specified_parameters(fabric.platform).values()
-        )
-        assert fabric.held_out == {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": count}
-        found = fabric.predict("all_reduce", 16, 1e6)
-        assert (found.kind, found.extrapolates) == ("specified", True)
-        assert found.why == f"rests on the specification of {name} alone; nothing was measured"
-        below, above = specified_half_widths(fabric.platform, 0.9)[1]
-        assert (found.low, found.high) == pytest.approx(
-            (found.seconds * math.exp(-below), found.seconds * math.exp(above))
-        )
-
-
-def test_switches_of_older_devices_do_not_reduce():
-    for generation in ("older", "volta", "ampere", "cdna", "cpu"):
-        named, free = (
-            at(
-                "dgx-h100",
-                "all_reduce",
-                8,
-                1,
-                "nvls",
-                size=LARGE,
-                generation=generation,
-                inner={"switch_reduction": on},
-            )
-            for on in (True, False)
-        )
-        assert named == free
-
-
-def test_platforms_are_known_by_a_line_that_begins_with_their_devices(tmp_path):
-    file = tmp_path / "one.yaml"
-    for text, said in (
-        ("devices_per_node: 8\n", True),
-        ("name: x\ndevices_per_node: 8\n", True),
-        ("a: {devices_per_node: 8}\n", False),
-    ):
-        file.write_text(text)
-        assert is_platform(file) == said
-    assert not is_platform(tmp_path / "none.yaml")

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from simnet.cost_models.calibration import Curve, Setting
-from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps, counted_algorithms
+from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps
 from simnet.cost_models.calibration.step_model import (
     PARAMETERS,
     StepModel,
     fit_step_model,
-    has_switch_reduction,
-    undetermined_parameters,
 )
 
 SIZES = 2.0 ** np.arange(8, 31, 2)
@@ -81,28 +79,6 @@ def test_what_is_typical_of_mpi(setting, typical):
         assert found[name] == pytest.approx((value, error), rel=1e-6), name
 
 
-@pytest.mark.parametrize(("error", "said"), [(0.7 * 0.7 + 1e-9, True), (0.7 * 0.7 - 1e-9, False)])
-def test_what_has_seven_tenths_of_its_typical_uncertainty_is_not_determined(error, said):
-    errors = tuple(error if name == "inner_latency" else 0.0 for name in PARAMETERS)
-    assert undetermined_parameters(StepModel(True, MODEL.values, errors)) == (("inner_latency",) if said else ())
-    assert undetermined_parameters(StepModel(False, MODEL.values, errors)) == ()
-    assert undetermined_parameters(MODEL) == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "least", "most"),
-    [("ll_byte_factor", 0.1, 1.0, 1.5), ("ll128_latency_factor", 0.1, 1.0, 2.0), ("tree_byte_factor", 50, 3.0, 4.482)],
-)
-def test_factors_stay_where_they_can_be(name, value, least, most):
-    odd = StepModel(True, tuple((VALUES | {name: value}).values()))
-    settings = [
-        Setting("all_reduce", 8 * n, n, "tree", protocol) for n in (2, 8) for protocol in ("LL", "LL128", "Simple")
-    ]
-    settings += [Setting("all_reduce", 8 * n, n, "ring", "Simple") for n in (2, 8)]
-    found = told([Curve(one, SIZES, odd.at(one, SIZES)) for one in settings], nccl=True)
-    assert least <= found[name][0] <= most
-
-
 def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
     v, size = VALUES, 1e6
     found = ways("all_reduce", 16, 2, size=size)
@@ -118,21 +94,6 @@ def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
         moved = 1 / 8 * size * 1.5 * v["outer_seconds_per_byte"]
         wanted = v["launch"] + later * steps + longer * moved + size * v["gamma"]
         assert found[f"tree, {name}"] == pytest.approx(wanted)
-
-
-def test_ways_on_one_node_pay_bytes_inside():
-    v, size = VALUES, 1e6
-    inside = size * v["inner_seconds_per_byte"]
-    found = ways("all_reduce", 8, 1, size=size, model=StepModel(True, MODEL.values, (), True))
-    assert list(found)[6:] == ["switch, Simple"]
-    ring = v["launch"] + 14 * 4 * v["inner_latency"] + 14 / 8 * inside + 7 / 8 * size * v["gamma"]
-    assert found["ring, Simple"] == pytest.approx(ring)
-    tree = v["launch"] + 14 * 4 * v["inner_latency"] + 2 * 1.5 * inside + size * v["gamma"]
-    assert found["tree, Simple"] == pytest.approx(tree)
-    switch = v["launch"] + 2 * 4 * v["inner_latency"] + (1 + 1 / 8) * 1.4 * inside
-    assert found["switch, Simple"] == pytest.approx(switch)
-    pair = ways("sendrecv", 8, 1, size=size)["pair, LL"]
-    assert pair == pytest.approx(v["launch"] + v["inner_latency"] + 5 * 1.3 * inside)
 
 
 def test_pairs_and_peers_between_nodes():
@@ -161,19 +122,6 @@ def test_a_pinned_protocol_counts_alone_where_a_way_has_it(pinned):
     ]
 
 
-def test_the_smooth_minimum_is_eight_per_cent_below_two_equal_ways_and_next_to_a_lone_one():
-    # Eager messages and rendezvous are alike where both factors are one.
-    alike = StepModel(False, tuple(1.0 if name.endswith("factor") else one for name, one in VALUES.items()))
-    setting = Setting("all_gather", 8, 8, "ring")
-    both = alike.by_algorithm(setting, SIZES)
-    assert alike.at(setting, SIZES) == pytest.approx(both["0: LL"] * 2 ** (-1 / 8))
-    far = StepModel(True, MODEL.values)
-    found = far.by_algorithm(setting, [1.0])
-    assert far.at(setting, [1.0])[0] == pytest.approx(found["ring, LL"][0], rel=2e-3)
-    assert far.at(Setting("gather", 8, 8), [1.0]) is None
-    assert far.by_algorithm(Setting("gather", 8, 8), [1.0]) is None
-
-
 def test_fewer_cards_carry_the_bytes_that_were_seen():
     each = {cards: MODEL.as_if(cards, 8).values for cards in (1, 2, 8, math.inf)}
     place = list(PARAMETERS).index("outer_seconds_per_byte")
@@ -183,22 +131,6 @@ def test_fewer_cards_carry_the_bytes_that_were_seen():
     for one in each.values():
         assert one[:place] + one[place + 1 :] == MODEL.values[:place] + MODEL.values[place + 1 :]
     assert MODEL.as_if(2, 8).cards == 2
-
-
-@pytest.mark.parametrize(
-    ("bus", "said"),
-    [(404, False), (406, True), (539, True), (541, False), (809, False), (811, True), (1079, True), (1081, False)],
-)
-def test_switches_reduce_where_more_than_a_ring_s_share_of_nvlink_is_reached(bus, said):
-    def reached(collective="all_reduce", ranks=8, nodes=1):
-        seconds = 2 * (ranks - 1) / max(ranks, 1) * SIZES / (bus * 1e9)
-        return [Curve(Setting(collective, ranks, nodes), SIZES, np.maximum(seconds, 1e-9))]
-
-    assert has_switch_reduction(reached()) == said
-    assert has_switch_reduction(reached(ranks=4)) == said
-    assert not has_switch_reduction(reached("all_gather"))
-    assert not has_switch_reduction(reached(nodes=2))
-    assert not has_switch_reduction([])
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(16, 2), (16, 4), (8, 1), (12, 12), (2, 2), (2, 1), (4, 0)])
@@ -238,15 +170,6 @@ def test_bytes_between_nodes_go_over_the_cards_of_a_node(cards):
     assert count_like_nccl("all_gather", "", 8, 2, cards=8)[0].outer_bytes == pytest.approx(7 / 8 / 4)
 
 
-def test_switches_are_a_way_of_their_own_on_one_node():
-    (way,) = count_like_nccl("all_reduce", "nvls", 8, 1, switch=True)
-    assert way[:5] == (2, 0, 1 + 1 / 8, 0, 0)
-    for name, nodes, switch in (("nvls", 2, True), ("nvls", 1, False), ("NVLSTree", 2, True)):
-        assert [one.kind for one in count_like_nccl("all_reduce", name, 8, nodes, switch)] == ["ring", "tree"]
-    assert [one.kind for one in count_like_nccl("all_reduce", "Tree_x", 8, 1, True)] == ["tree"]
-    assert [one.kind for one in count_like_nccl("all_gather", "", 8, 1, True)] == ["ring"]
-
-
 def test_what_goes_through_a_schedule_and_what_does_not():
     assert len(count_steps(Setting("all_gather", 8, 8), nccl=False)) == 2
     assert (
@@ -277,12 +200,3 @@ def test_the_busiest_node_decides_what_a_round_takes():
     assert found[:5] == (1, 2, 1, 4, 3)
     alone = count_schedule("all_gather", "ring", 4, 1)
     assert (alone.inner, alone.outer, alone.inner_bytes) == (3, 0, pytest.approx(3 / 4))
-
-
-def test_algorithms_are_named_in_any_case_and_with_words_around():
-    assert counted_algorithms("all_reduce", "") == ("recursive_doubling", "rabenseifner", "ring")
-    assert counted_algorithms("all_reduce", "Recursive_Doubling_mpich") == ("recursive_doubling",)
-    assert counted_algorithms("all_reduce", "nonoverlapping") == ("nonoverlapping",)
-    assert counted_algorithms("reduce_scatter", "butterfly") == ("butterfly",)
-    assert counted_algorithms("all_gather", "recursive_doubling") == ("recursive_doubling",)
-    assert counted_algorithms("all_reduce", "sparbit") == counted_algorithms("all_reduce", "")

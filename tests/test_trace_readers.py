@@ -1,6 +1,5 @@
 """Traces and records of jobs: what kernels, calls and records say, calls of several ranks, objects in texts."""
 
-import gzip
 import json
 
 import pandas as pd
@@ -8,9 +7,8 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import chakra, json_values, lines, read_measurements
-from simnet.cost_models.calibration.readers.jobs import CALL_COLUMNS, WAITING_REMARK, merge_ranks
-from simnet.cost_models.calibration.readers.tables import measurement_table
+from simnet.cost_models.calibration.readers import chakra, read_measurements
+from simnet.cost_models.calibration.readers.jobs import WAITING_REMARK
 from simnet.interchange.chakra import TraceNode
 
 
@@ -225,111 +223,3 @@ class TestChakra:
     )  # fmt: skip
     def test_heads(self, head, is_one):
         assert chakra.is_chakra(head) is is_one
-
-
-class TestCalls:
-    def over(self, *rows):
-        made = merge_ranks(measurement_table([CALL | one for one in rows], list(CALL_COLUMNS)))
-        return [known(row, "rank", "seconds", "statistic") for row in made.to_dict("records")], made
-
-    def test_the_shortest_time_of_a_call_stands_where_it_stood(self):
-        found, made = self.over(
-            {"rank": 0, "seconds": 3.0}, {"rank": 0, "seconds": 5.0, "sequence": 2}, {"rank": 1, "seconds": 2.0},
-            {"rank": 1, "seconds": 6.0, "sequence": 2}, {"rank": 1, "seconds": 1.0, "sequence": None},
-            {"rank": 0, "seconds": 4.0, "sequence": 3}, {"rank": None, "seconds": 9.0},
-        )  # fmt: skip
-        assert found == [
-            (0, 5.0, "min"), (1, 2.0, "min"), (1, 1.0, "rank"), (0, 4.0, "rank"), (None, 9.0, "rank"),
-        ]  # fmt: skip
-        assert made.index.tolist() == [1, 2, 4, 5, 6]
-        assert list(made) == list(measurement_table([], list(CALL_COLUMNS)))
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [("tool", "nccl"), ("collective", "reduce"), ("ranks", 3), ("nodes", 1), ("nbytes", 9), ("group", "tp"),
-         ("sequence", 2), ("source", "other/a")],
-    )  # fmt: skip
-    def test_calls_that_differ_are_two(self, name, value):
-        found, _ = self.over({"rank": 0, "seconds": 3.0}, {"rank": 1, "seconds": 2.0, name: value})
-        assert found == [(0, 3.0, "rank"), (1, 2.0, "rank")]
-
-    def test_calls_of_one_number_go_by_their_order_and_of_one_rank_all_stay(self):
-        found, _ = self.over(*({"rank": rank, "seconds": seconds} for rank, seconds in
-                               ((0, 5.0), (0, 1.0), (1, 4.0), (1, 2.0), (1, 3.0))))  # fmt: skip
-        assert found == [(0, 1.0, "min"), (1, 4.0, "min"), (1, 3.0, "rank")]
-        alone = measurement_table([CALL | {"rank": 0, "seconds": one} for one in (2.0, 1.0)], list(CALL_COLUMNS))
-        assert merge_ranks(alone) is alone
-        without = alone.drop(columns="group")
-        assert merge_ranks(without) is without
-        # Of two that took as long, the first stays.
-        found, _ = self.over({"rank": 0, "seconds": 3.0}, {"rank": 1, "seconds": 3.0})
-        assert found == [(0, 3.0, "min")]
-
-
-class TestObjects:
-    def test_objects_stand_with_their_lines(self):
-        for text, found in (
-            ('[{"a": 1},\n\n 3, {"a": 2}]\n{"a": 3}', [(1, {"a": 1}), (3, {"a": 2})]), ("[]", []), ("", []),
-            ('\n{"a": 1}\n{"a": 2}', [(2, {"a": 1}), (3, {"a": 2})]), ('[[{"a": 1}]]', []), (" \n", []),
-            ('"x" {"a": []}', [(1, {"a": []})]),
-        ):  # fmt: skip
-            assert list(json_values.json_objects(text, "a.json")) == found
-        text = '\n{"x": [\n\n{"a": 1}\n]}'
-        assert list(json_values.json_objects(text, "a.json", text.index("[") + 1)) == [(4, {"a": 1})]
-
-    def test_whole_numbers_of_twenty_digits_are_whole(self):
-        ((_, found),) = json_values.json_objects(f'{{"a": {"1" * 20}, "b": {"1" * 21}, "c": 1.5}}', "a.json")
-        assert [type(one) for one in found.values()] == [int, float, float]
-        assert found["a"] == int("1" * 20)
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ('{"a": 1}\n{"a"', "a.json:2: is not JSON, or was cut: "),
-            ("\n\n" + "[" * 100_000, "a.json:3: is nested too deeply"),
-        ],
-    )  # fmt: skip
-    def test_what_is_no_json_is_told_by_line(self, text, said):
-        with pytest.raises(InputError) as error:
-            list(json_values.json_objects(text, "a.json"))
-        assert str(error.value).startswith(said)
-
-    def test_so_many_objects_are_read(self, monkeypatch):
-        assert json_values.MAX_OBJECTS == 10**7
-        monkeypatch.setattr(json_values, "MAX_OBJECTS", 2)
-        assert len(list(json_values.json_objects("{}\n{}\n", "a.json"))) == 2
-        with pytest.raises(InputError, match=r"a\.json:3: has more than 2 objects, the most that are read"):
-            list(json_values.json_objects("{}\n{}\n{}\n", "a.json"))
-
-
-class TestLines:
-    def test_limits_in_bytes(self):
-        assert (lines.MAX_BYTES, lines.MAX_TRACE_BYTES, lines.HEAD_BYTES) == (67_108_864, 536_870_912, 65_536)
-
-    def test_heads_are_unpacked_and_cut(self, tmp_path):
-        path = tmp_path / "a"
-        for content in (b"x" * 65_537, gzip.compress(b"x" * 65_537)):
-            path.write_bytes(content)
-            assert lines.read_head(path) == b"x" * 65_536
-            assert lines.read_lines(path) == [lines.read_trace(path)] == ["x" * 65_537]
-        path.write_bytes(gzip.compress(b"x" * 10_000)[:-9])
-        assert lines.read_head(path) == b""
-        assert lines.read_head(tmp_path) == b""
-
-    def test_lines_without_nul_and_not_too_many(self, tmp_path, monkeypatch):
-        assert lines.MAX_LINES == 2_000_000
-        monkeypatch.setattr(lines, "MAX_LINES", 2)
-        assert lines.read_lines(put(tmp_path, "a\n\nb")) == ["a", "", "b"]
-        with pytest.raises(InputError, match="has more than 2 lines, the most that are read"):
-            lines.read_lines(put(tmp_path, "a\n\nb\n"))
-        for text, line in (("\0", 1), ("a\n\0\0", 2), ("a\nb\nc\n\0", 4)):
-            with pytest.raises(InputError, match=rf"a\.log:{line}: holds a NUL byte"):
-                lines.read_lines(put(tmp_path, text))
-
-    def test_lines_without_what_stands_before_them(self):
-        for line, left in (
-            ("\x1b[1;31mred\x1b[0m", "red"), ("[1,0]<stderr>:x", "x"), ("12: x", "x"), ("12:x", "12:x"),
-            ("2026-03-01T10:00:00.5Z x", "x"), ("x\r", "x"), ("12: 13: x", "13: x"), ("", ""),
-        ):  # fmt: skip
-            assert lines.bare_line(line) == left
-        assert lines.bare_line("x" * 5000) == "x" * 4096
