@@ -26,7 +26,7 @@ References
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,15 +36,7 @@ from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import MOST_PARAMETERS
 from simnet.base.reading import read_shipped_rows
-from simnet.cost_models.costs.layers import (
-    Layer,
-    TransformerShape,
-    alexnet_layers,
-    resnet_layers,
-    transformer_layers,
-    vgg_layers,
-    vit_layers,
-)
+from simnet.cost_models.costs.layers import Layer, TransformerShape, network_layers, transformer_layers
 
 MatrixFormat: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
@@ -203,8 +195,7 @@ def _transformer(
 
     def build(name: str) -> ModelProfile:
         sizes = tokens, shape.layers, shape.width, shape.vocabulary if output else 0
-        vit = shape.kind == "vit"
-        layers = tuple(vit_layers(shape.layers, shape.width, 16, 224)) if vit else transformer_layers(shape)
+        layers = transformer_layers(shape)
         times = _published_times().get(name, _estimated_time(batch, *sizes) if tokens else ())
         return ModelProfile(
             name,
@@ -212,7 +203,7 @@ def _transformer(
             times,
             reference.format(name=name),
             tied=(layers[0].name,) if shape.tied else (),
-            sample="image" if vit else "sequence",
+            sample="image" if shape.kind == "vit" else "sequence",
             tokens=tokens,
             operations=transformer_flops(1, *sizes),
         )
@@ -274,7 +265,7 @@ def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary
 
 
 def _convolutions(
-    layers: Iterable[Layer], multiply_adds: float, backward_fraction: float = 2 / 3, reference: str = ""
+    multiply_adds: float, backward_fraction: float = 2 / 3, reference: str = ""
 ) -> Callable[[str], ModelProfile]:
     """Return a function from a name to a network that takes so many multiply-adds forward [torchvision]_."""
 
@@ -283,14 +274,14 @@ def _convolutions(
         operations = 3 * 2 * multiply_adds
         times = _published_times()[name]
         return ModelProfile(
-            name, tuple(layers), times, torchvision, backward_fraction, sample="image", operations=operations
+            name, network_layers(name), times, torchvision, backward_fraction, sample="image", operations=operations
         )
 
     return build
 
 
 _MODELS: dict[str, Callable[[str], ModelProfile]] = {
-    "alexnet": _convolutions(alexnet_layers(), 0.714e9),
+    "alexnet": _convolutions(0.714e9),
     "bert-base": _bert(12, 768, batch=8),
     "bert-large": _bert(24, 1024),
     "gpt-24x2048": _gpt(24, 2048),
@@ -301,18 +292,15 @@ _MODELS: dict[str, Callable[[str], ModelProfile]] = {
     "llama-24x2048": _llama(24, 2048, 5461),
     "llama-8x512": _llama(8, 512, 1376),
     "llama3-8b": _llama3_8b,
-    "resnet18": _convolutions(resnet_layers((2, 2, 2, 2), (3, 3), 1), 1.814e9),
-    "resnet50": _convolutions(resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), 4.089e9),
-    "vgg16": _convolutions(
-        vgg_layers((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3), 15.47e9, backward_fraction=1 - 26.2 / 83.5
-    ),
+    "resnet18": _convolutions(1.814e9),
+    "resnet50": _convolutions(4.089e9),
+    "vgg16": _convolutions(15.47e9, backward_fraction=1 - 26.2 / 83.5),
     "vit-l-16": _transformer(
         TransformerShape("vit", 24, 1024, 4096, 0), "torchvision.models.vit_l_16", 197, batch=32, output=False
     ),
     # The paper's code uses ViT-L/16, but Table IV requires 132.855 to 132.870 M parameters. VGG-11 has so many, and is
     # the stand-in: right in size, and only a guess as to its layers.
     "vit-paper": _convolutions(
-        vgg_layers((64,), (128,), (256, 256), (512, 512), (512, 512)),
         7.609e9,
         reference="torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT",
     ),
