@@ -20,7 +20,7 @@ import needs
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.traces import Recorder, recorded
-from simnet.traces.files import DTYPES, TensorFile, decode_values, encode_values, stored_tensor
+from simnet.traces.files import DTYPES, decode_values, encode_values, stored_tensor, write_tensors
 
 SHAPES = {"weight": (4, 5), "bias": (5,)}
 ROOT = Path(__file__).parents[1]
@@ -70,19 +70,11 @@ class TestTypes:
     def test_files_are_safetensors(self, tmp_path):
         for dtype in ("fp32", "fp16", "bf16"):
             path = tmp_path / f"{dtype}.safetensors"
-            file = TensorFile(path, SHAPES, dtype)
-            for name, values in gradient(0, 0).items():
-                file.write(name, values.ravel())
-            assert not path.exists()
-            file.finish()
+            write_tensors(path, gradient(0, 0), dtype)
             for name, values in gradient(0, 0).items():
                 expected = decode_values(encode_values(values, dtype), DTYPES[dtype])
                 found = decode_values(stored_tensor(path, name), "BF16") if dtype == "bf16" else load_file(path)[name]
                 np.testing.assert_array_equal(found, expected)
-        file = TensorFile(tmp_path / "x", SHAPES, "fp32")
-        with pytest.raises(ValueError, match="more than tensor 'bias' has"):
-            file.write("bias", np.zeros(3), at=3)
-        file.drop()
         assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -249,10 +241,10 @@ class TestTrouble:
         recorder = Recorder(tmp_path, SHAPES, every=1)
         run(recorder, 2)
 
-        def full(*_):
+        def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(TensorFile, "write", full)
+        monkeypatch.setattr("simnet.traces.recording.write_tensors", full)
         with pytest.warns(UserWarning, match="ends at step 2: No space left"):
             run(recorder, 5)
         recorder.close()

@@ -1,9 +1,8 @@
 """On-disk cache of compiled loops: one process compiles, all others load.
 
-Numba caches next to the source if that is writable, else in the user's cache. Two locations are added: a read-only
-cache next to the source, by which ``simnet warm`` serves all users, and a private folder in the temporary directory for
-users without a cache folder. It is private because loading a cache runs it. The first compilation of a process, which
-takes seconds, is reported in one line.
+Numba caches next to the source if that is writable, else in the user's cache. One location is added: a read-only cache
+next to the source, by which ``simnet warm`` serves all users. The first compilation of a process, which takes seconds,
+is reported in one line.
 """
 
 from __future__ import annotations
@@ -11,44 +10,18 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import stat
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from numba.core.caching import CacheImpl, FunctionCache, NullCache
 
-_FIRST: Any = CacheImpl._locator_classes[0]
 _BESIDE: Any = CacheImpl._locator_classes[1]
-_OF_USER: Any = CacheImpl._locator_classes[2]
 _COMPILES = "compiles its loops, which takes some seconds; `simnet warm` does so beforehand, once"
 _log = logging.getLogger("simnet")
 _told: set[str] = set()
 _compiled: list[str] = []
 _folders: set[Path] = set()
-
-
-def private_folder(path: Path) -> Path | None:
-    """Return a folder that only this user can access, created if missing; None if impossible.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = private_folder(Path(folder) / "mine")
-    ...     os.chmod(place, 0o777)
-    ...     [place.name, private_folder(place)]
-    ['mine', None]
-    """
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-    except OSError:
-        return None
-    if not hasattr(os, "getuid"):
-        return path
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return path if own else None
 
 
 class _InstalledCache(_BESIDE):  # type: ignore[misc]
@@ -64,28 +37,10 @@ class _InstalledCache(_BESIDE):  # type: ignore[misc]
         """Do nothing: a write will fail if it must."""
 
 
-class _TemporaryCache(_OF_USER):  # type: ignore[misc]
-    """In a private folder of the user in the temporary directory."""
-
-    @classmethod
-    def from_function(cls, function: Any, file: str) -> Any:
-        who = os.getuid() if hasattr(os, "getuid") else "user"
-        place = private_folder(Path(tempfile.gettempdir()) / f"simnet-compiled-{who}")
-        if place is None:
-            return None
-        found = cls(function, file)
-        found._cache_path = str(place / Path(found.get_cache_path()).name)
-        return found
-
-    def ensure_cache_path(self) -> None:
-        """Create the folder."""
-        Path(self.get_cache_path()).mkdir(mode=0o700, exist_ok=True)
-
-
 class _CacheLocator(FunctionCache._impl_class):  # type: ignore[misc]
-    """Cache locations, numba's own and the two added."""
+    """Cache locations, numba's own and the one added."""
 
-    _locator_classes = (_FIRST, _InstalledCache, *CacheImpl._locator_classes[1:], _TemporaryCache)
+    _locator_classes = (CacheImpl._locator_classes[0], _InstalledCache, *CacheImpl._locator_classes[1:])
 
 
 def find_cache(function: Any, sources: Sequence[str] = ()) -> DiskCache | NoCache:

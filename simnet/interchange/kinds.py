@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_a
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count, Seconds
-from simnet.interchange import chakra, goal, messages_csv
+from simnet.base.reading import open_reading
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal
@@ -80,7 +80,8 @@ def kind_of(path: str | Path) -> str | None:
     path = Path(path)
     if _is_folder(path):
         return "chakra" if any(path.glob("*.et")) else None
-    head = _file_head(path)
+    with open_reading(path, path.stat().st_size if path.is_file() else 0, unpack=False) as more:
+        head = more(_HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
     if head.lstrip().startswith("<"):
         at = 0
         while match := _XML_PROLOGUE.match(head, at):
@@ -132,19 +133,20 @@ def read_schedule(
         If the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the file.
     """
     found = _settle_format(path, kind, _SCHEDULES, "a schedule")
-    if found != "msccl" and nbytes is not None:
-        raise InputError(f"is {FORMATS[found]}, which has sizes of its own; a size is for MSCCL", file=str(path))
-    if found != "csv" and n_ranks is not None:
-        raise InputError(f"is {FORMATS[found]}, which says itself how many ranks there are", file=str(path))
-    if found == "msccl" and largest is not None:
-        raise InputError(f"is {FORMATS[found]}, which has a limit of its own", file=str(path))
+    for value, takes, why in (
+        (nbytes, ("msccl",), "has sizes of its own; a size is for MSCCL"),
+        (n_ranks, ("csv",), "says itself how many ranks there are"),
+        (largest, ("goal", "chakra", "csv"), "has a limit of its own"),
+    ):
+        if value is not None and found not in takes:
+            raise InputError(f"is {FORMATS[found]}, which {why}", file=str(path))
+    limit = {} if largest is None else {"largest": largest}
     if found == "goal":
-        return found, read_goal(path, strict=strict, largest=goal.MAX_BYTES if largest is None else largest)
+        return found, read_goal(path, strict=strict, **limit)
     if found == "chakra":
-        most = chakra.MAX_BYTES if largest is None else largest
-        return found, read_chakra(trace_prefix(path), strict=strict, largest=most)
+        return found, read_chakra(trace_prefix(path), strict=strict, **limit)
     if found == "csv":
-        return found, read_messages(path, n_ranks, largest=messages_csv.MAX_BYTES if largest is None else largest)
+        return found, read_messages(path, n_ranks, **limit)
     if nbytes is None:
         raise InputError("is an MSCCL algorithm, which has no sizes: give the bytes of its vector", file=str(path))
     return found, read_msccl(path, nbytes)
@@ -182,25 +184,20 @@ def read_network(
     """
     found = _settle_format(path, kind, _NETWORKS, "a network")
     own = {"nodes": nodes, "latency": latency, "network_latency": network_latency}
+    given = [name for name, value in own.items() if value is not None and (found, name) != ("fabric", "nodes")]
     if found == "nccl":
         if latency is None:
             raise ValueError("an NCCL topology has no latencies: give latency, that of each link inside a node")
-        return NetworkRead(
-            read_nccl_topology(
-                path, 1 if nodes is None else nodes, latency=latency, network_latency=network_latency or 0
-            ),
-            {},
-            "nccl",
+        graph = read_nccl_topology(
+            path, 1 if nodes is None else nodes, latency=latency, network_latency=network_latency or 0
         )
-    given = [name for name, value in own.items() if value is not None and (found, name) != ("fabric", "nodes")]
+        return NetworkRead(graph, {}, found)
     if given:
         raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {FORMATS[found]}")
-    if found == "fabric":
-        return NetworkRead(read_fabric_network(path, nodes), {}, "fabric")
     if found == "simgrid":
         platform = read_platform(path)
         return NetworkRead(platform.graph, platform.weather, found)
-    return NetworkRead(read_nodelink(path), {}, found)
+    return NetworkRead(read_fabric_network(path, nodes) if found == "fabric" else read_nodelink(path), {}, found)
 
 
 def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
@@ -231,17 +228,6 @@ def _settle_format(path: str | Path, kind: str | None, allowed: Sequence[K], wha
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-
-
-def _file_head(path: Path) -> str:
-    """Return the beginning of a file as text."""
-    if not path.is_file():
-        raise InputError("is not a file" if path.exists() else "there is no such file", file=str(path))
-    try:
-        with path.open("rb") as file:
-            return file.read(_HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
 

@@ -26,7 +26,7 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors
 from simnet.cost_models.costs.layers import Layer
-from simnet.traces.files import TensorFile, check_finite, encode_values, write_text
+from simnet.traces.files import check_finite, encode_values, write_tensors, write_text
 from simnet.traces.metadata import MAX_BYTES, parse_description
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
@@ -153,17 +153,11 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
             gradients = steps.recorded(place)
             groups = [(worker, gradients[worker : worker + 1]) for worker in range(info.workers)]
             for worker, rows in groups if per_worker else [(None, gradients)]:
-                file = TensorFile(
-                    step_file(folder, point.step, worker),
-                    {layer.name: (len(rows), *layer.shape) for layer in info.layers},
-                    dtype,
-                )
-                try:
-                    for layer, values in _by_layer(info, rows):
-                        file.write(layer.name, _stored_values(values, dtype, layer.name, point.step))
-                    file.finish()
-                finally:
-                    file.drop()
+                tensors = {
+                    layer.name: _stored_values(values, dtype, layer.name, point.step).reshape(-1, *layer.shape)
+                    for layer, values in _by_layer(info, rows)
+                }
+                write_tensors(step_file(folder, point.step, worker), tensors, dtype)
         write_text(folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n")
 
 

@@ -1,8 +1,8 @@
 """Records gradients while a model trains; the trace is complete up to the last step whenever the run ends.
 
-Each sampled step is a file, or one for each worker if workers are processes. It is filled layer by layer and appears
-when it is complete; then the description is rewritten. Errors of the recording do not end the training: a step with a
-value that is not finite is left out; when the disk is full, the recording ends. `Recorder` takes numpy arrays;
+Each sampled step is a file, or one for each worker if workers are processes. It is in memory until it is complete; then
+the description is rewritten. Errors of the recording do not end the training: a step with a value that is not finite is
+left out; when the disk is full, the recording ends. `Recorder` takes numpy arrays;
 `simnet.traces.record` serves PyTorch.
 """
 
@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from simnet.base.checks import check_int
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.rng import stream
-from simnet.base.writing import explain_write_errors, sync_to_disk
-from simnet.traces.files import DTYPES, TensorFile, encode_values, write_text
+from simnet.base.writing import explain_write_errors, sync_to_disk, write_files
+from simnet.traces.files import DTYPES, STORED, encode_values, write_tensors, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
 
 ENTRIES = "entries.safetensors"
@@ -139,7 +139,7 @@ class Recorder:
         self._points: list[RecordedPoint] = []
         # Steps of which the files of other workers were not there yet.
         self._pending: set[int] = set()
-        self._file: TensorFile | None = None
+        self._taken: dict[str, NDArray[Any]] = {}
         self._bad = ""
         self._disk: ThreadPoolExecutor | None = None
         self._own = 0.0
@@ -199,7 +199,11 @@ class Recorder:
                 raise ValueError(f"layer {name!r} has shape {self.shapes[name]}, got {np.shape(values)}")
             if part is not None and not chosen:
                 flat = flat[part]
-            self._write(name, encode_values(flat, self.dtype), row * size)
+            stored = encode_values(flat, self.dtype)
+            exponent = {"fp32": 0x7F800000, "fp16": 0x7C00, "bf16": 0x7F80}[self.dtype]
+            if ((stored.view(f"<u{stored.itemsize}") & exponent) == exponent).any():
+                self._bad = self._bad or f"a gradient of layer {name!r}"
+            self._layer(name)[row] = stored.reshape(self._parts[name])
         self._spend(start)
 
     def end_step(self, loss: float | None = None) -> None:
@@ -216,24 +220,22 @@ class Recorder:
             if self.skipped == 1:
                 message = f"{self._bad} is not finite in {self.dtype} at step {self.step}; such steps are not recorded"
                 warnings.warn(message, stacklevel=2)
-            self._drop()
-        elif self._open():
-            assert self._file is not None
+        else:
             with self._tolerant():
-                self._file.finish(sync=False)
-                self._file = None
-                self._to_disk(step_file(self.folder, self.step, self.worker))
+                path = step_file(self.folder, self.step, self.worker)
+                write_tensors(path, {one: self._layer(one) for one in self.shapes}, self.dtype, sync=False)
+                self._to_disk(path)
                 known = float(loss) if loss is not None and np.isfinite(loss) else None
                 self._points.append(RecordedPoint(step=self.step, loss=known))
                 if self.worker is not None:
                     self._pending.add(self.step)
+        self._taken, self._bad = {}, ""
         self.step += 1
         self._spend(start)
         self._describe()
 
     def close(self) -> None:
         """End the recording; a step that was not ended is left out."""
-        self._drop()
         if not self.stopped:
             self._describe()
         self.stopped = True
@@ -268,10 +270,7 @@ class Recorder:
                     name: np.arange(prod(self.shapes[name])) if part is None else part
                     for name, part in self.entries.items()
                 }
-                path = self.folder / ENTRIES
-                temporary = path.with_suffix(".tmp")
-                temporary.write_bytes(save(every))
-                temporary.replace(path)
+                write_files(self.folder, {ENTRIES: save(every)})
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
@@ -280,34 +279,15 @@ class Recorder:
             yield
         except OSError as error:
             self.stopped = True
-            with suppress(OSError):
-                self._drop()
             why = error.strerror or error
             warnings.warn(f"the recording in {self.folder} ends at step {self.step}: {why}", stacklevel=5)
 
-    def _open(self) -> bool:
-        """Open the file of the present step; return whether there is one."""
-        if self._file is None:
+    def _layer(self, name: str) -> NDArray[Any]:
+        """Return the entries of a layer at the present step, at all workers of this process; zero at first."""
+        if name not in self._taken:
             rows = self.workers if self.worker is None else 1
-            shapes = {name: (rows, *part) for name, part in self._parts.items()}
-            with self._tolerant():
-                self._file = TensorFile(step_file(self.folder, self.step, self.worker), shapes, self.dtype)
-        return self._file is not None
-
-    def _write(self, name: str, stored: NDArray[Any], at: int) -> None:
-        exponent = {"fp32": 0x7F800000, "fp16": 0x7C00, "bf16": 0x7F80}[self.dtype]
-        if ((stored.view(f"<u{stored.itemsize}") & exponent) == exponent).any():
-            self._bad = self._bad or f"a gradient of layer {name!r}"
-        if not self._bad and self._open():
-            assert self._file is not None
-            with self._tolerant():
-                self._file.write(name, stored, at)
-
-    def _drop(self) -> None:
-        self._bad = ""
-        if self._file is not None:
-            self._file.drop()
-            self._file = None
+            self._taken[name] = np.zeros((rows, *self._parts[name]), STORED[self.dtype])
+        return self._taken[name]
 
     def _describe(self) -> None:
         """Write the description, with the steps that have the files of all workers."""
