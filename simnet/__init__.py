@@ -1,6 +1,6 @@
 """simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
 
-What a notebook starts from is here, and imported when it is used. `run`, `compare`, `choose`, `predict`, `predict_job`,
+What a notebook starts from is here, and imported when it is used. `run`, `compare`, `choose`, `predict_job`,
 `sweep` and `time` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network`
 times a `Schedule` made of rounds, each a `Round`.
 """
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from simnet.schedule import Round, Schedule
     from simnet.verbs.library.choosing import choose
     from simnet.verbs.library.comparing import compare
-    from simnet.verbs.library.predicting import predict, predict_job
+    from simnet.verbs.library.predicting import predict_job
     from simnet.verbs.library.running import run
     from simnet.verbs.library.sweeping import sweep
-    from simnet.verbs.library.timing import time
+    from simnet.verbs.time import time
 
 __version__ = "0.2.0"
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "choose",
     "compare",
     "load",
-    "predict",
     "predict_job",
     "run",
     "sweep",
@@ -45,11 +44,10 @@ _HOMES = {
     "choose": "verbs.library.choosing",
     "compare": "verbs.library.comparing",
     "load": "scenario",
-    "predict": "verbs.library.predicting",
     "predict_job": "verbs.library.predicting",
     "run": "verbs.library.running",
     "sweep": "verbs.library.sweeping",
-    "time": "verbs.library.timing",
+    "time": "verbs.time",
 }
 
 

@@ -24,14 +24,13 @@ from simnet.verbs.commands.export import export
 from simnet.verbs.commands.list import list_
 from simnet.verbs.commands.measure import measure
 from simnet.verbs.commands.new import new_policy, new_scenario, new_scheme, new_strategy, new_topology
-from simnet.verbs.commands.predict import predict, predict_job
+from simnet.verbs.commands.predict import predict_job
 from simnet.verbs.commands.report import report
 from simnet.verbs.commands.run import run
 from simnet.verbs.commands.schema import schema
 from simnet.verbs.commands.step import step
 from simnet.verbs.commands.sweep import sweep
 from simnet.verbs.commands.terminal import Commands
-from simnet.verbs.commands.time import time_
 from simnet.verbs.commands.trace import convert, fit, info, synth
 from simnet.verbs.commands.utilisation import utilisation
 from simnet.verbs.commands.warm import warm
@@ -47,7 +46,6 @@ class Verbs(Commands):
         "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
         "export": (export, "--collective allreduce_ring --workers 8 --size '64 MiB' --to goal"),
-        "time": (time_, "ring.goal --topology star --latency '10 us' --bandwidth '10 Gbit/s'"),
         "measure": (measure, "--processes 2 --largest '64 KiB' --budget '10 s' -o measured.csv"),
         "calibrate": (
             calibrate,
@@ -55,7 +53,6 @@ class Verbs(Commands):
         ),
         "calibrate compute": (calibrate_compute, "logs -o compute.yaml"),
         "calibrate device": (calibrate_device, "-o my-machine.yaml"),
-        "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
         "utilisation": (
             utilisation,

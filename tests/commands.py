@@ -1,12 +1,14 @@
 """Commands of simnet as users type them: those that end well, those that are refused, and what they leave behind."""
 
 import io
+import json
 import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -40,6 +42,13 @@ def invoke(*arguments: object) -> Result:
         return Result(code, out.getvalue(), err.getvalue())
     found = CliRunner().invoke(cli.app, words)
     return Result(found.exit_code, found.stdout, found.stderr, found.exception)
+
+
+def timed(*arguments: object) -> dict[str, Any]:
+    """Return what `simnet time` says as JSON: of one timing, with its row."""
+    found: dict[str, Any] = json.loads(did("time", *arguments, "--json").stdout)
+    (row,) = found.pop("rows")
+    return {**found, **row}
 
 
 def did(*arguments: object) -> Result:

@@ -24,7 +24,8 @@ from commands import did
 
 FOLDER = Path(__file__).with_name("golden") / "outputs"
 SCENARIOS = Path(__file__).parents[1] / "simnet" / "scenarios"
-STAR = "--topology star --latency '10 us' --bandwidth '10 Gbit/s'"
+LINKS = "--latency '10 us' --bandwidth '10 Gbit/s'"
+STAR = f"--topology star {LINKS}"
 REQUESTS = {
     **{
         f"run-{path.stem}": f"run '{path}' --set job.iterations=2 --no-report --jobs 1 --out run"
@@ -34,18 +35,18 @@ REQUESTS = {
     " --set job.iterations=3 --jobs 1 --out compare",
     "choose-quickstart": "choose quickstart --set job.iterations=5",
     "choose-wan": "choose fluctuating_wan --set job.iterations=5",
-    "predict-dgx": "predict dgx-h100 all_reduce --ranks 16 --size 25MB",
+    "time-dgx": "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
     "predict-job-quickstart": "predict job --scenario quickstart --set job.iterations=3",
     "predict-job-100g": "predict job --scenario resnet50_100g --set job.iterations=3",
     **{
-        f"time-{stack}": f"time --collective {collective} --workers 8 --size '1 MB' {network} --stack {stack}"
+        f"time-{stack}": f"time {collective} --workers 8 --size '1 MB' {network} --stack {stack}"
         for stack, collective, network in (
-            ("ideal", "allreduce_ring", STAR),
-            ("tcp", "allgather_bruck", "--scenario fluctuating_wan"),
-            ("gloo", "allreduce_ring", STAR),
-            ("openmpi", "allreduce_rabenseifner", STAR),
-            ("mpich", "allgather_recursive_doubling", STAR),
-            ("nccl", "allreduce_tree", STAR),
+            ("ideal", "allreduce_ring", LINKS),
+            ("tcp", "allgather_bruck", "--network fluctuating_wan --seed 2026"),
+            ("gloo", "allreduce_ring", LINKS),
+            ("openmpi", "allreduce_rabenseifner", LINKS),
+            ("mpich", "allgather_recursive_doubling", LINKS),
+            ("nccl", "allreduce_tree", LINKS),
         )
     },
     "step-fsdp2": f"step --model gpt2 --sharding fsdp2 --workers 8 {STAR}",
@@ -55,6 +56,8 @@ REQUESTS = {
     "reproduce": "reproduce --fast",
 }
 """What is asked, by the name of the file of its values."""
+SENTENCES = ("schema", "answer", "assumed", "depends_on", "next", "notes")
+"""What every answer says beside its values."""
 
 
 def said(name: str) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     for field, old in before.items():
         if field in after:
             yield from _changes(field, old, after[field])
-        elif same := [one for one in added if after[one] == old]:
+        elif same := [one for one in added if after[one] in (old, [old])]:
             yield f"renamed: {field} -> {min(same, key=lambda one: _unlike(field, one))}"
             added.remove(min(same, key=lambda one: _unlike(field, one)))
         else:
@@ -125,7 +128,7 @@ def _fields(value: Any, at: str = "") -> dict[str, Any]:
         rows = [_fields(one) for one in value]
         names = dict.fromkeys(name for row in rows for name in row)
         return {f"{at}.{name}".strip("."): [row.get(name) for row in rows] for name in names}
-    left_out = at.endswith("sha256") or (isinstance(value, str) and value.count(" ") > 3)
+    left_out = at.endswith("sha256") or at in SENTENCES or (isinstance(value, str) and value.count(" ") > 3)
     return {} if left_out else {at: _rounded(value)}
 
 

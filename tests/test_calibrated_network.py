@@ -205,7 +205,7 @@ class TestFabricAsTopology:
         assert "network: star, hosts 8" in done.output
         assert load_cost_model("f.yaml").network["star"]["hosts"] == 8
         assert {one.setting.nodes for one in load_cost_model("f.yaml").model.known} == {4, 8}
-        did("time", "--platform", "f.yaml", "--collective", "allreduce_ring", "--workers", "8", "--size", "1 MiB")
+        did("time", "allreduce_ring", "--network", "f.yaml", "--workers", "8", "--size", "1 MiB")
         topology = f"network.topology={{file: {{path: {tmp_path / 'f.yaml'}, nodes: 8}}}}"
         few = ["--set", "job.iterations=2", "--set", topology, "--policies", "AG"]
         did("run", "quickstart", *few, "--out", "out", "-q")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from simulated import errors, simulated
 
-from commands import did, refused
+from commands import did, refused, timed
 from scenario_texts import DENSE_AND_AG
 from simnet import collectives, topologies
 from simnet.collectives import registry
@@ -295,7 +295,7 @@ class TestStacks:
         assert simulation(load_cost_model(file)).stack.eager_limit == math.inf
         file.write_text(cost_model_yaml(cluster(stack="mpich")))
         file.write_text(cost_model_yaml(cluster(stack="mpich")).replace("stack: mpich", "stack: mpic"))
-        predict = "predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB"
+        predict = "time", "all_reduce", "--network", file, "--workers", 8, "--size", "1 MB"
         line = file.read_text().splitlines().index("stack: mpic") + 1
         assert f"f.yaml:{line}: stack: there is no stack 'mpic'" in refused(*predict)
         file.write_text(file.read_text().replace("stack: mpic", "stack: 3"))
@@ -350,9 +350,8 @@ class TestScenarios:
     def test_what_extrapolates_is_said(self, model):
         few = did("run", "s.yaml", "--set", "workers=4", "--out", "out").stdout
         assert "extrapolates: other numbers of ranks or nodes" in few
-        many = json.loads(did("time", "--platform", "cluster.yaml", "--set", "nodes=16", "--collective",
-                              "allreduce_ring", "--workers", 16, "--size", "1 MB", "--json").stdout)  # fmt: skip
-        assert many["duration_s"] == pytest.approx(model.predict("all_reduce", 16, 1e6, nodes=16).seconds, rel=1e-9)
+        many = timed("allreduce_ring", "--network", "cluster.yaml:nodes=16", "--workers", 16, "--size", "1 MB")
+        assert many["time_s"] == pytest.approx(model.predict("all_reduce", 16, 1e6, nodes=16).seconds, rel=1e-9)
         assert (many["evidence"], "ranks or nodes" in many["because"]) == ("extrapolated", True)
 
     def test_the_lock_gives_the_same(self, model):
@@ -394,22 +393,13 @@ class TestScenarios:
         assert chosen["question"]["device"] == "cpu-torch2.13"
         plain = json.loads(did("choose", "s.yaml", "--json").stdout)
         assert plain["question"]["stack"] == "gloo of cluster.yaml"
-        time = (
-            "time",
-            "--platform",
-            "cluster.yaml",
-            "--collective",
-            "allreduce_ring",
-            "--workers",
-            8,
-            "--size",
-            "1 MB",
-        )
-        found = json.loads(did(*time, "--json").stdout)
-        assert (found["stack"], found["duration_s"]) == ("gloo", pytest.approx(predicted, rel=1e-9))
+        time = ("allreduce_ring", "--network", "cluster.yaml", "--workers", 8, "--size", "1 MB")
+        found = timed(*time)
+        assert (found["stack"], found["time_s"]) == ("gloo", pytest.approx(predicted, rel=1e-9))
         assert (found["evidence"], found["because"]) == ("measured", "")
-        assert "Calibrated   all_reduce ring, 8 ranks" in did(*time).stdout
-        assert json.loads(did(*time, "--stack", "tcp", "--json").stdout)["stack"] == "tcp"
+        assert "Calibrated: all_reduce ring, 8 ranks" in did("time", *time, "--wide").stdout
+        assert timed(*time, "--stack", "tcp")["stack"] == "tcp"
+        assert timed("all_reduce", *time[1:])["time_s"] == pytest.approx(predicted, rel=1e-9)
 
     def test_jobs_that_share_the_cluster_share_its_software(self, model):
         other = (

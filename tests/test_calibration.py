@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from commands import did, refused
+from commands import timed as time_said
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
@@ -886,10 +887,10 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
     assert "--where variant=a" in said
     assert "<- chosen" in said
     refused("calibrate", log, "-o", out)
-    predict = "predict", out, "all_reduce", "--size", "8 KiB", "--ranks"
-    assert "90 % interval" in did(*predict, 4).output
-    assert "did you mean 'ring'" in refused(*predict, 4, "--algorithm", "rig")
-    assert "extrapolation" in refused(*predict, 64, "--strict")
+    on = ("--network", out, "--size", "8 KiB", "--workers")
+    assert "(90 %) [us]" in did("time", "all_reduce", *on, 4).output
+    assert "did you mean 'ring'" in refused("time", "all_reduce:rig", *on, 4)
+    assert [time_said("all_reduce", *on, ranks)["evidence"] for ranks in (4, 64)] == ["measured", "extrapolated"]
 
 
 @pytest.mark.parametrize(
@@ -922,12 +923,11 @@ def cliff(shared, tmp_path):
 
 
 def test_an_interval_of_days_is_not_determined(cliff):
-    asked = "predict", cliff, "all_gather", "--ranks", 32, "--size"
-    said = did(*asked, "64MB").output
-    assert said.startswith("435 ms, 90 % interval not determined by these data\n")
-    found = json.loads(did(*asked, "64MB", "--json").output)
-    assert (found["low"], found["high"], found["interval"]) == (None, None, "not determined by these data")
-    assert found["seconds"] == pytest.approx(0.435, rel=0.01)
+    found = time_said("all_gather", "--network", cliff, "--workers", 32, "--size", "64MB")
+    assert found["answer"].startswith("all_gather, 32 ranks, 64 MB, 2 MB from each rank: 435 ms; ")
+    assert (found["low_s"], found["high_s"]) == (None, None)
+    assert found["because"].endswith("; interval not determined by these data")
+    assert found["time_s"] == pytest.approx(0.435, rel=0.01)
 
 
 def test_no_interval_and_no_regret_of_a_choice_is_beyond_what_is_possible(cliff):

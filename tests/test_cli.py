@@ -468,7 +468,7 @@ def test_schema_is_json() -> None:
     assert json.loads(result.stdout)["title"] == "simnet scenario"
 
 
-@pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["export"], ["time"], ["schema"]])
+@pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["export"], ["schema"]])
 def test_help_shows_an_example(arguments: list[str]) -> None:
     result = invoke(*arguments, "--help")
     assert result.exit_code == 0

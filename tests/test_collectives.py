@@ -1,6 +1,5 @@
 """Collectives: results on real arrays, the bytes they move, their rounds, and that schedule and execution agree."""
 
-import json
 import tracemalloc
 from math import ceil, log2
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commands import did
+from commands import timed
 from looping import each
 from simnet import collectives
 from simnet.collectives import direct, doubling, registry, ring, tree, two_levels
@@ -669,10 +668,8 @@ def test_bounds_cut_nearly_equally(n, n_chunks):
 )
 def test_a_size_on_the_line_is_that_of_the_whole_vector(scattered, gathered, reduced):
     def seconds(name):
-        on = ("--topology", "star", "--latency", "1 us", "--bandwidth", "50 GB/s")
-        return json.loads(did("time", "--collective", name, "--workers", 8, "--size", "100 MB", *on, "--json").stdout)[
-            "finish_s"
-        ]
+        on = ("--latency", "1 us", "--bandwidth", "50 GB/s")
+        return timed(name, "--workers", 8, "--size", "100 MB", *on)["finish_s"]
 
     assert seconds(scattered) + seconds(gathered) == pytest.approx(seconds(reduced), rel=1e-9)
     # Seven eighths of the vector go through each host's link.

@@ -27,6 +27,9 @@ STAR = ("--topology", "star", "--latency", "1ms", "--bandwidth", "1Gbit/s")
 ROWS = r"(policies\.[^.]+|ranking\[\]|rows\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.)?"
 """What stands before the names of columns in JSON that has rows."""
 
+OF_ANSWERS = ("schema", "answer", "evidence", "assumed", "depends_on", "next", "notes")
+"""Sentences of every answer."""
+
 SIZES = (2**10, 2**14, 2**18, 2**22)
 
 NAMED = ("choices", "elasticities", "exchanges", "flexible", "held_out_sizes", "known", "made_for", "mixed", "options",
@@ -53,6 +56,7 @@ def paths(found: Any, before: str = "") -> Iterator[str]:
 def columns_of_json(found: Any) -> set[str]:
     """Return the names of columns in JSON: of rows those in a row, of objects the path to a value."""
     found = {"rows": found} if isinstance(found, list) else found
+    found = {name: one for name, one in found.items() if "schema" not in found or name not in OF_ANSWERS}
     each = (re.sub(f"^{ROWS}", "", one) for one in paths(found))
     return {re.sub(r"\[\]", "", re.sub(r"^(run|question(?=\.compute_time))\.", "", one)) for one in each}
 
@@ -107,6 +111,7 @@ def names_written(place: Path) -> dict[str, set[str]]:
     for rank in range(4):
         each = (f"{number},{(1 + rank // 3) * (0.1 + 0.001 * (number * (rank + 3) % 7))}\n" for number in range(30))
         (logs / f"rank_{rank}.csv").write_text("iteration,compute_s\n" + "".join(each))
+    (place / "sent.csv").write_text("round,src,dst,nbytes_B\n0,0,1,1000\n")
     asked = {
         "choose": [
             ("choose", *POINT),
@@ -117,7 +122,11 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("choose", job, "--param", "density=0.01,0.1"),
         ],
         "predict job": [("predict", "job", "--scenario", job, "--out", place / "predict.csv")],
-        "time": [("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1MB", *STAR)],
+        "time": [
+            ("time", "allreduce_ring", "--workers", 4, "--size", "1MB"),
+            ("time", "all_reduce", "--network", place / "fabric.yaml", "--workers", 4),
+            ("time", place / "sent.csv"),
+        ],
         "step": [
             ("step", "--model", "gpt2", "--sharding", "fsdp2", "--workers", 4, *STAR, "--memory", "16 GB"),
             ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--batch", "8", *STAR),
@@ -128,7 +137,6 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("calibrate", "--platform", "dgx-h100", "-o", place / "platform.yaml"),
         ],
         "calibrate compute": [("calibrate", "compute", place / "logs")],
-        "predict": [("predict", place / "fabric.yaml", "all_reduce", "--ranks", 4, "--size", "1MB")],
         "trace info": [("trace", "info", "digits")],
         "trace fit": [("trace", "fit", "digits", "--scale", 10, "-o", place / "fitted.json")],
     }  # fmt: skip

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import simnet
-from commands import did
+from commands import did, timed
 from simnet.base import units
 from simnet.cost_models.calibration import Curve, Setting, calibrate, cost_model_yaml
 from simnet.scenario import load
@@ -277,9 +277,8 @@ def time(asked):
     """Return what the dense exchange takes as a collective on the network of the scenario."""
     if not asked.name.startswith("constant"):
         return {}
-    whole = ("--collective", "allreduce_ring", "--workers", 4, "--size", "4 MB", "--scenario", asked.path)
-    one = asked.json("time", *whole)
-    return {"iteration dense from 0": 0.005 + one["duration_s"], "sent dense": one["most_sent_B"]}
+    (one,) = asked.json("time", "allreduce_ring", "--workers", 4, "--size", "4 MB", "--network", asked.path)["rows"]
+    return {"iteration dense from 0": 0.005 + one["time_s"], "sent dense": one["most_sent_B"]}
 
 
 def report(asked):
@@ -423,14 +422,12 @@ def test_one_all_reduce_takes_the_same_by_what_was_measured(tmp_path):
     model.network = {"star": {"hosts": 4, "latency": 2e-5, "bandwidth": 1e9}}
     fabric = tmp_path / "cluster.yaml"
     fabric.write_text(cost_model_yaml(model))
-    predicted = json.loads(did("predict", fabric, "all_reduce", "--ranks", 4, "--size", "4 MB", "--json").stdout)
-    ring = ("--collective", "allreduce_ring", "--workers", 4, "--size", "4 MB", "--platform", fabric, "--json")
-    timed = json.loads(did("time", *ring).stdout)
+    on = ("--workers", 4, "--size", "4 MB", "--network", fabric)
+    predicted, simulated = timed("all_reduce", *on)["time_s"], timed("allreduce_ring", *on)["time_s"]
     job = tmp_path / "job.yaml"
     star = QUESTIONS["constant_ideal"]
     job.write_text(re.sub(r"  topology: .*\n  stack: .*\n  weather: .*\n", f"  topology: {{file: {fabric}}}\n", star))
     ran = json.loads(did("run", job, "--policies", "dense", "--no-report", "--out", tmp_path / "run", "--json").stdout)
     found = ran["policies"]["dense"]["simulated_s"] / 12 - 0.005
-    assert timed["duration_s"] == pytest.approx(predicted["seconds"], rel=1e-9)
-    assert found == pytest.approx(predicted["seconds"], rel=1e-9)
-    assert simnet.predict(fabric, "all_reduce", ranks=4, size="4 MB").predictions[0].seconds == predicted["seconds"]
+    assert simulated == pytest.approx(predicted, rel=1e-9)
+    assert found == pytest.approx(predicted, rel=1e-9)

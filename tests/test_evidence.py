@@ -5,8 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-import simnet
-from commands import did
+from commands import did, timed
 from simnet.base.units import format_within
 from simnet.cost_models.calibration import cost_model_of
 from simnet.cost_models.evidence.intervals import error_models, reach
@@ -90,9 +89,9 @@ def test_every_answer_names_its_evidence(tmp_path, stack, rate, level, beyond):
         assert beyond in line
     assert set(pd.read_csv(tmp_path / "compare" / "compare.csv")["evidence"]) == {level}
     assert set(pd.read_csv(tmp_path / "sweep" / "sweep.csv")["evidence"]) == {level}
-    ring = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--topology", "star")
+    ring = ("allreduce_ring", "--workers", 4, "--size", "1 MB")
     links = ("--latency", "1 ms", "--bandwidth", rate, "--stack", stack)
-    assert json.loads(did(*ring, *links, "--json").stdout)["evidence"] == level
+    assert timed(*ring, *links)["evidence"] == level
 
 
 def test_sharded_steps_have_no_interval(tmp_path):
@@ -105,12 +104,10 @@ def test_sharded_steps_have_no_interval(tmp_path):
 
 def test_no_interval_of_a_collective_is_below_what_its_bytes_take(tmp_path):
     for stack in ("ideal", "gloo", "tcp", "mpich", "openmpi"):
-        ring = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "8 MB", "--topology", "star")
-        found = json.loads(
-            did(*ring, "--latency", "10 us", "--bandwidth", "1 Gbit/s", "--stack", stack, "--json").stdout
-        )
-        assert found["duration_prediction_low_s"] >= found["lower_bound_s"] >= 2 * 3 / 4 * 8e6 / 125e6
-        assert found["duration_prediction_low_s"] <= found["duration_s"] <= found["duration_prediction_high_s"]
+        ring = ("allreduce_ring", "--workers", 4, "--size", "8 MB", "--latency", "10 us", "--bandwidth", "1 Gbit/s")
+        found = timed(*ring, "--stack", stack)
+        assert found["low_s"] >= found["lower_bound_s"] >= 2 * 3 / 4 * 8e6 / 125e6
+        assert found["low_s"] <= found["time_s"] <= found["high_s"]
 
 
 def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):
@@ -178,12 +175,9 @@ def test_the_table_of_a_sweep_has_the_interval_of_the_job_as_its_rows_have_it(tm
 
 def test_a_collective_has_the_interval_that_other_sites_gave_such_predictions():
     """A platform by its specification, of which nothing was measured."""
-    given = ("predict", "dgx-h100", "all_reduce", "--ranks", 16, "--size", "64MB")
-    found = json.loads(did(*given, "--json").stdout)
+    found = timed("all_reduce", "--network", "dgx-h100", "--workers", 16, "--size", "64MB")
     own = cost_model_of("dgx-h100").predict("all_reduce", 16, 64e6)
     below, above = reach(own.kind, error_models()[own.kind])
-    assert found["low"] == pytest.approx(own.seconds * (own.low / own.seconds) ** below, rel=1e-9)
-    assert found["high"] == pytest.approx(own.seconds * (own.high / own.seconds) ** above, rel=1e-9)
+    assert found["low_s"] == pytest.approx(own.seconds * (own.low / own.seconds) ** below, rel=1e-9)
+    assert found["high_s"] == pytest.approx(own.seconds * (own.high / own.seconds) ** above, rel=1e-9)
     assert (below, above) != (1, 1)
-    (one,) = simnet.predict("dgx-h100", "all_reduce", ranks=16, size="64MB").predictions
-    assert (one.low, one.high) == (found["low"], found["high"])

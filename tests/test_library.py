@@ -7,15 +7,16 @@ import sys
 from html.parser import HTMLParser
 from typing import get_type_hints
 
-import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import simnet
+from commands import did
 from simnet import topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.cli import Verbs, app
+from simnet.collectives import allreduce_ring
 from simnet.network import Network
 from simnet.report.tables import ReprHtml
 from simnet.schedule import Round, Schedule
@@ -24,7 +25,7 @@ from simnet.verbs.commands.options import grouped
 
 SHORT = {"job.iterations": 4}
 LINKS = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
-VERBS = ("run", "compare", "sweep", "choose", "predict", "time")
+VERBS = ("run", "compare", "sweep", "choose")
 FILES = {
     "out", "no_report", "checkpoint", "force", "quiet", "workers_on", "scheduler", "dry_run", "json_", "execution",
     "seeds", "map_", "range_", "cells", "export", "ratios", "weights", "format_", "limit", "file", "messages",
@@ -47,10 +48,8 @@ def results():
         "seeds": simnet.compare("quickstart", schemes="topk,spardl", set=SHORT, seeds=2),
         "choose": simnet.choose(**LINKS),
         "job": simnet.choose("quickstart", set=SHORT),
-        "predict": simnet.predict("dgx-h100", "all_reduce", ranks=16, size=["1MB", 25e6]),
         "predict job": simnet.predict_job("quickstart", set=SHORT),
         "sweep": simnet.sweep("quickstart", {"density": [0.01, 0.1]}, set=SHORT),
-        "time": simnet.time(collective="allreduce_ring", workers=4, size="4 MB", topology="star", **LINKS),
     }
 
 
@@ -166,9 +165,7 @@ def test_choose_says_what_the_command_says(results):
     assert simnet.choose(latency=1e-3, bandwidth=1.25e8).figures() == results["choose"].figures()
 
 
-def test_predict_says_what_the_command_says(results):
-    first = json.loads(command("predict", "dgx-h100", "all_reduce", "--ranks", "16", "--size", "1MB", "--json"))
-    assert results["predict"].predictions[0]._asdict() == first
+def test_predict_job_says_what_the_command_says(results):
     given = ["--scenario", "quickstart", "--set", "job.iterations=4", "--json"]
     job = json.loads(command("predict", "job", *given))
     assert results["predict job"].figures() == job
@@ -195,20 +192,24 @@ def test_sweep_tells_cells_that_make_no_sense():
         simnet.sweep("quickstart", {"workers": [0]}, set=SHORT)
 
 
-def test_time_says_what_the_command_says(results, tmp_path):
-    links = ["--topology", "star", "--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--json"]
-    given = ["--collective", "allreduce_ring", "--workers", "4", "--size", "4 MB"]
-    assert results["time"].figures() == json.loads(command("time", *given, *links))
-    again = simnet.time(results["time"].schedule, topology="star", **LINKS)
-    assert again.figures() == results["time"].figures()
-    rows = again.to_pandas()
-    parts = rows["communicate_s"] + rows["compute_s"] + rows["wait_s"]
-    np.testing.assert_allclose(parts, rows["finish_s"] - rows["start_s"])
-    results["time"].schedule.to_goal(tmp_path / "ring.goal")
-    assert simnet.time(tmp_path / "ring.goal", topology="star", **LINKS).seconds == pytest.approx(again.seconds)
-    assert again.timing.messages is None
-    kept = simnet.time(again.schedule, topology="star", messages=True, **LINKS).timing.messages
-    assert kept is not None
+def test_time_says_what_the_command_says(tmp_path):
+    found = simnet.time("allreduce_ring", workers=4, size="4 MB", **LINKS)
+    given = ("allreduce_ring", "--workers", 4, "--size", "4 MB", "--latency", "1 ms", "--bandwidth", "1 Gbit/s")
+    assert json.loads(found.to_json()) == json.loads(did("time", *given, "--json").stdout)
+    schedule = allreduce_ring(4, 4e6)
+    (row,), (again,) = found.rows, simnet.time(schedule, **LINKS).rows
+    assert again["time_s"] == row["time_s"]
+    schedule.to_goal(tmp_path / "ring.goal")
+    assert simnet.time(tmp_path / "ring.goal", **LINKS).rows[0]["time_s"] == pytest.approx(row["time_s"])
+    found.save(tmp_path / "messages.csv")
+    assert pd.read_csv(tmp_path / "messages.csv")["finish_s"].max() == row["finish_s"]
+    found.save(tmp_path / "ranks.svg")
+    assert (tmp_path / "ranks.svg").read_text().startswith("<?xml")
+    several = simnet.time("all_reduce", network="dgx-h100", workers=16, size=["1MB", 25e6])
+    given = ("all_reduce", "--network", "dgx-h100", "--workers", 16, "--size", "1,25MB")
+    assert json.loads(several.to_json()) == json.loads(did("time", *given, "--json").stdout)
+    several.save(tmp_path / "rows.csv")
+    assert list(pd.read_csv(tmp_path / "rows.csv")["time_s"]) == [one["time_s"] for one in several.rows]
 
 
 def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd):
@@ -238,12 +239,10 @@ def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd):
         (lambda: simnet.choose(latency=-1.0), r"choose\(latency=...\): "),
         (lambda: simnet.choose(topology="star", parameters="1M"), r"choose\(topology=...\): is only for"),
         (lambda: simnet.choose(schemes="topk", all=True), r"choose\(schemes=...\): is either"),
-        (lambda: simnet.predict("dgx-h100", "all_reduce", ranks=0, size=1), r"predict\(ranks=...\): must be >= 1"),
-        (lambda: simnet.predict("dgx-h100", "all_reduce", ranks=8, size=[]), r"predict\(size=...\): "),
+        (lambda: simnet.time("all_reduce", network="dgx-h100", workers=0), r"time\(workers=...\): "),
         (lambda: simnet.sweep("quickstart", {"density": ["0,1"]}), r"sweep\(param=...\): cannot hold a comma"),
-        (lambda: simnet.time(), "needs either"),
-        (lambda: simnet.time(collective="allreduce_ring", topology="star"), r"time\(workers=...\): is missing"),
-        (lambda: simnet.time(Schedule(2, []), topology="star", size=3), r"time\(size=...\): is only for"),
+        (lambda: simnet.time("all_reduce", size="3"), r"time\(size=...\): "),
+        (lambda: simnet.time(Schedule(2, []), size=3), r"time\(size=...\): is for a collective"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(ask, said):

@@ -343,6 +343,6 @@ def test_commands_refuse_files_without_traceback(tmp_path, value):
     message = refused("run", "quickstart", "--out", tmp_path / "out", "--set", device)
     assert re.search(r"device.yaml:4: memory_bandwidth: must be (<= 1e\+18|>= 1e-12), got 1e", message), message
     (tmp_path / "graph.json").write_text(NODELINK.format(**RIGHT | {"bandwidth": value}))
-    what = "time", "--collective", "allreduce_ring", "--workers", 2, "--size", "1 kB"
-    message = refused(*what, "--platform", tmp_path / "graph.json")
+    what = "time", "allreduce_ring", "--workers", 2, "--size", "1 kB"
+    message = refused(*what, "--network", tmp_path / "graph.json")
     assert re.search(r"bandwidth of the link host:0 -> host:1 must be (<= 1e\+18|>= 1e-12)", message), message

@@ -1,6 +1,5 @@
 """Measuring: what is planned, how times are taken and summed up, what is written, and ranks of every kind."""
 
-import json
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 
 import killing
 import needs
-from commands import did, refused
+from commands import did, refused, timed
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
 from simnet.cluster.measure import benchmarks, cards, facts, running, session
@@ -748,9 +747,10 @@ def from_measuring_to_choosing(folder, ranks):
     assert (rows["wrong"] == 0).all()
     assert sorted(set(rows["ranks"])) == sorted({2, ranks})
     one = rows[(rows["collective"] == "all_gather") & (rows["ranks"] == ranks)].iloc[-1]
-    found = did("predict", folder / "fabric.yaml", "all_gather", "--ranks", ranks, "--size", f"{one['nbytes']} B",
-                "--strict", "--json")  # fmt: skip
-    seconds = json.loads(found.stdout)["seconds"]
+    on = ("--network", folder / "fabric.yaml", "--workers", ranks, "--size", f"{one['nbytes']} B")
+    found = timed("all_gather", *on)
+    assert found["evidence"] == "measured"
+    seconds = found["time_s"]
     # Times between processes that share processors with others are not much better known.
     assert one["seconds_min"] / 2 < seconds < one["seconds_max"] * 2
     assert did("choose", "--fabric", folder / "fabric.yaml", "--device", folder / "device.yaml").exit_code == 0

@@ -54,8 +54,8 @@ def test_names_at_the_top_are_links_to_real_folders():
     for name in PARTS:
         assert (ROOT / name).readlink() == Path("simnet", name)
         assert not (ROOT / "simnet" / name).is_symlink()
-    command = [sys.executable, "-m", "simnet.cli", "time", "--collective", "allreduce_ring", "--size", "1 MB"]
-    command += ["--workers", "4", "--scenario"]
+    command = [sys.executable, "-m", "simnet.cli", "time", "allreduce_ring", "--size", "1 MB"]
+    command += ["--workers", "4", "--network"]
     told = [
         subprocess.run([*command, scenario], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for scenario in ("scenarios/quickstart.yaml", "quickstart")

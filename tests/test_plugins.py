@@ -84,7 +84,7 @@ MINE = LogFormat(read_mine, first=lambda line: line.startswith("mine"))
 """
 
 
-TIME = ("time", "--workers", "4", "--size", "1 MB", "--collective")
+TIME = ("time", "--workers", "4", "--size", "1 MB")
 LINKS = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s")
 WEATHER = "network.weather=[{links: all, bandwidth: {NAME: {}}}]"
 
@@ -290,11 +290,11 @@ class TestRegistered:
         [
             ("sparsifiers", "sparsifiers", "artopk", ["run", "own.yaml", "--set", "exchanges.AG={scheme: NAME}"]),
             ("topologies", "topologies", "fat_tree", ["run", "own.yaml", "--set", "network.topology={NAME: {}}"]),
-            ("topologies", "topologies", "fat_tree", [*TIME, "allreduce_ring", "--topology", "NAME"]),
+            ("topologies", "topologies", "fat_tree", [*TIME, "allreduce_ring", "--network", "NAME"]),
             ("weather", "weather", "noise", ["run", "own.yaml", "--set", WEATHER]),
             ("policies", "policies", "flexible", ["run", "own.yaml", "--set", "policies.AG={NAME: {}}"]),
             ("devices", "devices", "v100", ["run", "own.yaml", "--set", "job.device=NAME"]),
-            ("collectives", "collectives", "allreduce_ring", [*TIME, "allreduce_NAME", "--topology", "star"]),
+            ("collectives", "collectives", "allreduce_ring", [*TIME, "allreduce_NAME", "--network", "star"]),
             ("collectives", "sparsifiers", "artopk", ["run", "own.yaml", "--set", "exchanges.AG.allgather=NAME"]),
             ("log_readers", "readers", "osu", []),
         ],
@@ -321,7 +321,7 @@ class TestRegistered:
                 assert said in answer
                 assert f"cannot be used: {why}" in answer
         did("schema")
-        did(*TIME, "allreduce_ring", "--topology", "star", *LINKS)
+        did(*TIME, "allreduce_ring", *LINKS)
         did("run", own, "--out", "out", "--quiet", "--set", "job.iterations=1")
 
     def test_a_log_reader_that_cannot_be_used_leaves_other_logs_alone(self, install, tmp_path):
@@ -343,8 +343,8 @@ class TestRegistered:
         install("mine_onehop", text, "[simnet.collectives]\nonehop = mine_onehop:allgather_onehop\n")
         told = refused("run", own, "--set", "exchanges.AG.allgather=onehop")
         assert "exchanges.AG.allgather: allgather 'onehop' cannot be used by schemes: allgather_onehop has no" in told
-        told = refused(*TIME, "onehop", "--topology", "star")
-        assert "there is no collective 'onehop': did you mean 'allgather_onehop'?" in told
+        told = refused(*TIME, "onehop")
+        assert "no collective 'onehop'; did you mean 'allgather_onehop'?" in told
 
     @pytest.mark.parametrize(
         ("of", "name", "taken"),
@@ -410,11 +410,11 @@ logs = mine_failing:LOGS
         [
             ("scheme", "fails", ["run", "own.yaml", "--set", "exchanges.AG={scheme: scheme}"]),
             ("network", "network", ["run", "own.yaml", "--set", "network.topology={network: {}}"]),
-            ("network", "network", [*TIME, "allreduce_ring", "--topology", "network"]),
+            ("network", "network", [*TIME, "allreduce_ring", "--network", "network"]),
             ("gusts", "gusts", ["run", "own.yaml", "--set", WEATHER.replace("NAME", "gusts")]),
             ("turns", "Turns.shortlist", ["run", "own.yaml", "--set", "policies={AG: {turns: {}}}"]),
             ("turns", "Turns.shortlist", ["run", "own.yaml", "--jobs", "2", "--set", "policies.AG={turns: {}}"]),
-            ("onehop", "allreduce_onehop", [*TIME, "allreduce_onehop", "--topology", "star", *LINKS]),
+            ("onehop", "allreduce_onehop", [*TIME, "allreduce_onehop", *LINKS]),
             ("onehop", "onehop", ["run", "own.yaml", "--set", "exchanges.AG={scheme: dense, algorithm: onehop}"]),
             ("logs", "fails", ["calibrate", "a.log", "-o", "a.yaml"]),
         ],

@@ -204,9 +204,9 @@ def test_a_run_says_how_links_were_shared_unless_it_is_max_min(small: str) -> No
 
 
 def test_the_time_of_a_collective_says_so_too(small: str) -> None:
-    given = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--scenario", small)
-    assert "Sharing " not in did(*given).output
-    assert "Sharing      by round trips, as cubic" in did(*given, "--set", "network.sharing=rtt").output
+    given = ("time", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--network", small, "--wide")
+    assert "Sharing: " not in did(*given).output
+    assert "Sharing: by round trips, as cubic" in did(*given, "--set", "network.sharing=rtt").output
 
 
 # What was measured

@@ -1,6 +1,5 @@
 """From a specification: what must hold of any platform, files and commands, and measured platforms never fitted to."""
 
-import json
 import math
 from functools import cache
 
@@ -13,7 +12,7 @@ from validating import platforms as platforms_of_sets
 from validating.platforms import CASES, Case, platform
 
 import needs
-from commands import did, refused
+from commands import did, refused, timed
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration import (
     Curve,
@@ -240,10 +239,11 @@ def test_names_and_files_are_told_apart(tmp_path):
 def test_the_command_line_predicts_from_a_platform(tmp_path):
     out = tmp_path / "fabric.yaml"
     assert "nothing was measured" in did("calibrate", "--platform", "dgx-h100", "-o", out).output
-    asked = ("all_reduce", "--ranks", 16, "--size", "64MB", "--json")
-    by_file, by_name = (json.loads(did("predict", source, *asked).output) for source in (out, "dgx-h100"))
-    assert by_file == by_name
-    assert by_name["extrapolates"]
+    asked = ("all_reduce", "--workers", 16, "--size", "64MB", "--network")
+    by_file, by_name = (timed(*asked, source) for source in (out, "dgx-h100"))
+    same = ("time_s", "low_s", "high_s", "evidence", "because", "kind", "busbw_Bps", "ranks")
+    assert [by_file[one] for one in same] == [by_name[one] for one in same]
+    assert by_name["evidence"] == "extrapolated"
     assert "dgx-h100" in did("list", "platforms").output
     refused("calibrate", "--platform", "dgx-h100", "some.log", "-o", tmp_path / "other.yaml")
     refused("calibrate", "-o", tmp_path / "other.yaml")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands import contents, did
+from commands import contents, did, timed
 from simnet.network.start_spread import StartSpread, offsets_of_sum
 
 LATENCY = "network.topology.fat_tree.latency"
@@ -50,9 +50,8 @@ def test_a_run_whose_lead_is_within_the_spread_of_start_times_ends_in_a_tie(all_
     assert gather["simulated_s"] > 1.14 * dense["simulated_s"]
     assert gather["start_low_s"] < dense["start_high_s"] < gather["simulated_s"] < gather["start_high_s"]
     # The exchange alone, three times, is what `simnet time` says of it: from 360 to 438 ms.
-    times = ("time", "--collective", "allgather_ring", "--workers", 8, "--size", "48 MB", "--stack", "gloo")
-    links = ("--topology", "fat_tree", "--set", "k=4", "--bandwidth", "1 Gbit/s", "--latency", "2 us")
-    alone = json.loads(did(*times, *links, "--json").stdout)
+    links = ("--network", "fat_tree:k=4", "--bandwidth", "1 Gbit/s", "--latency", "2 us")
+    alone = timed("allgather_ring", "--workers", 8, "--size", "48 MB", "--stack", "gloo", *links)
     for end in ("low", "high"):
         assert gather[f"start_{end}_s"] == pytest.approx(3 * (0.01 + alone[f"duration_{end}_s"]), rel=1e-6)
 

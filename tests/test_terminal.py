@@ -98,7 +98,7 @@ def test_other_shells_are_told_the_same(shell: dict[str, str], kind: str) -> Non
     assert "simnet" in output(["simnet"], shell | {"_SIMNET_COMPLETE": f"source_{kind}"})
     asked = {
         "_SIMNET_COMPLETE": f"complete_{kind}",
-        "_TYPER_COMPLETE_ARGS": "simnet time --topology fat",
+        "_TYPER_COMPLETE_ARGS": "simnet step --topology fat",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     assert "fat_tree" in output(["simnet"], shell | asked)
@@ -185,14 +185,13 @@ def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], s
 
 
 def test_brackets_in_help_are_no_markup() -> None:
-    for command, word in (("run", "simnet-sparse[dask]"), ("sweep", "simnet-sparse[slurm]"), ("time", "[x>=1]")):
+    for command, word in (("run", "simnet-sparse[dask]"), ("sweep", "simnet-sparse[slurm]")):
         assert word in "".join(line.strip("│ ") for line in did(command, "--help").stdout.splitlines()), command
 
 
 def test_the_help_of_a_command_names_those_that_begin_alike() -> None:
     for name, other in (
         ("calibrate", "calibrate compute, simnet calibrate device"),
-        ("predict", "predict job"),
         ("validate", "validate job"),
     ):
         assert f"Beside it: simnet {other}." in did(name, "--help").stdout

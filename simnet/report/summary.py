@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.writing import write_new
+from simnet.base.writing import stage_files, write_new
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,6 +98,8 @@ class Summary:
     details: Mapping[str, Any] = field(default_factory=dict)
     plots: Mapping[str, Callable[[], Plot]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    writers: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    """What writes files of further endings, or in place of the table, by ending."""
     exit_code: int = 0
     """What the command ends with: 1 where a check that was asked for failed."""
 
@@ -180,6 +182,10 @@ class Summary:
             If the file is there, or its ending is another.
         """
         path = Path(path)
+        if path.suffix in self.writers:
+            with stage_files([path], force) as folder:
+                self.writers[path.suffix](folder / path.name)
+            return
         if path.suffix in (".svg", ".png") and self.plots:
             self.plot().save(path, force)
             return
@@ -190,7 +196,7 @@ class Summary:
             ".html": self._page,
         }
         if path.suffix not in writers:
-            allowed = [*writers, *([".svg", ".png"] if self.plots else [])]
+            allowed = [*dict.fromkeys((*writers, *self.writers)), *([".svg", ".png"] if self.plots else [])]
             raise InputError(f"must end with one of {', '.join(allowed)}, got {path.name!r}", file="--out")
         write_new({path: writers[path.suffix]()}, force)
 
@@ -233,6 +239,19 @@ def three_digits(value: float) -> str:
     if rounded == 0:
         return "0"
     return f"{rounded:,.{max(2 - math.floor(math.log10(abs(rounded))), 0)}f}"
+
+
+def amount(value: float, unit: Unit, low: float | None = None, high: float | None = None) -> str:
+    """Return a value with its unit, and its interval if it has one, for a sentence.
+
+    Examples
+    --------
+    >>> amount(4.05e-4, "time", 2.71e-4, 7.02e-4), amount(2e9, "throughput")
+    ('405 us (271-702)', '2.00 GB/s')
+    """
+    name, factor = _common_unit(unit, [value])
+    ends = "" if low is None or high is None else f" ({_number(low, factor)}-{_number(high, factor)})"
+    return f"{_number(value, factor)} {name}{ends}"
 
 
 def percent(share: float, sign: str = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 from simnet import topologies
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.units import finite, format_bytes, format_interval, format_seconds
+from simnet.base.units import finite, format_seconds
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
 from simnet.network import MAX_MIN, Network, Timing
@@ -196,31 +195,25 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     return max(low, min(least_time(timed).seconds, timing.duration)), high, known
 
 
-def figures(timed: Timed) -> Figures:
-    """Return what `simnet time` says, for programs: names end in their units."""
-    schedule, place, timing, spread = timed
-    bound = least_time(timed)
-    sent = schedule.bytes_sent()
+def timing_row(timed: Timed) -> Fields:
+    """Return the row of a timing: its time with its interval, and what is behind it."""
+    schedule, _, timing, spread = timed
+    bound, sent = least_time(timed), schedule.bytes_sent()
     low, high, known = predicted(timed)
     return {
-        "stack": run_setup.stack_summary(place.network.stack, _calibrated_calls(timed))["name"],
-        "sharing": place.network.sharing.law,
-        "ranks": schedule.n_ranks,
-        "hosts": place.network.routes.n_hosts,
-        "rounds": len(schedule.rounds),
-        "messages": schedule.n_messages,
-        "start_s": timing.start,
-        "finish_s": timing.finish,
-        "duration_s": timing.duration,
-        "duration_prediction_low_s": finite(low),
-        "duration_prediction_high_s": finite(high),
+        "time_s": timing.duration,
+        "low_s": finite(low),
+        "high_s": finite(high),
         **known.figures(),
+        "finish_s": timing.finish,
         "duration_median_s": timing.duration if spread is None else spread.median,
         "duration_low_s": timing.duration if spread is None else spread.low,
         "duration_high_s": timing.duration if spread is None else spread.high,
         "duration_draws": 1 if spread is None else spread.draws,
         "first_rank_finish_s": float(timing.rank_finish.min()),
         "last_rank_finish_s": float(timing.rank_finish.max()),
+        "rounds": len(schedule.rounds),
+        "messages": schedule.n_messages,
         "bytes_B": float(sent.sum()),
         "least_sent_B": float(sent.min()),
         "most_sent_B": float(sent.max()),
@@ -230,49 +223,40 @@ def figures(timed: Timed) -> Figures:
     }
 
 
-def sentences(timed: Timed) -> list[str]:
-    """Return what `simnet time` says, for people."""
-    schedule, place, timing, _ = timed
-    bound = least_time(timed)
-    sent, first = schedule.bytes_sent(), timing.duration - float(timing.left.max() - timing.left.min())
-    share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
-    rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
-    by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
+def timing_setup(timed: Timed) -> Fields:
+    """Return what all timings on a network have alike, for programs."""
+    network = timed.place.network
+    return {
+        "stack": run_setup.stack_summary(network.stack, _calibrated_calls(timed))["name"],
+        "sharing": network.sharing.law,
+        "ranks": timed.schedule.n_ranks,
+        "hosts": network.routes.n_hosts,
+        "start_s": timed.timing.start,
+    }
+
+
+def timing_notes(timed: Timed) -> list[str]:
+    """Return what else there is to say of a timing: how far it depends on microseconds, the stack, calibrated calls."""
+    schedule, place, timing, spread = timed
     calibration = _calibrated_calls(timed)
-    stack = run_setup.describe_stack(run_setup.stack_summary(place.network.stack, calibration))
-    low, high, known = predicted(timed)
-    lines = [
-        f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
-        *([] if math.isnan(low) else [f"Interval     {format_interval(low, high)} with 90 %: {known.level}"]),
-        *(f"             {one}" for one in textwrap.wrap(known.because, 67)),
-        *_spread_lines(timed),
-        f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first)} to "
-        f"{format_seconds(timing.duration)}, {format_seconds(timing.duration - first)} apart",
-        f"Messages     {schedule.n_messages:,} in {rounds:,} round{'s' * (rounds != 1)}, "
-        f"{format_bytes(schedule.nbytes)}; a rank sends {least} to {most}",
-        f"Lower bound  {format_seconds(bound.seconds)}: host {bound.host} {bound.verb} {format_bytes(bound.nbytes)} "
-        f"at its bandwidth{share}",
-        f"Stack        {stack}",
-    ]
+    notes = []
+    if spread is not None:
+        low, high, median, skew = (format_seconds(one) for one in (spread.low, spread.high, spread.median, spread.skew))
+        notes.append(
+            f"{low} to {high}, median {median}, where ranks enter up to {skew} apart: {spread.draws} draws, since the "
+            "last rank entered."
+        )
+    elif has_start_spread(place.network, schedule):
+        notes.append(f"More than {MOST_MESSAGES:,} messages: how far it depends on microseconds was not sampled.")
+    first = timing.duration - float(timing.left.max() - timing.left.min())
+    if timing.duration > first:
+        notes.append(f"Ranks are done {format_seconds(first)} to {format_seconds(timing.duration)} after the start.")
+    notes.append(f"Stack: {run_setup.describe_stack(run_setup.stack_summary(place.network.stack, calibration))}.")
     for _, call, ranks, size, within, basis in calls.call_rows([] if calibration is None else calibration["calls"]):
-        lines.append(f"Calibrated   {call}, {ranks} ranks, {size}: {within}, {basis}")
+        notes.append(f"Calibrated: {call}, {ranks} ranks, {size}: {within}, {basis}.")
     if place.network.sharing != MAX_MIN:
-        lines.append(f"Sharing      {run_setup.describe_sharing(run_setup.sharing_summary(place.network.sharing))}")
-    return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
-
-
-def _spread_lines(timed: Timed) -> list[str]:
-    """Say how far the time depends on when exactly ranks enter."""
-    found = timed.spread
-    if found is not None:
-        low, high, median, skew = (format_seconds(one) for one in (found.low, found.high, found.median, found.skew))
-        return [
-            f"Spread       {low} to {high}, median {median}: ranks enter up to {skew} apart",
-            f"             ({found.draws} draws; time since the last rank entered)",
-        ]
-    if has_start_spread(timed.place.network, timed.schedule):
-        return [f"Spread       not sampled: more than {MOST_MESSAGES:,} messages; times may depend on microseconds"]
-    return []
+        notes.append(f"Sharing: {run_setup.describe_sharing(run_setup.sharing_summary(place.network.sharing))}.")
+    return notes
 
 
 def _calibrated_calls(timed: Timed) -> Fields | None:

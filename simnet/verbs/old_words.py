@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-OLD_VERBS: Mapping[str, str] = {}
+OLD_VERBS: Mapping[str, str] = {
+    "predict": "time COLLECTIVE --network NAME",
+}
 """Verbs, each with the line that asks the same."""
 
 OLD_OPTIONS: Mapping[str, str] = {
     "--collective": "the collective itself, as 'allreduce_ring:group_size=4'",
     "--output": "--out",
     "--show": "simnet show NAME",
+    "--ranks": "--workers",
+    "--hosts": "an option of --network, as star:hosts=16",
+    "--nodes": "an option of --network, as dgx-h100:nodes=2",
+    "--topology": "--network",
+    "--platform": "--network",
+    "--scenario": "--network, or the first word",
+    "--format": "not needed: the content of a file says what it is",
+    "--messages": "--out FILE.csv",
+    "--limit": "--set memory=SIZE",
+    "--iteration": "--start, which says when ranks enter",
+    "--option": "behind the name, as ring:group_size=4",
+    "--algorithm": "behind the collective, as all_reduce:ring",
+    "--protocol": "behind the collective, as all_reduce:ring,protocol=simple",
+    "--strict": "not needed: the answer says what is extrapolated",
 }
 """Options, of whichever verb, each with the words that say the same."""

@@ -207,7 +207,7 @@ class CalibratedCostModel:
         for name, value in (("algorithm", algorithm), ("protocol", protocol)):
             known = self.pinned(name)
             if value is not None and value.casefold() not in map(str.casefold, known):
-                raise InputError(f"there is no {value!r}; {suggest_names(value, known)}", file=f"--{name}")
+                raise InputError(f"there is no {name} {value!r}; {suggest_names(value, known)}")
 
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None

@@ -1,0 +1,347 @@
+"""How long collectives and schedules take, by the cost model of a cluster or in a simulation: the answers of `time`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simnet import topologies
+from simnet.base import units
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.progress import track_progress
+from simnet.cost_models.calibration import cost_model_of
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.calibration.readers.conventions import bus_factor
+from simnet.interchange import kind_of, read_schedule, write_messages
+from simnet.report.columns import Fields
+from simnet.report.summary import Column, Summary, amount, percent
+from simnet.scenario import Scenario, load
+from simnet.scenario.marked_fields import overrides_of
+from simnet.scenario.network_choice import network_taken_for, read_network_text
+from simnet.scenario.short_keys import worker_link
+from simnet.schedule import Schedule
+from simnet.studies import timing
+from simnet.studies.collective_text import CollectiveAsked, collective_asked, collective_names
+from simnet.studies.sweeping.grid import axis
+
+if TYPE_CHECKING:
+    from simnet.cost_models.calibration.cost_model import CalibratedCostModel
+    from simnet.report.drawing import Plot
+
+SIZE = "64 MB"
+"""The vector of a collective where no size is given."""
+
+_TIME = Column("time_s", "time", interval=("low_s", "high_s"))
+_BANDWIDTHS = (Column("algbw_Bps", "algbw", "throughput"), Column("busbw_Bps", "busbw", "throughput"))
+_BEHIND = (
+    Column("lower_bound_s", "at least", priority=1),
+    Column("most_sent_B", "sent", priority=2),
+    Column("messages", "messages", priority=3),
+)
+
+
+class NamedCostModel(NamedTuple):
+    """The cost model that a network has, its name, and the nodes that were asked for."""
+
+    model: CalibratedCostModel
+    name: str
+    nodes: int | None
+
+
+class Clock(NamedTuple):
+    """What times schedules: the network of a scenario from a moment on [s], and what of it was `given`."""
+
+    scenario: Scenario
+    given: Mapping[str, object]
+    start: float
+
+    def time(self, schedule: Schedule, *, messages: bool = False) -> timing.Timed:
+        """Time a schedule."""
+        return timing.time_schedule(schedule, timing.in_scenario(self.scenario), self.start, messages=messages)
+
+    def words(self) -> str:
+        """Return what the network is."""
+        text = self.given.get("network")
+        if text is None:
+            return f"a {self.scenario.config.network.topology.choice[0].replace('_', ' ')}"
+        taken = network_taken_for(str(text))
+        return f"{Path(str(text)).name}, {taken}" if taken.startswith("read as") else taken
+
+    def assumed(self) -> list[str]:
+        """Return what of the network was not given, in words."""
+        given, network = self.given, self.scenario.config.network
+        said = [] if given.get("workers") is not None else [f"{self.scenario.config.workers} workers"]
+        kind, part = network.topology.choice
+        said += [kind] if given.get("network") is None else []
+        links = worker_link(kind) if kind in topologies.names() else {}
+        for name, write in (("bandwidth", units.format_bandwidth), ("latency", units.format_seconds)):
+            value, key = getattr(part, links.get(name, ""), None), links.get(name, "")
+            asked = given.get(name) is not None or f"{key}=" in str(given.get("network") or "")
+            if isinstance(value, int | float) and not asked:
+                said.append(write(value))
+        return [*said, f"stack {network.stack or 'ideal'}"] if links and given.get("stack") is None else said
+
+
+def sizes_of(size: Sequence[float | str] | float | str | None) -> list[float]:
+    """Return sizes [byte]: one, several with commas between, or a range ``LO:HI:N`` or ``LO:HI:N:log``.
+
+    Examples
+    --------
+    >>> sizes_of("64,1000MB"), sizes_of(1e6), sizes_of(["1 MB", 2e6]), sizes_of("1kB:1MB:4:log")
+    ([64000000.0, 1000000000.0], [1000000.0], [1000000.0, 2000000.0], [1000.0, 10000.0, 100000.0, 1000000.0])
+    """
+    try:
+        if isinstance(size, str):
+            size = axis(f"size={size}", 1000).values
+        elif size is None or isinstance(size, int | float):
+            size = [] if size is None else [size]
+        return [units.size(one) if isinstance(one, str) else float(one) for one in size]
+    except InputError as error:
+        raise InputError(error.message, file="--size") from None
+    except ValueError as error:
+        raise InputError(str(error), file="--size") from None
+
+
+def answer_time(
+    what: str | Path | Schedule,
+    sizes: Sequence[float],
+    start: float,
+    loose: bool,
+    overrides: Sequence[str],
+    fields: Mapping[str, Any],
+) -> Summary:
+    """Return how long a collective, a file or a schedule takes; see `simnet.verbs.time.time`.
+
+    Parameters
+    ----------
+    what : str, Path or Schedule
+        What is sent.
+    sizes : sequence of float
+        Of the whole vector [byte].
+    start : float
+        When ranks enter [s].
+    loose : bool
+        Whether upper bounds are accepted.
+    overrides : sequence of str
+        As ``--set`` has them.
+    fields : mapping of str to value
+        Marked fields of the network.
+    """
+    asked = None if isinstance(what, Schedule) else collective_asked(str(what))
+    if asked is None:
+        return _time_schedules(what, sizes, start, loose, overrides, fields)
+    unsaid = [] if sizes else [SIZE]
+    sizes = sizes or [units.size(SIZE)]
+    of_links = overrides or start or any(fields.get(name) is not None for name in ("latency", "bandwidth", "stack"))
+    if fields.get("network") is not None and asked.library and not of_links:
+        named = cost_model_named(fields["network"])
+        if named is not None:
+            workers = load("base", workers=fields.get("workers")).config.workers
+            unsaid += [f"{workers} workers"] if fields.get("workers") is None else []
+            return _predict_collective(asked, named, workers, sizes, unsaid)
+    clock = Clock(_request(overrides, fields), fields, start)
+    return _simulate_collective(asked, clock, sizes, unsaid)
+
+
+def _request(overrides: Sequence[str], fields: Mapping[str, Any]) -> Scenario:
+    """Return the scenario; what ``--set`` says of the network is of the one that was given."""
+    first = {name: fields.get(name) for name in ("network", "seed")}
+    return load(
+        "base",
+        [*overrides_of("base", first), *overrides],
+        **{name: one for name, one in fields.items() if name not in first},
+    )
+
+
+def cost_model_named(network: str | Path) -> NamedCostModel | None:
+    """Return the cost model that a network has: a platform, or the file of a calibrated cluster; None of another."""
+    found = read_network_text(str(network), Path()).get("topology", {})
+    part = found.get("platform") or found.get("file") or {}
+    path = part.get("path")
+    nodes = part.get("nodes")
+    # What else there is of it, or wrong with it, loading says.
+    plain = set(part) <= {"path", "nodes"} and (nodes is None or type(nodes) is int)
+    if not plain or path is None or ("file" in found and kind_of(path) != "fabric"):
+        return None
+    return NamedCostModel(cost_model_of(str(path)), Path(path).stem, nodes)
+
+
+def _predict_collective(
+    asked: CollectiveAsked, named: NamedCostModel, workers: int, sizes: Sequence[float], unsaid: Sequence[str]
+) -> Summary:
+    model, protocol = named.model, asked.options.get("protocol")
+    for name in asked.options.keys() - {"protocol"}:
+        raise InputError(f"the cost model of {named.name} has no option {name!r}; Allowed: protocol")
+    model.refuse_unknown(asked.algorithm, protocol)
+    pinned = {"nodes": named.nodes, "algorithm": asked.algorithm, "protocol": protocol}
+    rows = []
+    for nbytes in track_progress(sizes):
+        found = model.predict(asked.operation, workers, nbytes, **pinned).corrected()  # type: ignore[arg-type]
+        ends = units.interval_figures(found.low, found.high, "_s")
+        because = "; ".join([found.why, *([f"interval {ends.pop('interval')}"] if "interval" in ends else [])])
+        known = {"evidence": "extrapolated" if found.extrapolates else "measured", "because": because}
+        rows.append(
+            {"size_B": nbytes, "time_s": found.seconds, **ends, **_bandwidths(asked, workers, nbytes, found.seconds)}
+            | {**known, "kind": found.kind}
+        )
+    held = "" if model.coverage == DEFAULT_COVERAGE else f"intervals hold {percent(model.coverage)}; "
+    return Summary(
+        answer=_answer(asked, workers, rows, f"by the cost model of {named.name}"),
+        columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS),
+        rows=rows,
+        evidence=held + _evidence(rows),
+        assumed=", ".join(unsaid),
+        next=_more_sizes(rows),
+        details={"answered_by": f"cost model of {named.name}", "ranks": workers, "coverage": model.coverage},
+        plots={"sizes": lambda: _draw_sizes(rows, f"{asked} of {workers} ranks on {named.name}")},
+        notes=["device: none; a collective alone, without selecting"],
+    )
+
+
+def _simulate_collective(
+    asked: CollectiveAsked, clock: Clock, sizes: Sequence[float], unsaid: Sequence[str]
+) -> Summary:
+    workers, rows = clock.scenario.config.workers, []
+    for nbytes in track_progress(sizes):
+        timed = clock.time(asked.schedule(workers, nbytes))
+        row = {"size_B": nbytes, **timing.timing_row(timed)}
+        rows.append(row | _bandwidths(asked, workers, nbytes, row["time_s"]))
+    found = asked.found()
+    by = f"simulated on {clock.words()}"
+    return Summary(
+        answer=_answer(asked, workers, rows, by),
+        columns=(Column("size_B", "size"), _TIME, *_BANDWIDTHS, *_BEHIND),
+        rows=rows,
+        evidence=_evidence(rows),
+        assumed=", ".join([*([f"by {found.name}"] if asked.algorithm is None else []), *unsaid, *clock.assumed()]),
+        depends_on=_bound(rows[-1]),
+        next=_more_sizes(rows),
+        details={"answered_by": "simulation", "collective": found.name, **timing.timing_setup(timed)},
+        plots=_plots(timed, rows, f"{found.name}, {workers:,} ranks"),
+        notes=timing.timing_notes(timed),
+        writers=_message_tables(clock, timed) if len(rows) == 1 else {},
+    )
+
+
+def _time_schedules(
+    what: str | Path | Schedule,
+    sizes: Sequence[float],
+    start: float,
+    loose: bool,
+    overrides: Sequence[str],
+    fields: Mapping[str, Any],
+) -> Summary:
+    """Time a schedule, or those of a file, of an MSCCL algorithm for each size."""
+    name = "schedule" if isinstance(what, Schedule) else Path(what).name
+    rows = []
+    for nbytes in track_progress(sizes or [None]):
+        schedule = _read(what, nbytes, loose, overrides, fields.get("workers"))
+        given = {**fields, "workers": schedule.n_ranks}
+        clock = Clock(_request(overrides, given), given, start)
+        timed = clock.time(schedule)
+        rows.append({"schedule": name, "size_B": nbytes, **timing.timing_row(timed)})
+    first, last = rows[0], rows[-1]
+    each = Column("size_B", "size") if sizes else Column("schedule", "schedule", "text")
+    several = f" to {_time(last)}" if len(rows) > 1 else ""
+    return Summary(
+        answer=f"{name}: {_time(first)}{several}, {schedule.n_ranks:,} ranks simulated on {clock.words()}.",
+        columns=(each, _TIME, *_BEHIND, Column("bytes_B", "all send", priority=4)),
+        rows=rows,
+        evidence=_evidence(rows),
+        assumed=", ".join(clock.assumed()),
+        depends_on=_bound(last),
+        next="--out messages.csv   when each message goes" if len(rows) == 1 else "",
+        details={"answered_by": "simulation", **timing.timing_setup(timed)},
+        plots=_plots(timed, rows, f"{name}, {schedule.n_ranks:,} ranks"),
+        notes=timing.timing_notes(timed),
+        writers=_message_tables(clock, timed) if len(rows) == 1 else {},
+    )
+
+
+def _read(
+    what: str | Path | Schedule, nbytes: float | None, loose: bool, overrides: Sequence[str], workers: Any
+) -> Schedule:
+    """Return a schedule, or that of a file."""
+    if isinstance(what, Schedule):
+        if nbytes is not None or workers is not None:
+            option = "--workers" if nbytes is None else "--size"
+            raise InputError("is for a collective: a schedule has its own", file=option)
+        return what
+    if not os.path.exists(what) and "." not in str(what):  # noqa: PTH110 - a name that is too long is none, too
+        close = suggest_names(str(what), collective_names())
+        raise InputError(f"there is no such file, and no collective {str(what)!r}; {close}")
+    largest = int(load("base", overrides).config.memory) if any(one[:7] == "memory=" for one in overrides) else None
+    ranks = None if workers is None else load("base", workers=workers).config.workers
+    return read_schedule(str(what), nbytes=nbytes, strict=not loose, n_ranks=ranks, largest=largest)[1]
+
+
+def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: float) -> Fields:
+    """Return what nccl-tests prints: size over time, and that times the factor of the collective [byte/s]."""
+    rate, factor = nbytes / seconds if seconds > 0 else None, bus_factor(asked.operation, workers)
+    return {"algbw_Bps": rate, "busbw_Bps": None if None in (rate, factor) else rate * factor}  # type: ignore[operator]
+
+
+def _time(row: Fields) -> str:
+    return amount(row["time_s"], "time", row["low_s"], row["high_s"])
+
+
+def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: str) -> str:
+    """Return the first line: of one size, or of the first and the last."""
+    first, last = rows[0], rows[-1]
+    among = f"{asked}, {workers:,} ranks"
+    if len(rows) > 1:
+        ends = " to ".join(f"{_time(one)} for {units.format_bytes(one['size_B'])}" for one in (first, last))
+        return f"{among}: {ends}; {by}."
+    each = f", {units.format_bytes(first['size_B'] / workers)} {asked.share} each rank" if asked.share else ""
+    return f"{among}, {units.format_bytes(first['size_B'])}{each}: {_time(first)}; {by}."
+
+
+def _evidence(rows: Sequence[Fields]) -> str:
+    """Return how well the least known of the times is known."""
+    levels = ("measured", "extrapolated", "assumed")
+    worst = max(rows, key=lambda row: levels.index(row["evidence"]))
+    return f"{worst['evidence']}{': ' if worst['because'] else ''}{worst['because']}"
+
+
+def _bound(row: Fields) -> str:
+    if not row["time_s"]:
+        return ""
+    share = percent(row["lower_bound_s"] / row["time_s"])
+    does = " ".join(row["lower_bound_of"].split()[:3])
+    return f"bandwidth for {share}: what {does} takes {units.format_seconds(row['lower_bound_s'])} at least"
+
+
+def _more_sizes(rows: Sequence[Fields]) -> str:
+    return "--size 1kB:1GB:7:log   how the time grows with the size" if len(rows) == 1 else ""
+
+
+def _plots(timed: timing.Timed, rows: Sequence[Fields], title: str) -> dict[str, Callable[[], Plot]]:
+    """Return the figures: of one timing what each rank did, of several their times."""
+    if len(rows) > 1:
+        return {"sizes": lambda: _draw_sizes(rows, title)}
+
+    def draw() -> Plot:
+        from simnet.report.timing_figures import draw_ranks
+
+        return draw_ranks(timed.timing, f"{title}, {units.format_seconds(timed.timing.duration)}")
+
+    return {"ranks": draw}
+
+
+def _draw_sizes(rows: Sequence[Fields], title: str) -> Plot:
+    from simnet.report.timing_figures import draw_sizes
+
+    return draw_sizes(rows, title)
+
+
+def _message_tables(clock: Clock, timed: timing.Timed) -> dict[str, Callable[[Path], None]]:
+    """Return what writes when each message went, in place of the table."""
+
+    def write(path: Path) -> None:
+        found = clock.time(timed.schedule, messages=True).timing.messages
+        assert found is not None
+        write_messages(found, path)
+
+    return {".csv": write}
