@@ -3,6 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from simnet.traces.statistics import top_k_support, worker_support_overlap
+
 KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker"]
 
 
@@ -54,3 +56,21 @@ def gradients_of(kind, workers, parameters, seed):
         case _:
             raise ValueError(f"there is no kind {kind!r} of gradients")
     return f32(rows)
+
+
+def compression_gain(gradients, density):
+    """Return the share of the squared norm that top-k keeps, mean over workers; 1 for a zero gradient."""
+    squares = np.square(gradients, dtype=np.float64)
+    kept, total = np.where(top_k_support(gradients, density), squares, 0.0).sum(axis=1), squares.sum(axis=1)
+    return float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0)))
+
+
+def build_up(gradients, density):
+    """Return the entries that any worker selects, over k."""
+    selected = top_k_support(gradients, density)
+    return float(selected.any(axis=0).sum() / selected[0].sum())
+
+
+def overlap_between_workers(gradients, density):
+    """Return the share of k that two workers select both, mean over pairs."""
+    return worker_support_overlap(top_k_support(gradients, density))

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from commands import did, refused
+from gradients import build_up
 from simnet.base.errors import InputError
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
 from simnet.traces.comparing import compare_with_synthetic, describe_trace
@@ -23,7 +24,7 @@ from simnet.traces.ordering import (
     share_beyond,
 )
 from simnet.traces.refining import BANDS, BEYOND
-from simnet.traces.statistics import build_up, overlap
+from simnet.traces.statistics import overlap
 from simnet.traces.synthetic_parameters import LayerParameters
 
 STEPS = (0, 1, 20, 40, 41, 79)

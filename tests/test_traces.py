@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from gradients import build_up, compression_gain, overlap_between_workers
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import load_model
@@ -23,14 +24,7 @@ from simnet.traces import Recorder, SyntheticParameters, fit, recorded, syntheti
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrink_sizes
-from simnet.traces.statistics import (
-    build_up,
-    compression_gain,
-    overlap,
-    overlap_between_workers,
-    tail_index,
-    top_k_support,
-)
+from simnet.traces.statistics import overlap, tail_index, top_k_support
 from simnet.traces.synthetic import row_count
 from simnet.traces.synthetic_parameters import LayerParameters
 

@@ -67,7 +67,7 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
     chosen: list[Support | None] = [None] * len(densities)
     for place in track_progress(list(range(len(steps)))):
         gradients = source.recorded(place)
-        tails[place] = _hill_estimate(gradients)
+        tails[place] = tail_index(gradients, TAIL)
         layers[place] = [_of_layer(part) for part in np.split(gradients, ends, axis=1)]
         for which, density in enumerate(densities):
             table[which, place], chosen[which] = _selection_statistics(gradients, chosen[which], density)
@@ -215,16 +215,7 @@ def _kept_shares(gradients: Values, densities: NDArray[np.float64]) -> NDArray[n
 def _of_layer(part: Values) -> tuple[float, float, float]:
     """Return the sum of squares, the share of zeros, and the tail index."""
     squares = float(np.square(part, dtype=np.float64).sum())
-    return squares, float((part == 0).mean()), _hill_estimate(part) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
-
-
-def _hill_estimate(gradients: Values) -> float:
-    """Return Hill's estimate, NaN if the tail includes zeros or does not decay."""
-    if gradients.shape[1] < 2:
-        return math.nan
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = tail_index(gradients, TAIL)
-    return found if math.isfinite(found) and found > 0 else math.nan
+    return squares, float((part == 0).mean()), tail_index(part, TAIL) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 
 
 def _means(table: NDArray[np.float64], axis: int) -> NDArray[np.float64]:

@@ -18,25 +18,16 @@ Values: TypeAlias = NDArray[np.float32]
 class GradientSource(Protocol):
     """Fresh gradients of P workers, iteration by iteration."""
 
-    @property
-    def workers(self) -> int:
-        """P."""
-
-    @property
-    def parameters(self) -> int:
-        """Entries n of the gradients."""
-
-    @property
-    def true_parameters(self) -> int:
-        """Entries of the gradients that they represent."""
-
-    @property
-    def scale(self) -> float:
-        """`true_parameters` / `parameters`: bytes are multiplied by it."""
-
-    @property
-    def layers(self) -> tuple[tuple[str, int], ...]:
-        """Name and entries of each layer, in the order of the gradient."""
+    workers: int
+    """P."""
+    parameters: int
+    """Entries n of the gradients."""
+    true_parameters: int
+    """Entries of the gradients that they represent."""
+    scale: float
+    """`true_parameters` / `parameters`: bytes are multiplied by it."""
+    layers: tuple[tuple[str, int], ...]
+    """Name and entries of each layer, in the order of the gradient."""
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of an iteration, float32 of shape (P, n), contiguous; in `out` if given.
@@ -49,9 +40,8 @@ class GradientSource(Protocol):
 class Shaped(Protocol):
     """A source that knows the shapes of the model's tensors."""
 
-    @property
-    def true_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Rows and columns, or one length, of each tensor."""
+    true_shapes: tuple[tuple[int, ...], ...]
+    """Rows and columns, or one length, of each tensor."""
 
 
 @runtime_checkable
@@ -110,9 +100,8 @@ class Trainable(Protocol):
 class Evaluable(Protocol):
     """A source with gradients at any parameters."""
 
-    @property
-    def evaluate(self) -> int:
-        """Iterations between two measurements of loss and accuracy."""
+    evaluate: int
+    """Iterations between two measurements of loss and accuracy."""
 
     def initial(self) -> Values:
         """Return the first parameters, float32 of shape (n,)."""

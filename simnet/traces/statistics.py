@@ -5,6 +5,7 @@ All are about the selection of exact top-k from fresh gradients, without residua
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import numpy as np
@@ -32,19 +33,6 @@ def top_k_support(gradients: Values, density: float) -> Support:
     return selected
 
 
-def compression_gain(gradients: Values, density: float) -> float:
-    """Return the share of the squared norm that top-k keeps, mean over workers; 1 for a zero gradient."""
-    squares = np.square(gradients, dtype=np.float64)
-    kept, total = np.where(top_k_support(gradients, density), squares, 0.0).sum(axis=1), squares.sum(axis=1)
-    return float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0)))
-
-
-def build_up(gradients: Values, density: float) -> float:
-    """Return the build-up factor: entries that any worker selects, over k; from 1 (all equal) to P (all distinct)."""
-    selected = top_k_support(gradients, density)
-    return float(selected.any(axis=0).sum() / selected[0].sum())
-
-
 def overlap(first: Values, second: Values, density: float) -> float:
     """Return the share of k that two selections have in common, mean over workers.
 
@@ -58,11 +46,6 @@ def support_overlap(one: Support, other: Support) -> float:
     return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
-def overlap_between_workers(gradients: Values, density: float) -> float:
-    """Return the share of k that two workers select both, mean over all pairs of workers."""
-    return worker_support_overlap(top_k_support(gradients, density))
-
-
 def worker_support_overlap(selected: Support) -> float:
     """Return the share of a worker's selection that another one selects too, mean over all pairs."""
     P, k = len(selected), selected[0].sum()
@@ -70,10 +53,16 @@ def worker_support_overlap(selected: Support) -> float:
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))
 
 
-def tail_index(gradients: Values, share: float = 0.01) -> float:
-    """Return Hill's estimate of the tail exponent of the largest `share` of magnitudes, mean over workers."""
+def tail_index(gradients: Values, share: float) -> float:
+    """Return Hill's estimate of the tail exponent of the largest `share` of magnitudes, mean over workers.
+
+    NaN if there is one entry, or the largest include zeros or are all equal.
+    """
     n = gradients.shape[1]
     k = max(1, round(share * n))
+    if n < 2:
+        return math.nan
     largest = np.partition(np.abs(gradients), n - k - 1, axis=1)[:, n - k - 1 :].astype(np.float64)
-    threshold = largest[:, :1]
-    return float(np.mean(k / np.log(largest[:, 1:] / threshold).sum(axis=1)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = float(np.mean(k / np.log(largest[:, 1:] / largest[:, :1]).sum(axis=1)))
+    return found if 0 < found < math.inf else math.nan

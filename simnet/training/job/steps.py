@@ -36,7 +36,7 @@ class NoGradients:
     """A source without gradients: P workers, and the entries of their model (1 if unknown)."""
 
     parameters = 1
-    layers = (("model", 1),)
+    layers: tuple[tuple[str, int], ...] = (("model", 1),)
 
     def __init__(self, workers: int, true_parameters: int) -> None:
         self.workers, self.true_parameters, self.scale = workers, true_parameters, float(true_parameters)
