@@ -22,17 +22,7 @@ The process ended while new files took the place of older ones, of which some ar
 
 
 class FileSet(NamedTuple):
-    """Files that belong together.
-
-    Parameters
-    ----------
-    kind : str
-        A word for what they are.
-    names : tuple of str
-        Glob patterns in the folder; other files are not touched.
-    last : str
-        The file that is moved last.
-    """
+    """Files that belong together: a word for them, glob patterns in the folder, and the file that moves last."""
 
     kind: str
     names: tuple[str, ...]
@@ -47,10 +37,7 @@ class FileSet(NamedTuple):
 def replace_files(folder: Path, files: FileSet) -> Iterator[Path]:
     """Provide an empty folder whose files then replace those of a set in `folder`; on an error, nothing changes.
 
-    Raises
-    ------
-    InputError
-        If something cannot be written.
+    Raises InputError if something cannot be written.
 
     Examples
     --------

@@ -160,15 +160,11 @@ def _function_code(module: ModuleType) -> str:
 
 @cache
 def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[State]:
-    """Return a class like `kind` whose instances compiled functions accept, with arrays for tables.
+    """Return a class like a dataclass whose instances compiled functions accept, with arrays for tables.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass with float, int, bool, and tables: `list` of one of these or of a dataclass of them, or a float64
-        array. Annotated numbers in tables have the annotated dtype.
-    modules : tuple of modules
-        Modules with the compiled functions; a change invalidates the cache.
+    `kind` has float, int, bool, and tables: `list` of one of these or of a dataclass of them, or a float64 array;
+    Annotated numbers in tables have the annotated dtype. A change in `modules`, which have the functions, invalidates
+    the cache.
     """
     code = hashlib.sha256("\n".join(map(_function_code, modules)).encode()).hexdigest()[:16]
     hints = get_type_hints(kind, include_extras=True)

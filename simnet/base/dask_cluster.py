@@ -16,24 +16,10 @@ _TIMEOUT = "10 s"
 
 @contextmanager
 def connect_dask(scheduler: str, option: str) -> Iterator[Any]:
-    """Return a ``distributed.Client`` as a context manager.
+    """Return a ``distributed.Client`` of a scheduler such as ``tls://10.0.0.1:8786``, as a context manager.
 
-    Parameters
-    ----------
-    scheduler : str
-        Address such as ``tls://10.0.0.1:8786``; certificates come from Dask's configuration.
-    option : str
-        The command-line option, for errors.
-
-    Raises
-    ------
-    InputError
-        If Dask is not installed, or the scheduler does not answer.
-
-    Warns
-    -----
-    UserWarning
-        If the scheduler is remote and the connection is not encrypted.
+    Certificates come from Dask's configuration. Errors name the command-line `option`: InputError if Dask is not
+    installed or the scheduler does not answer. A remote connection without encryption is warned of.
     """
     if _in_the_open(scheduler):
         warnings.warn(

@@ -29,18 +29,7 @@ def plain_warnings() -> None:
 
 
 class InputError(SimnetError):
-    """Bad input from a file or an option.
-
-    Parameters
-    ----------
-    message : str
-        What is wrong, with the value found and what is allowed.
-    file : str, optional
-        The file, as the user named it.
-    line : int, optional
-        The line, from 1.
-    field : str, optional
-        The field, e.g. ``network.weather[0].bandwidth``.
+    """Bad input: what is wrong, with the value found and what is allowed, and the file, line from 1, and field.
 
     Examples
     --------
@@ -85,25 +74,8 @@ class Waits(NamedTuple):
 class StalledError(SimnetError):
     """A simulation in which something waits for ever.
 
-    Parameters
-    ----------
-    message : str
-        What stopped, and when.
-    waiting : sequence of str
-        One line per waiting rank or transfer.
-    elapsed : float, optional
-        When everything had stopped [s since `origin`].
-    failed : mapping of int to float, optional
-        Failed ranks, and when they failed [s].
-    stuck : sequence of Waits
-        Ranks that wait because of failures.
-    origin : float
-        The moment from which `elapsed` counts [s].
-
-    Attributes
-    ----------
-    at : float or None
-        When everything had stopped [s].
+    It has what stopped, a line per waiting rank or transfer, when everything had stopped (`elapsed` [s] since `origin`,
+    or `at` [s]; None if unknown), ranks that failed and when [s], and `stuck`, the ranks that wait because of them.
     """
 
     def __init__(

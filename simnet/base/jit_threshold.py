@@ -4,12 +4,7 @@ from __future__ import annotations
 
 
 class JitThreshold:
-    """Interpreted work that compiled loops could have done.
-
-    Parameters
-    ----------
-    enough : float
-        Work, in any unit, above which loading the loops takes less time than it saves.
+    """Interpreted work, in any unit, above which to load compiled loops takes less time than it saves.
 
     Examples
     --------

@@ -102,10 +102,7 @@ def find_entry(kind: Kind, name: str) -> EntryPoint | None:
 def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
     """Return what `make` returns for the first plug-in registered under a name; None if there is none.
 
-    Raises
-    ------
-    PluginError
-        If it is refused, cannot be imported, or `make` raises; names package and reason.
+    Raises PluginError, with package and reason, if it is refused, cannot be imported, or `make` raises.
     """
     found = find_entry(kind, name)
     if found is None:
@@ -232,12 +229,7 @@ def absolute_name(name: str, folder: Path) -> str:
 def load_from_file(name: str) -> Any:
     """Return the object that a file defines, as ``my_scheme.py:Rotating``; loaded once per content and process.
 
-    Raises
-    ------
-    PluginError
-        If plug-ins are refused, or the name has another form.
-    InputError
-        If the file is missing, too large, fails on import, or has no such object.
+    Raises PluginError if plug-ins are refused or the name has another form, InputError if the file cannot be imported.
     """
     path, _, wanted = name.rpartition(":")
     if not path.endswith(".py") or not wanted.isidentifier():

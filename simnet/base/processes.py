@@ -79,18 +79,9 @@ class Pool:
     ) -> Iterator[tuple[int, Outcome]]:
         """Run tasks in any order; yield the number and outcome of each.
 
-        Parameters
-        ----------
-        work : callable
-            A module-level function, called with the arguments of a task and a `Report`.
-        tasks : sequence of tuple
-            The arguments, taken in this order.
-        progress : callable
-            Called from time to time.
-        at_once : int, optional
-            Maximum of concurrent tasks, if below the size of the pool.
-        retry : bool
-            Whether to rerun lost tasks one at a time, as they may have run out of memory together.
+        `work` is a module-level function, called with the arguments of a task, taken in this order, and a `Report`;
+        `at_once` bounds concurrent tasks. With `retry` lost tasks run again one at a time, as they may have run out of
+        memory together.
         """
         waiting = list(range(len(tasks)))[::-1]
         lost = []

@@ -32,18 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Notation:
-    """How people write a number.
+    """How people write a number: what it is, for the JSON Schema, and examples.
 
-    Parameters
-    ----------
-    what : str
-        What the number is, for the JSON Schema.
-    examples : tuple of str or int
-        Ways to write it.
-    read : callable
-        Returns the number of a text; raises ValueError.
-    scales : sequence of (str, float)
-        Units for output and their values, the unit of 1 first; none for plain numbers.
+    `read` returns the number of a text, or raises ValueError; `scales` are units for output and their values, the unit
+    of 1 first, none for plain numbers.
     """
 
     what: str

@@ -41,23 +41,9 @@ def open_unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
 
 
 def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bool = True) -> bytes:
-    """Return the content of a file.
+    """Return the content of a file of at most `largest` bytes, unpacked; `shown` is its name in messages.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    largest : int
-        Maximum of bytes, unpacked.
-    shown : str, optional
-        Its name in messages; the path by default.
-    unpack : bool
-        Whether to unpack gzip content.
-
-    Raises
-    ------
-    InputError
-        If it is missing, not a regular file, unreadable, or too large.
+    Raises InputError if it is missing, not a regular file, unreadable, or too large.
 
     Examples
     --------
@@ -113,10 +99,7 @@ def open_reading(
 def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: bool = False) -> str:
     """Return the text of a file, without a byte order mark; gzip is refused unless `unpack`.
 
-    Raises
-    ------
-    InputError
-        As `read_bytes`, and if it is not UTF-8.
+    Raises InputError as `read_bytes`, and if it is not UTF-8.
 
     Examples
     --------

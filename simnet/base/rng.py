@@ -9,16 +9,9 @@ import numpy as np
 
 
 def stream(seed: int, *name: str | int) -> np.random.Generator:
-    """Return the generator of stream `name` under `seed`.
+    """Return the generator of a stream under a seed >= 0; the name goes from general to particular, as ``"jitter", 3``.
 
     The same seed and name give the same numbers everywhere; different names give independent streams.
-
-    Parameters
-    ----------
-    seed : int
-        The seed of the run, >= 0; ValueError otherwise.
-    *name : str or int
-        From general to particular, e.g. ``"jitter", iteration``.
 
     Examples
     --------

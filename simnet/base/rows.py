@@ -138,23 +138,8 @@ class Shards:
 class Rows:
     """Rows in shards, usable like a float32 array of shape (P, n) as far as exchanges need it.
 
-    Parameters
-    ----------
-    shards : Shards
-        Where they live.
-    number : int
-        Their number there.
-    workers : sequence of int
-        Their workers, in order.
-    entries : slice
-        Which entries.
-    base : Rows, optional
-        Rows of which these are a view.
-
-    Attributes
-    ----------
-    flags : namespace
-        ``writeable``, as of an array; callers that send mutating work must respect it.
+    They have a number in their shards, workers in order, and a range of entries; a view has the rows that it is of as
+    `base`. Callers that send mutating work must respect ``flags.writeable``, as of an array.
     """
 
     dtype = np.dtype(np.float32)

@@ -14,19 +14,10 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 
 @contextmanager
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
-    """Provide shards for the workers of a job, as a context manager.
+    """Provide shards of a job's workers, each with a pickled copy of the source, as a context manager.
 
-    Parameters
-    ----------
-    source : Separable
-        Source of gradients; each shard gets a pickled copy.
-    where : str
-        ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for one shard per Dask worker.
-
-    Raises
-    ------
-    InputError
-        If `where` is invalid, Dask is not installed, or the scheduler does not answer.
+    They are ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for one per Dask worker. InputError if neither, if Dask is
+    not installed, or the scheduler does not answer.
     """
     kind, _, rest = where.partition(":")
     if kind == "dask" and rest:

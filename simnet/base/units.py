@@ -66,17 +66,9 @@ _UNITS = {
 
 
 def seconds(text: Quantity) -> float:
-    """Return a time in seconds, >= 0 and finite.
+    """Return a time in seconds, >= 0 and finite: a number and ns, us, ms, s, min, h or d; only 0 needs no unit.
 
-    Parameters
-    ----------
-    text : str or number
-        A number and a unit: ns, us, ms, s, min, h or d; only 0 needs no unit.
-
-    Raises
-    ------
-    ValueError
-        If the unit is missing, unknown or not a time, or the number is negative or too large.
+    Raises ValueError if the unit is missing, unknown or not a time, or the number is negative or too large.
 
     Examples
     --------

@@ -94,21 +94,10 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
-    """Provide a folder whose files and folders then appear as `targets`, unless an error occurs.
+    """Provide a folder whose files and folders then appear as `targets`, of one folder, unless an error occurs.
 
-    Parameters
-    ----------
-    targets : sequence of Path
-        Targets in one folder; what is written has their names.
-    force : bool
-        Whether existing targets are replaced.
-    suffixes : sequence of str
-        A folder is only replaced if all its files end like this.
-
-    Raises
-    ------
-    InputError
-        If a target exists and may not be replaced, or something cannot be written.
+    With `force` existing targets are replaced, folders only if all their files end in one of `suffixes`. Raises
+    InputError if a target may not be replaced, or something cannot be written.
 
     Examples
     --------
@@ -209,21 +198,10 @@ def explain_write_errors(path: Path, advice: str = "; choose another folder with
 
 @contextmanager
 def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
-    """Lock a folder and remove leftovers of killed processes there; does nothing on file systems without locks.
+    """Lock an existing folder, and remove leftovers of killed processes there and in subfolders `below`.
 
-    Parameters
-    ----------
-    folder : Path
-        An existing folder.
-    what : str
-        What works there, for the error.
-    below : sequence of str
-        Subfolders used as well.
-
-    Raises
-    ------
-    InputError
-        If another process holds the lock.
+    Raises InputError, with `what` works there, if another process holds the lock; file systems without locks are not
+    locked.
     """
     # The system lets go of it when this process ends, however that happens.
     with explain_write_errors(folder):

@@ -46,15 +46,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 class YamlDocument(NamedTuple):
-    """Values of a YAML text, and the line of each.
-
-    Parameters
-    ----------
-    value : object
-        Mappings by text, lists, texts, numbers, truth values and None.
-    lines : dict of tuple to int
-        Line of each value, or of its key, from 1, by path.
-    """
+    """Values of a YAML text (mappings, lists, texts, numbers, truth values, None), and the line of each by its path."""
 
     value: Any
     lines: dict[Loc, int]
@@ -75,12 +67,7 @@ class YamlDocument(NamedTuple):
 
 
 def load_yaml(text: str, file: str) -> YamlDocument:
-    """Return the values of a YAML text; `file` names it in errors.
-
-    Raises
-    ------
-    InputError
-        If it is not YAML of plain values, or exceeds a limit; with its line.
+    """Return the values of a YAML text; InputError, with `file` and line, if they are not plain or exceed a limit.
 
     Examples
     --------

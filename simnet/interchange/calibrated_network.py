@@ -33,17 +33,9 @@ _COUNTS = ("hosts", "nodes", "gpus_per_node")
 
 
 def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGraph[Node]:
-    r"""Read the network of a fabric file of at most `MAX_BYTES` bytes.
+    r"""Read the network of a fabric file, with `nodes` (or hosts of a star) instead of those measured if given.
 
-    Parameters
-    ----------
-    nodes : int, optional
-        Number of nodes, or hosts of a star, instead of the measured number.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, has no network, or a field of it is wrong.
+    Raises InputError if the file cannot be read, has no network, or a field of it is wrong.
 
     Examples
     --------

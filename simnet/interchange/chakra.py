@@ -57,14 +57,8 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
 
     A message is a ``COMM_SEND_NODE`` and a ``COMM_RECV_NODE``, tagged with its number in the schedule; the compute of a
     round is a ``COMP_NODE`` in whole microseconds. A node depends on all nodes of its rank's round before. Bytes are
-    rounded. The attribute ``simnet_round`` names the round.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be written.
-    ValueError
-        If a rank computes for more than 1e12 seconds.
+    rounded. The attribute ``simnet_round`` names the round. InputError if a file cannot be written, ValueError if a
+    rank computes for more than 1e12 seconds.
 
     Examples
     --------
@@ -121,23 +115,11 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
     """Read Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... of sends, receives and computation.
 
     Traces of `write_chakra` come back equal, but for phases and rounds without messages and computation at the end. In
-    others, messages take the earliest rounds that express all waiting. Other nodes count with their duration. Files may
-    be packed with gzip.
+    others, messages take the earliest rounds that express all waiting; with ``strict=False`` ranks may wait for more.
+    Other nodes count with their duration. A trace has at most `largest` bytes, unpacked; it may be packed with gzip.
 
-    Parameters
-    ----------
-    prefix : str or Path
-        Path of the files, without ``.RANK.et``.
-    strict : bool
-        Refuse what rounds cannot express; if False, ranks may wait for more than the traces ask for.
-    largest : int
-        Maximum size of the trace of a rank, unpacked [byte].
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read or is no such trace, a node is a collective, a dependency or the partner of a message
-        is missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
+    Raises InputError if a file is no such trace, a node is a collective, a dependency or the partner of a message is
+    missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
     """
     return read_rounds(_TraceFiles(str(prefix), largest), strict, 1e6, "node")
 
@@ -196,10 +178,7 @@ def trace_paths(prefix: str | Path) -> list[Path]:
 def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
     """Yield the nodes of the trace of one rank, collectives included; it may be packed with gzip.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, is larger than `largest` bytes unpacked, or is no such trace.
+    Raises InputError if it cannot be read, is larger than `largest` bytes unpacked, or is no such trace.
     """
     packets = _read_packets(read_bytes(path, largest), path)
     if next(packets, None) is None:

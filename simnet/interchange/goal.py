@@ -58,14 +58,9 @@ def write_goal(schedule: Schedule, path: str | Path) -> None:
 
     Each rank's round is a ``calc`` (its compute, in nanoseconds) that requires the ``calc`` and the messages of its
     round before, followed by the sends and receives of this round. Bytes are rounded. The tag of a message is its
-    number in the schedule, from 0, so that a receive matches no other message of its pair.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    ValueError
-        If a message has 1e18 bytes or a rank computes for 1e9 seconds: the format's numbers are shorter.
+    number in the schedule, from 0, so that a receive matches no other message of its pair. InputError if the file
+    cannot be written, ValueError if a message has 1e18 bytes or a rank computes for 1e9 seconds: the format's numbers
+    are shorter.
     """
     written = 0
     with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="ascii", newline="\n") as out:
@@ -104,25 +99,13 @@ def read_goal(
 
     Files of `Schedule.to_goal` come back equal: rounds, messages in their order, whole bytes, compute in nanoseconds;
     GOAL has no phases and no empty rounds at the end. In other files a message takes the earliest round that expresses
-    all waiting. Sends and receives match by ranks and tag, in their order. ``cpu`` and ``nic`` of messages are ignored.
+    all waiting. With ``strict=False`` a rank may wait for all messages of its round before, so the timing on an
+    otherwise idle network is an upper bound. Sends and receives match by ranks and tag, in their order. ``cpu`` and
+    ``nic`` of messages are ignored. ``calc`` is in nanoseconds unless said otherwise.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file, of at most `MAX_RANKS` ranks.
-    strict : bool
-        Refuse what rounds cannot express. If False, a rank may wait for all messages of its round before, so the timing
-        on an otherwise idle network is an upper bound.
-    nanoseconds_per_calc : float
-        Unit of ``calc``; files of LogGOPSim mean nanoseconds.
-    largest : int
-        Maximum size of the file [byte].
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is not GOAL text; a label, rank or partner is unknown, sizes differ, or operations
-        wait in a circle; a receive leaves its source or tag open; or, with `strict`, rounds cannot express it.
+    Raises InputError if the file is no such text of `largest` bytes and `MAX_RANKS` ranks, a label, rank or partner is
+    unknown, sizes differ, operations wait in a circle, a receive leaves its source or tag open, or, with `strict`,
+    rounds cannot express it.
 
     Examples
     --------

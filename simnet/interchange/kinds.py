@@ -63,10 +63,7 @@ class NetworkRead(NamedTuple):
 def kind_of(path: str | Path) -> str | None:
     r"""Return the format of a file or folder by its content, not by its name; None if it is unknown.
 
-    Raises
-    ------
-    InputError
-        If there is no such file, it cannot be read, or it is XML that declares a document type of its own.
+    Raises InputError if it cannot be read, or is XML that declares a document type of its own.
 
     Examples
     --------
@@ -110,27 +107,14 @@ def read_schedule(
     n_ranks: int | None = None,
     largest: int | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
-    """Read a schedule from a file of any format, and return the format and the schedule.
+    """Read a schedule from a file of any format, and return the format, by default recognised, and the schedule.
 
-    Parameters
-    ----------
-    path : str or Path
-        GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm, or a table of messages.
-    kind : {"goal", "chakra", "msccl", "csv"}, optional
-        The format; by default recognised by the content.
-    nbytes : float, optional
-        Size of the vector of an MSCCL algorithm, which has none.
-    strict : bool
-        Refuse what rounds cannot express; if False, ranks may wait for more than they ask for.
-    n_ranks : int, optional
-        Ranks of a table of messages; by default up to the last that has a message.
-    largest : int, optional
-        Maximum size of a file [byte]; not for MSCCL.
+    It is GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm with the `nbytes` of its
+    vector, or a table of messages, whose ranks are those up to the last that has a message unless `n_ranks` says
+    otherwise. `strict` refuses what rounds cannot express; `largest` bounds a file [byte], but for MSCCL.
 
-    Raises
-    ------
-    InputError
-        If the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the file.
+    Raises InputError if the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the
+    file.
     """
     found = _settle_format(path, kind, _SCHEDULES, "a schedule")
     for value, takes, why in (
@@ -235,10 +219,7 @@ def _is_folder(path: Path) -> bool:
 def trace_prefix(path: str | Path) -> Path:
     """Return the path of traces without ``.RANK.et``: that of the only ones in a folder, or the path itself.
 
-    Raises
-    ------
-    InputError
-        If a folder has none, or those of several runs.
+    Raises InputError if a folder has none, or those of several runs.
     """
     path = Path(path)
     if not _is_folder(path):

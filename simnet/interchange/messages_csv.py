@@ -48,11 +48,6 @@ NEEDED = ("round", "src", "dst", "nbytes_B")
 def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
     r"""Write a table of messages, of timed ones with ``start_s`` and ``finish_s``; numbers read back exactly.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
@@ -88,23 +83,11 @@ def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
-    """Read a table of messages as a schedule.
+    """Read a table of messages, in UTF-8, as a schedule; its first row names the columns, `NEEDED` among them.
 
-    Messages of a round keep their order. Rounds that no message names are empty.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, UTF-8. Its first row names the columns, `NEEDED` among them.
-    n_ranks : int, optional
-        Number of ranks; by default up to the last one that sends or receives.
-    largest : int
-        Maximum size of the file [byte].
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, a column is missing, or a value is out of range. With file and line.
+    Messages of a round keep their order. Rounds that no message names are empty. Ranks are those up to the last one
+    that sends or receives, unless `n_ranks` says otherwise. Raises InputError, with file and line, if the file has more
+    than `largest` bytes, a column is missing, or a value is out of range.
 
     Examples
     --------

@@ -46,21 +46,12 @@ _LONGEST_NAME = 60
 def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     """Read an MSCCL algorithm as the schedule of a collective of a given size.
 
-    Parameters
-    ----------
-    path : str or Path
-        The XML file.
-    nbytes : float
-        Bytes of the larger of the input and output buffer of a GPU, which the algorithm cuts into ``nchunksperloop``
-        chunks: the vector of an all-reduce, the result of an all-gather.
+    `nbytes` is that of the larger of the input and output buffer of a GPU, which the algorithm cuts into
+    ``nchunksperloop`` chunks: the vector of an all-reduce, the result of an all-gather.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is no such algorithm, a step is unknown or waits for a missing one, a send has no
-        receive of as many chunks, or steps wait in a circle. With file and line.
-    ValueError
-        If `nbytes` is negative or not finite.
+    Raises InputError, with file and line, if the file is no such algorithm, a step is unknown or waits for a missing
+    one, a send has no receive of as many chunks, or steps wait in a circle; ValueError if `nbytes` is negative or not
+    finite.
 
     Examples
     --------

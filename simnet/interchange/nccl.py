@@ -45,36 +45,16 @@ _WEIGHTS = {"nvlink": 1.0, "pci": 8.0, "sys": 64.0, "nic": 512.0}
 def read_nccl_topology(
     path: str | Path, nodes: int = 1, *, latency: float, network_latency: float = 0.0
 ) -> nx.DiGraph[Node]:
-    """Read an NCCL topology dump as a cluster of `nodes` equal nodes.
+    """Read an NCCL topology dump as a cluster of equal nodes.
 
     GPUs are the hosts, in the order of their device numbers: GPU g of node n is host n * G + g. With several nodes,
     every network card is linked to one ideal fabric switch; a GPU uses the nearest card. NVLinks through switches meet
-    in one switch per node, as in NCCL.
+    in one switch per node, as in NCCL. Links are of kind ``"nvlink"``, ``"pci"``, ``"sys"`` between processors, and
+    ``"nic"`` between cards and fabric. `latency` [s] is that of each link inside a node, `network_latency` [s] from
+    card to card, half of it on each card's link, unless a card names its own (microseconds).
 
-    Parameters
-    ----------
-    path : str or Path
-        The XML file.
-    nodes : int
-        Copies of the node, >= 1.
-    latency : float
-        Latency of each link inside a node [s], >= 0.
-    network_latency : float
-        Latency from card to card through the fabric [s], >= 0, half of it on each card's link. A latency that a card
-        names (microseconds) replaces it on the card's link.
-
-    Returns
-    -------
-    networkx.DiGraph
-        Links of kind ``"nvlink"``, ``"pci"``, ``"sys"`` between processors, and ``"nic"`` between cards and fabric.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is of another kind or version, has no GPUs, an NVLink leads to a missing GPU, or
-        there are several nodes but no network card. With file and line.
-    ValueError
-        If a parameter is out of range.
+    Raises InputError, with file and line, if the file is of another kind or version, has no GPUs, an NVLink leads to a
+    missing GPU, or there are several nodes but no network card; ValueError if a parameter is out of range.
 
     Examples
     --------

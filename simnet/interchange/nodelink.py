@@ -24,12 +24,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
 
     Nodes are hosts (whole numbers 0 .. P-1) and switches (strings), links carry ``latency`` [s] and ``bandwidth``
     [byte/s]; other attributes are kept. Links stand under ``"edges"`` or ``"links"``. Each link of an undirected graph
-    becomes one in each direction.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not JSON of this form, or no topology.
+    becomes one in each direction. Raises InputError if the file is not JSON of this form, or no topology.
 
     Examples
     --------
@@ -94,12 +89,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
 def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
     """Write a topology as node-link JSON, which ``networkx.node_link_graph(data, edges="edges")`` reads.
 
-    Raises
-    ------
-    ValueError
-        If the graph is no topology, or has attributes without a JSON form.
-    InputError
-        If the file cannot be written.
+    Raises ValueError if the graph is no topology, or has attributes without a JSON form.
     """
     check(graph)
     data = {

@@ -78,12 +78,9 @@ def read_platform(path: str | Path) -> Platform:
     of hosts, disks, properties and configuration are ignored. Profiles are read from files next to or below the
     platform; before its first date a profile has no effect.
 
-    Raises
-    ------
-    InputError
-        If the file or a profile cannot be read, is no such platform, or names what is missing; or for what a graph with
-        fair sharing cannot express: a FATPIPE link on a route, state profiles, stochastic profiles, Vivaldi
-        coordinates, wireless links, or a route that takes a link twice.
+    Raises InputError if the file or a profile is no such thing, or names what is missing; or for what a graph with fair
+    sharing cannot express: a FATPIPE link on a route, state profiles, stochastic profiles, Vivaldi coordinates,
+    wireless links, or a route that takes a link twice.
 
     Examples
     --------

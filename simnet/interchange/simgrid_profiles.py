@@ -23,21 +23,8 @@ def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Sign
     r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
 
     ``PERIODICITY p`` repeats the pattern every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates count
-    from the start of the pattern.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, at most `MAX_PROFILE_BYTES` bytes.
-    nominal : float
-        The value before the first date.
-    quantity : annotated type, optional
-        The allowed values, as `simnet.base.quantities` has them.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no such profile, or is stochastic. With file and line.
+    from the start of the pattern; before the first, the value is `nominal`. `quantity` has the bounds of values. Raises
+    InputError, with file and line, if the file is no such profile, or is stochastic.
 
     Examples
     --------

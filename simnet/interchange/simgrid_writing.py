@@ -33,40 +33,15 @@ def write_platform(
 ) -> None:
     """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` next to it.
 
-    Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ...
+    Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ... Of weather so many
+    seconds are written; then its last value holds. Routing ``"Full"`` writes the route of every pair of hosts, by
+    default those of `simnet.topologies.Routes` with this seed, so SimGrid takes the same paths; ``"Dijkstra"`` writes
+    the links only, and SimGrid resolves ties its own way. SimGrid's default network model corrects latencies and
+    bandwidths for TCP by constant factors; with ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0
+    --cfg=network/crosstraffic:0`` it takes them as written.
 
-    Parameters
-    ----------
-    graph : networkx.DiGraph
-        The topology.
-    path : str or Path
-        The platform file, e.g. ``platform.xml``.
-    weather : mapping from (u, v) to Weather, optional
-        Signals of links.
-    duration : float, optional
-        Seconds of weather to write; then its last value holds. Needed for weather.
-    routing : {"Full", "Dijkstra"}
-        ``"Full"`` writes the route of every pair of hosts, so SimGrid takes the same paths. ``"Dijkstra"`` writes the
-        links only; SimGrid finds shortest paths, with ties resolved its own way.
-    seed : int
-        Seed of `simnet.topologies.Routes`.
-    routes : Routes, optional
-        The routes to write; by default those of `seed`.
-    largest : int
-        Maximum size of the routes [byte].
-
-    Raises
-    ------
-    ValueError
-        If the graph is no topology, weather is of missing links or comes without `duration`, or the routes are too
-        large.
-    InputError
-        If a file cannot be written.
-
-    Notes
-    -----
-    SimGrid's default network model corrects latencies and bandwidths for TCP by constant factors; with
-    ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0 --cfg=network/crosstraffic:0`` it takes them as written.
+    Raises ValueError if the graph is no topology, weather is of missing links or without `duration`, or the routes take
+    more than `largest` bytes; InputError if a file cannot be written.
 
     Examples
     --------

@@ -63,18 +63,9 @@ def part_of(
     entries: int | None = None,
     seed: int = 0,
 ) -> Steps:
-    """Return some of the steps, workers and entries of a trace.
+    """Return some recorded steps and workers of a trace, in this order, and at most so many `entries` of each layer.
 
-    Parameters
-    ----------
-    whole : Steps
-        The trace.
-    steps, workers : sequence of int, optional
-        Which of its recorded steps and workers, ascending and in this order; default all.
-    entries : int, optional
-        At most so many of each layer, drawn at random.
-    seed : int
-        Of the draws.
+    Default is all; entries are drawn at random by `seed`.
     """
     info = whole.info
     at = {point.step: place for place, point in enumerate(info.points)}

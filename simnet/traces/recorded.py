@@ -168,17 +168,10 @@ class RecordedSource:
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of the recorded step nearest to an iteration, the earlier of two equally near.
+        """Return some workers' gradients of the recorded step nearest to an iteration, the earlier of two equally near.
 
-        Parameters
-        ----------
-        workers : sequence of int
-            The workers.
-        iteration : int
-            From 0. With `iterations`, scaled to the length of the run; without, the step of the same number. After the
-            end, the last step.
-        out : ndarray of float32, shape (len(workers), n), optional
-            Receives the gradients.
+        With `iterations`, an iteration is scaled to the length of the run; without, it is the step of the same number.
+        After the end it is the last step. `out`, float32 of shape (len(workers), n), receives the gradients.
         """
         return self._read(self.nearest(iteration), [self._rows[worker] for worker in workers], out)
 

@@ -168,23 +168,10 @@ class Recorder:
         return self._own / max(self.run_seconds - self._own, 1e-9)
 
     def take(self, gradients: Mapping[str, NDArray[Any]], worker: int = 0, *, chosen: bool = False) -> None:
-        """Record gradients of layers at the present step, if it is to be recorded.
+        """Record layers' gradients of a worker at the present step, if it is to be recorded, in any number of calls.
 
-        Layers may come in any number of calls. A layer without gradients is recorded as zero.
-
-        Parameters
-        ----------
-        gradients : mapping of str to ndarray
-            The layers' gradients of one worker.
-        worker : int
-            The worker, if this process records all.
-        chosen : bool
-            If true, these are the entries that `entries` lists, not whole layers.
-
-        Raises
-        ------
-        ValueError
-            If there is no such layer or worker, or a layer has another number of entries.
+        A layer without gradients is recorded as zero. `chosen` ones are the entries that `entries` lists, not whole
+        layers. ValueError if there is no such layer or worker, or a layer has another number of entries.
         """
         if not self.wanted:
             return

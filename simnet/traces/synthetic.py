@@ -112,16 +112,10 @@ class SyntheticSource:
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of some workers in an iteration; the noise of those before them is drawn, too.
+        """Return some workers' gradients in an iteration, ascending; the noise of those before them is drawn, too.
 
-        Parameters
-        ----------
-        workers : sequence of int
-            The workers, ascending.
-        iteration : int
-            From 0; progress is its share of `iterations`, and constant after them.
-        out : ndarray of float32, shape (len(workers), n), optional
-            Receives the gradients.
+        Progress is the share of `iterations`, and constant after them. `out`, float32 of shape (len(workers), n),
+        receives the gradients.
         """
         gradients = output_buffer(out, len(workers), self.parameters)
         self._make(workers, iteration, gradients, adds=False)

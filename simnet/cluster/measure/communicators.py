@@ -68,16 +68,8 @@ class Communicator:
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
         """Call a collective of the library; the members of a group do so. On a GPU it returns early, as `exchange`.
 
-        Parameters
-        ----------
-        name : str
-            all_reduce, broadcast, all_gather, reduce_scatter or alltoall.
-        out, into : buffer
-            Input and output vectors; all_reduce and broadcast leave the result in `out`.
-        group : object
-            A result of `group`.
-        root : int
-            Place in the group of the rank that broadcasts.
+        It is all_reduce or broadcast, which leave the result in `out`, all_gather, reduce_scatter or alltoall. `root`
+        is the place in the group of the rank that broadcasts.
         """
         raise NotImplementedError
 
@@ -108,20 +100,11 @@ class Communicator:
 
 
 def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
-    """Join the job that this process is a rank of.
+    """Join the job that this process is a rank of, by gloo, nccl or mpi; `patience` [s] bounds waiting for other ranks.
 
-    Parameters
-    ----------
-    backend : {"gloo", "nccl", "mpi"}
-        gloo and nccl need RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as ``torchrun`` sets them.
-        Under Slurm the first two follow from its variables.
-    patience : float, optional
-        Seconds that gloo and nccl wait for other ranks; default: that of torch.
-
-    Raises
-    ------
-    InputError
-        If there is no such backend, its library is not installed, or the environment is incomplete.
+    gloo and nccl need RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as ``torchrun`` sets them. Under
+    Slurm the first two follow from its variables. InputError if there is no such backend, its library is not installed,
+    or the environment is incomplete.
     """
     if backend == "mpi":
         return MpiCommunicator()

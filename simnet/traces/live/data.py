@@ -143,24 +143,11 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
 def deal_shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Deal examples out to workers; every worker gets at least one.
+    """Return the examples of each worker, given the class of each example, shape (N,); every worker gets at least one.
 
-    Parameters
-    ----------
-    targets : ndarray of int, shape (N,)
-        The class of each example.
-    workers, classes : int
-        Number of workers P, and of classes.
-    dirichlet : float, optional
-        Concentration: each class is dealt out by shares from a symmetric Dirichlet distribution, as in [hsu]_ but class
-        by class; small values give every worker few classes. Without it shards are of equal size and random.
-    seed : int
-        Seed of the shards.
-
-    Returns
-    -------
-    list of ndarray of int
-        The examples of each worker.
+    With `dirichlet`, a concentration, each class is dealt out by shares from a symmetric Dirichlet distribution, as in
+    [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are of equal size and
+    random.
     """
     if len(targets) < workers:
         raise SimnetError(f"{workers} workers cannot share {len(targets)} examples; each needs one at least")

@@ -37,16 +37,9 @@ class Residual(nn.Module):  # type: ignore[misc]
 
 
 def convolutional(widths: Sequence[int], classes: int, norm: Callable[[int], nn.Module]) -> nn.Module:
-    """Return a residual network for images with one channel [he]_.
+    """Return a residual network for images with one channel [he]_: stages of two blocks of so many channels.
 
-    Parameters
-    ----------
-    widths : sequence of int
-        Channels of the stages, of two blocks each.
-    classes : int
-        Number of classes.
-    norm : callable
-        Makes the norm of so many channels.
+    `norm` makes the norm of so many channels.
     """
     blocks = [
         Residual(widths[max(stage - (not block), 0)], width, 2 if stage and not block else 1, norm)

@@ -20,17 +20,7 @@ from simnet.traces.source import Values
 
 
 class Perceptron(Model):
-    """Fully connected layers with ReLU between them, and softmax cross-entropy at the end.
-
-    Parameters
-    ----------
-    features : int
-        Numbers per example.
-    hidden : sequence of int
-        Units of the hidden layers; none for multinomial logistic regression.
-    classes : int
-        Number of classes.
-    """
+    """Fully connected layers with ReLU between them, and softmax cross-entropy; without hidden ones, logistic."""
 
     def __init__(self, features: int, hidden: Sequence[int], classes: int) -> None:
         self._widths = (features, *hidden, classes)

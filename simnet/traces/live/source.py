@@ -105,18 +105,9 @@ class LiveSource:
     def gradients_at(
         self, parameters: Values, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None
     ) -> Values:
-        """Return the gradients of some workers for the batches of an iteration; float32 of shape (P', n).
+        """Return the gradients of some workers, default all, for the batches of an iteration; float32 of shape (P', n).
 
-        Parameters
-        ----------
-        parameters : ndarray of float32, shape (1, n) or (P', n)
-            The weights of all, or of each.
-        iteration : int
-            Selects the batches.
-        crew : ndarray of int, shape (P',), optional
-            The workers; all when omitted.
-        out : ndarray of float32, shape (P', n), optional
-            Receives the gradients.
+        `parameters` are the weights of all, shape (1, n), or of each, (P', n); `out` receives the gradients.
         """
         crew = np.arange(self.workers) if crew is None else crew
         out = output_buffer(out, len(crew), self.parameters)
@@ -303,19 +294,7 @@ def train(
 
 
 def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
-    """Return a model for data.
-
-    Parameters
-    ----------
-    model : str
-        One of `MODELS`.
-    data : Data
-        The training data.
-    sizes : Sizes, optional
-        Sizes of models that come in several.
-    device : str
-        ``cpu`` or ``cuda``.
-    """
+    """Return a model of `MODELS` for data, on the device ``cpu`` or ``cuda``."""
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {suggest_names(model, MODELS)}")
     sizes = sizes or Sizes()
@@ -333,16 +312,7 @@ def training_size(
 ) -> tuple[int, float]:
     """Return the entries n of a gradient, and the bytes of data and activations, before anything is made.
 
-    Parameters
-    ----------
-    model, data : str
-        Names.
-    workers, batch : int
-        P, and examples per worker and iteration.
-    sizes : Sizes
-        Of the model.
-    options : mapping
-        Options of the data.
+    `batch` is of a worker and iteration, `options` are those of the data.
     """
     numbers, held, classes, side = 64, 1440.0, 10, 8
     context = options.get("context", 0)

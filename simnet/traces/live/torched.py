@@ -52,19 +52,10 @@ class Sizes(NamedTuple):
 
 
 def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> TorchModel:
-    """Return a model of PyTorch for data.
+    """Return a model of PyTorch for data, on ``cpu`` or ``cuda``.
 
-    Parameters
-    ----------
-    model : str
-        ``conv``: three convolutions with group norm and two fully connected layers, for images. ``residual``: a
-        residual network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
-    data : Data
-        The training data.
-    sizes : Sizes
-        Of a residual network or transformer.
-    device : str
-        ``cpu`` or ``cuda``.
+    ``conv``: three convolutions with group norm and two fully connected layers, for images. ``residual``: a residual
+    network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
     """
     images, foretells = len(data.shape) == 3, data.targets.ndim == 2
     if model in ("conv", "residual") and not images:

@@ -24,14 +24,8 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return stretches of words, of shape (N, context + 1), and the topic of each: its place in the library.
 
-    A stretch begins with the word that the one before ends with.
-
-    Parameters
-    ----------
-    vocabulary : int
-        Number of different words: the most frequent ones, and all others as one, 0.
-    context : int
-        Words before the last one.
+    A stretch begins with the word that the one before ends with. The words are the most frequent ones; all others are
+    0.
     """
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py"))
     texts = [path.read_text("utf-8", "replace") for path in files if not {"site-packages", "test"} & {*path.parts}]
