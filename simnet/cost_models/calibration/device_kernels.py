@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.reading import read_shipped_rows
 from simnet.base.rng import stream
 from simnet.cost_models.calibration.encoding_kernels import CODE_SOURCES, KernelCall, encoding_calls
 from simnet.sparsifier_models import selection
@@ -90,19 +91,7 @@ def numpy_kernels() -> LibraryKernels:
             **encoding_calls(n, chosen, sent),
         }
 
-    sources = {
-        "topk": "exact top-k as simnet selects it",
-        "scan": "comparison of the magnitudes and compaction, as simnet does",
-        "count": "entries above a threshold counted, as simnet does",
-        "norm": "squares summed in double precision, as simnet does",
-        "gather": "numpy take at ascending indices",
-        "scatter": "numpy add at ascending indices",
-        "cast": "numpy copy from float32 to float16",
-        "sum": "numpy add of two float32 vectors, in place",
-        "pack": "float32 values and int32 indices copied into one buffer",
-        "copy": "numpy copyto, entries of four bytes",
-        **CODE_SOURCES,
-    }
+    sources = _kernel_sources("numpy") | CODE_SOURCES
     return LibraryKernels(processor_name(), f"numpy {np.__version__}", _free_memory(), make, _host_timer, sources)
 
 
@@ -143,21 +132,9 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
             return calls | {"copy_out": (k, lambda: sent.cpu()), "copy_in": (k, lambda: sent.copy_(host))}
         return calls | encoding_calls(n, chosen.numpy(), values[chosen].numpy())
 
-    sources = {
-        "topk": "torch.topk of the magnitudes, unsorted",
-        "topk_segments": f"torch.topk of the magnitudes of {ROW_SEGMENTS} rows, unsorted",
-        "scan": "torch.nonzero of magnitudes at or above a threshold",
-        "count": "torch.count_nonzero of magnitudes at or above a threshold",
-        "norm": "torch.linalg.vector_norm in single precision",
-        "gather": "entries taken at ascending indices",
-        "scatter": "torch index_add_ at ascending indices",
-        "cast": "torch copy_ from float32 to float16",
-        "sum": "torch add_ of two float32 vectors",
-        "pack": "float32 values and int32 indices copied into one buffer",
-        "copy": "torch copy_, entries of four bytes",
-    }
+    sources = _kernel_sources("torch")
     if on_gpu:
-        sources |= {"copy_out": "Tensor.cpu(), pageable memory", "copy_in": "copy_ from pageable memory"}
+        sources |= _kernel_sources("cuda")
         library = f"torch {torch.__version__}, CUDA {torch.version.cuda}, timed by events"
         seconds = event_timer(
             lambda: torch.cuda.Event(enable_timing=True), lambda begin, end: float(begin.elapsed_time(end))
@@ -167,6 +144,11 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
     sources |= CODE_SOURCES
     library = f"torch {torch.__version__} with {_count_text(torch.get_num_threads(), 'thread')}"
     return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
+
+
+def _kernel_sources(library: str) -> dict[str, str]:
+    """Return what is called for each method."""
+    return {row["method"]: row["source"] for row in read_shipped_rows("data/kernels.csv") if row["library"] == library}
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:

@@ -23,56 +23,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
 from simnet.base.arrays import Floats
+from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.calibration.cards import CARD_PER_RANK
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.step_counts import StepCount, count_steps
 
-_OF_DATA = np.nan  # In place of a typical value, it is scaled to the data.
+_PARAMETERS = read_shipped_rows("data/step_parameters.csv")
+PARAMETERS = MappingProxyType({row["parameter"]: row["meaning"] for row in _PARAMETERS})
+"""The parameters and their units; of the file, typical values and the spreads of their logarithms over systems.
 
-
-class _Parameter(NamedTuple):
-    """What a parameter is, its typical value and the spread of its logarithm over systems, and those of MPI."""
-
-    meaning: str
-    typical: float
-    spread: float
-    of_mpi: tuple[float, float] | None = None
-
-
-# Typical on the public sets of docs/calibration.md. How much each matters is said as median errors of other
-# collectives, predicted from all-reduce and send-receive alone, on eight of them.
-_PARAMETERS = {
-    "launch": _Parameter("s: cost of a call", _OF_DATA, 1.0, (_OF_DATA, 0.5)),
-    "inner_latency": _Parameter("s: a step inside a node, LL", 4e-7, 0.7, (5e-7, 2.0)),
-    "outer_latency": _Parameter("s: a step between nodes, LL", 5e-6, 1.0, (_OF_DATA, 1.0)),
-    "inner_seconds_per_byte": _Parameter("s/byte: inside a node, Simple", _OF_DATA, 3.0),
-    "outer_seconds_per_byte": _Parameter("s/byte: between nodes, Simple", _OF_DATA, 3.0),
-    "gamma": _Parameter("s/byte: reducing", 5e-14, 0.5, (1e-10, 1.5)),
-    "ll128_latency_factor": _Parameter("latency of a step of LL128 over LL, >= 1", 1.8, 0.5),
-    "simple_latency_factor": _Parameter("latency of a step of Simple over LL, >= 1", 3.5, 1.0),
-    "ll_byte_factor": _Parameter("seconds per byte of LL over Simple, >= 1", 3.0, 0.7),
-    "ll128_byte_factor": _Parameter("seconds per byte of LL128 over Simple, >= 1", 128 / 120, 0.05),
-    "tree_latency_factor": _Parameter("latency of a step between nodes along a tree over a ring", 0.8, 0.2),
-    "tree_byte_factor": _Parameter("seconds per byte along a tree over a ring", 1.6, 0.3),
-    "peer_latency": _Parameter("s: each peer of an all-to-all, those on other nodes if there are any", 8e-6, 0.7),
-    "peer_byte_factor": _Parameter("seconds per byte between nodes of an all-to-all over a ring", 1.1, 0.3),
-    "pair_byte_factor": _Parameter("seconds per byte of send-receive over a ring", 1.1, 0.7),
-    "switch_byte_factor": _Parameter("seconds per byte of in-switch reduction over a ring", 1 / 0.85, 0.05),
-}
-PARAMETERS = MappingProxyType({name: one.meaning for name, one in _PARAMETERS.items()})
-"""The parameters and their units."""
+Typical on the public sets of docs/calibration.md; where there is none, it is scaled to the data.
+"""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 """The protocols, in order of latency."""
 
 _NAMES = tuple(PARAMETERS)
+# How much each constant matters is said as median errors of other collectives, predicted from all-reduce and
+# send-receive alone, on eight public sets.
+
 # s: the most that a call typically costs; a longer time is not taken for launch. With half, 16 % become 23 % on one
 # set; twice as much changes nothing.
 _LAUNCH = 3e-5
@@ -301,5 +276,6 @@ def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Float
 
 def _typical_parameters(nccl: bool) -> tuple[Floats, Floats]:
     """Return typical values, and the standard deviations of their logarithms."""
-    pairs = [one[1:3] if nccl or one.of_mpi is None else one.of_mpi for one in _PARAMETERS.values()]
-    return np.array([value for value, _ in pairs]), np.array([spread for _, spread in pairs])
+    names = ("nccl", "nccl_spread") if nccl else ("mpi", "mpi_spread")
+    typical, spread = (np.array([float(row[name] or np.nan) for row in _PARAMETERS]) for name in names)
+    return typical, spread

@@ -29,27 +29,23 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from simnet.base.reading import read_shipped_rows
+
 SIZE_CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
 """What a size may mean."""
 
-_VECTOR_COLLECTIVES = ("all_reduce", "broadcast", "reduce")
-_ROOTED_COLLECTIVES = ("gather", "gatherv", "scatter", "scatterv")
-PARTED_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+_KNOWN = {row["collective"]: row for row in read_shipped_rows("data/collectives.csv")}
+
+COLLECTIVES = tuple(_KNOWN)
+"""Names that the readers give, those of nccl-tests where it has one."""
+
+PARTED_COLLECTIVES = tuple(name for name, row in _KNOWN.items() if row["parts"] == "equal")
 """Collectives of an array of which every rank has an equal part."""
 
-_SHARED_COLLECTIVES = (*PARTED_COLLECTIVES, "all_gatherv", "gatherv", "scatterv", "alltoallv")
-_SCATTERED_COLLECTIVES = (*_SHARED_COLLECTIVES, "hypercube")
-ONE_SIDED_MESSAGES = tuple(
-    f"{operation}_{what}"
-    for operation in ("put", "get", "accumulate", "get_accumulate")
-    for what in ("latency", "bw", "bibw")
-)
+ONE_SIDED_MESSAGES = tuple(name for name, row in _KNOWN.items() if row["parts"] == "one-sided")
 """Messages that one of two ranks alone asks for: curves of their own, as they are no messages between two."""
 
-_MESSAGE_TESTS = ("sendrecv", "p2p_latency", "p2p_bw", "p2p_bibw", "pingping", "exchange", *ONE_SIDED_MESSAGES)
-
-COLLECTIVES = (*_VECTOR_COLLECTIVES, *_SCATTERED_COLLECTIVES, *_MESSAGE_TESTS, "barrier")
-"""Names that the readers give, those of nccl-tests where it has one."""
+_COUNTED_TWICE = ("gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv")
 
 NON_BLOCKING = "non-blocking"
 """What the column ``variant`` says of calls that return before they are done, and are waited for."""
@@ -98,22 +94,12 @@ def named_collective(text: str) -> str | None:
 
 def nccl_convention(name: str) -> str:
     """Return the convention of nccl-tests for the size of a collective; empty for one that it lacks."""
-    return (
-        "vector"
-        if name in _VECTOR_COLLECTIVES
-        else "total"
-        if name in _SCATTERED_COLLECTIVES
-        else "message"
-        if name in _MESSAGE_TESTS
-        else ""
-    )
+    return _KNOWN[name]["nccl"] if name in _KNOWN else ""
 
 
 def mpi_convention(name: str) -> str:
     """Return the convention of OSU and Intel MPI benchmarks for the size of a collective."""
-    if name in ("alltoall", "alltoallv"):
-        return "per_pair"
-    return "per_rank" if name in _SHARED_COLLECTIVES and name != "reduce_scatter" else nccl_convention(name)
+    return _KNOWN[name]["mpi"] if name in _KNOWN else ""
 
 
 def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
@@ -133,11 +119,9 @@ def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
 
 def bus_factor(name: str, ranks: int) -> float | None:
     """Return bus over algorithm bandwidth of a collective among P ranks; None where nccl-tests defines none."""
-    if name == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if name in _SHARED_COLLECTIVES:
-        return (ranks - 1) / ranks
-    return 1.0 if name in ("broadcast", "reduce", "sendrecv", "hypercube") else None
+    crossing = (ranks - 1) / ranks
+    factors = {"2": 2 * crossing, "parts": crossing, "1": 1.0}
+    return factors.get(_KNOWN[name]["bus"]) if name in _KNOWN else None
 
 
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
@@ -151,7 +135,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
     if name == "hypercube":
         return ((crossing, 1.0),)
     usual = (1.0, bus_factor(name, ranks))
-    return (usual, (crossing, 1.0)) if name in (*_ROOTED_COLLECTIVES, "alltoall", "alltoallv") else (usual,)
+    return (usual, (crossing, 1.0)) if name in _COUNTED_TWICE else (usual,)
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:

@@ -29,13 +29,6 @@ IMB_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#b
 _PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,8})")
 _GROUPS = re.compile(r"\(\s*(\d{1,8}) groups of\s+(\d{1,8}) processes")
 _SETTING = re.compile(r"#\s*(MPI_Datatype for reductions|MPI_Op)\s*:\s*MPI_(\w{1,20})")
-_TIMES = {
-    "t[usec]": "seconds",
-    "t_avg[usec]": "seconds",
-    "t_pure[usec]": "seconds",
-    "t_min[usec]": "seconds_min",
-    "t_max[usec]": "seconds_max",
-}
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
 """Messages of the size that a process sends and receives in the time, as its throughput counts them."""
@@ -139,7 +132,7 @@ def _imb_row(cells: Mapping[str, str], name: str) -> tables.TableRow | None:
     size = tables.parse_whole(cells.get("#bytes", "0"))
     if size is None:
         return None
-    row = tables.mpi_row(name, size, cells, "#repetitions", _TIMES)
+    row = tables.mpi_row(name, size, cells, "imb")
     return row if "seconds" in row else None
 
 

@@ -59,17 +59,6 @@ _RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s*|=)(\d{1
 _NODES = re.compile(r"(?:\s|^)(?:-N\s*|--nodes[= ])(\d{1,8})\b")
 _EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
 _SHORT = {"CHAR": "int8", "INT": "int32", "FLOAT": "float", "DOUBLE": "double"}
-_TIMES = {
-    "Avg Latency(us)": "seconds",
-    "Latency(us)": "seconds",
-    "Pure Comm.(us)": "seconds",
-    "Min Latency(us)": "seconds_min",
-    "Max Latency(us)": "seconds_max",
-    "Min Comm.(us)": "seconds_min",
-    "Max Comm.(us)": "seconds_max",
-    "P50 Tail Lat(us)": "seconds_p50",
-    "P99 Tail Lat(us)": "seconds_p99",
-}
 
 
 @tables.format_reader("osu")
@@ -193,7 +182,7 @@ def _osu_row(cells: Mapping[str, str], name: str, pairs: int) -> tables.TableRow
     size = tables.parse_whole(cells.get("Size", cells.get("Transfer Size", "0")))
     if size is None:
         return None
-    row = tables.mpi_row(name, size, cells, "Iterations", _TIMES)
+    row = tables.mpi_row(name, size, cells, "osu")
     rate = tables.parse_printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
     if rate is not None and rate.value > 0:
         row |= {"seconds": size * pairs / rate.value, "algbw": rate.value / pairs}

@@ -30,8 +30,6 @@ _COLUMN = re.compile(
     r"#bytes|#iterations|(?:BW peak|BW average)\[(?:Gb|MB|MiB)/sec\]|MsgRate\[Mpps\]"
     r"|99\.?9?% percentile\[usec\]|t_\w{1,12}\[usec\]|tps average"
 )
-_TIMES = {"t_avg[usec]": "seconds", "t_typical[usec]": "seconds_p50", "t_min[usec]": "seconds_min"}
-_TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
 _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 
@@ -80,12 +78,7 @@ def read_perftest(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
 def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> tables.TableRow | str:
     """Return a row from cells by column, or its error."""
     size = tables.parse_whole(cells["#bytes"]) or 0
-    what = "latency"
-    row: tables.TableRow = {}
-    for head, column in _TIMES.items():
-        time = tables.parse_printed(cells.get(head, ""), -6)
-        if time is not None:
-            row[column] = time.value
+    what, row = "latency", tables.cell_values(cells, "perftest")
     if "seconds" not in row and "seconds_p50" in row:
         row["seconds"] = row["seconds_p50"]
     for head, text in cells.items():
@@ -110,7 +103,6 @@ def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool)
         "size_convention": nccl_convention(name),
         "in_place": False,
         "statistic": "rank0",
-        "iterations": tables.parse_whole(cells["#iterations"]),
         "ranks": 2,
         "nodes": 2,
         "tool": "perftest",

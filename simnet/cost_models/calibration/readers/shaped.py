@@ -15,25 +15,11 @@ from simnet.collectives.registry import algorithm_in_logs
 from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, mpi_convention
 from simnet.cost_models.calibration.readers.lines import read_lines
-from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values
+from simnet.cost_models.calibration.readers.tidy import csv_records, csv_values
 
 SHAPED_COLUMNS = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
 """Columns without which a table is none of these."""
 
-_COLUMNS = {
-    "N": CsvColumn("ranks", "whole", tables.MAX_RANKS),
-    "size_bytes": CsvColumn("nbytes", "whole"),
-    "rep": CsvColumn("iteration", "whole"),
-    "latency_ms": CsvColumn("link_latency", "number", 1e-3),
-    "rate_mbit": CsvColumn("link_bandwidth", "number", 125e3),
-    "params": CsvColumn("parameters", "number"),
-    "cr": CsvColumn("density", "number"),
-    "t_after_bcast_s": CsvColumn("seconds_after_broadcast", "number"),
-    "start_skew_s": CsvColumn("start_skew", "number"),
-    "t_start_s": CsvColumn("began", "number"),
-    "since_change_s": CsvColumn("since_change", "number"),
-    "straddles_change": CsvColumn("straddles_change", "number"),
-}
 _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 
 
@@ -61,6 +47,8 @@ def read_shaped(path: Path, out: tables.RowCollector) -> dict[str, bool]:
             "statistic": "max",
             "seconds": tables.parse_printed(cells["seconds"]),
         }
-        out.add(row | csv_values(cells, _COLUMNS, out, line, SHAPED_COLUMNS), line)
-    extra = {one.name: True for name, one in _COLUMNS.items() if name in names and one.form == "number"}
+        out.add(row | csv_values(cells, "shaped", out, line, SHAPED_COLUMNS), line)
+    extra = {
+        one.name: True for name, one in tables.log_columns("shaped").items() if name in names and one.form == "number"
+    }
     return extra | ({"profile": False} if "profile" in names else {})

@@ -7,52 +7,50 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
 
 from simnet.base.errors import InputError
+from simnet.base.reading import read_shipped_rows
 from simnet.cost_models.calibration.readers import conventions
 
 ColumnForm: TypeAlias = Literal["text", "whole", "number", "flag"]
 TableRow: TypeAlias = dict[str, object]
 
-TABLE_COLUMNS: Mapping[str, ColumnForm] = {
-    "collective": "text",
-    "algorithm": "text",
-    "protocol": "text",
-    "ranks": "whole",
-    "nodes": "whole",
-    "ranks_per_node": "whole",
-    "network_cards": "whole",
-    "nbytes": "whole",
-    "size_convention": "text",
-    "dtype": "text",
-    "reduction": "text",
-    "root": "whole",
-    "in_place": "flag",
-    "seconds": "number",
-    "statistic": "text",
-    "seconds_min": "number",
-    "seconds_max": "number",
-    "seconds_p10": "number",
-    "seconds_p50": "number",
-    "seconds_p90": "number",
-    "seconds_p99": "number",
-    "algbw": "number",
-    "busbw": "number",
-    "wrong": "number",
-    "max_error": "number",
-    "iterations": "whole",
-    "iteration": "whole",
-    "tool": "text",
-    "run": "text",
-    "source": "text",
-    "line": "whole",
-}
+
+class LogColumn(NamedTuple):
+    """The column of the table that one of a log becomes: a whole number, or a number times `factor` and 10^`power`."""
+
+    name: str
+    form: ColumnForm
+    factor: float
+    power: int
+
+    def value(self, text: str) -> int | float | None:
+        """Return the number in a cell; None if it is none."""
+        if self.form == "whole":
+            return parse_whole(text.removesuffix(".0"), largest_whole(self.name))
+        number = parse_printed(text, self.power)
+        return None if number is None else number.value * self.factor
+
+
+@cache
+def log_columns(kind: str) -> dict[str, LogColumn]:
+    """Return the columns of a format by their heads."""
+    return {
+        row["head"] or row["column"]: LogColumn(
+            row["column"], cast(ColumnForm, row["form"]), float(row["factor"] or 1), int(row["power"] or 0)
+        )
+        for row in read_shipped_rows("data/log_columns.csv")
+        if row["format"] == kind
+    }
+
+
+TABLE_COLUMNS: Mapping[str, ColumnForm] = {name: one.form for name, one in log_columns("table").items()}
 """Columns of every table, and what their values are; text is empty, the others missing, where it is not known."""
 
 MAX_ROWS = 500_000
@@ -264,25 +262,22 @@ def parse_whole(text: str, most: int = MAX_WHOLE) -> int | None:
     return int(word) if int(word) <= most else None
 
 
-def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> TableRow:
-    """Return a row of an MPI benchmark, whose times are means over ranks in microseconds.
+def largest_whole(column: str) -> int:
+    """Return the largest whole number of a column of the table."""
+    return MAX_RANKS if column in ("ranks", "nodes", "ranks_per_node") else MAX_WHOLE
 
-    `cells` has the printed cells by column; `iterations` is the column of the number of iterations, `times` maps
-    columns of times to those of the row.
-    """
-    row: TableRow = {
-        "collective": name,
-        "nbytes": size,
-        "size_convention": conventions.mpi_convention(name),
-        "in_place": False,
-        "statistic": "mean",
-        "iterations": parse_whole(cells.get(iterations, "")),
-    }
-    for head, column in times.items():
-        time = parse_printed(cells.get(head, ""), -6)
-        if time is not None:
-            row[column] = time.value
-    return row
+
+def cell_values(cells: Mapping[str, str], kind: str) -> TableRow:
+    """Return the columns of the table that cells of a format have, by their heads."""
+    found = ((one.name, one.value(cells.get(head, "").strip())) for head, one in log_columns(kind).items())
+    return {name: value for name, value in found if value is not None}
+
+
+def mpi_row(name: str, size: int, cells: Mapping[str, str], kind: str) -> TableRow:
+    """Return a row of an MPI benchmark, whose times are means over ranks."""
+    convention = conventions.mpi_convention(name)
+    row: TableRow = {"collective": name, "nbytes": size, "size_convention": convention, "in_place": False}
+    return row | {"statistic": "mean"} | cell_values(cells, kind)
 
 
 def find_inconsistency(

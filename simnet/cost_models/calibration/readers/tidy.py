@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -140,33 +139,14 @@ def csv_records(
     return line, names, records()
 
 
-class CsvColumn(NamedTuple):
-    """What a column of a CSV becomes: a column of the table, a whole number up to, or a number times `factor`."""
-
-    name: str
-    form: Literal["whole", "number"]
-    factor: float = 1.0
-    power: int = 0
-
-
 def csv_values(
-    cells: Mapping[str, str],
-    columns: Mapping[str, CsvColumn],
-    out: tables.RowCollector,
-    line: int,
-    needed: Iterable[str] = (),
+    cells: Mapping[str, str], kind: str, out: tables.RowCollector, line: int, needed: Iterable[str] = ()
 ) -> tables.TableRow:
     """Return the columns of the table from the cells of a row; refuse what is no number, and empty `needed` ones."""
     row: tables.TableRow = {}
-    for name, one in columns.items():
+    for name, one in tables.log_columns(kind).items():
         text = cells.get(name, "").strip()
-        if one.form == "whole":
-            row[one.name] = tables.parse_whole(
-                text.removesuffix(".0"), tables.MAX_WHOLE if one.factor == 1 else int(one.factor)
-            )
-        else:
-            number = tables.parse_printed(text, one.power)
-            row[one.name] = None if number is None else number.value * one.factor
+        row[one.name] = one.value(text)
         if row[one.name] is None and (text or name in needed):
             allowed = "a whole number >= 0" if one.form == "whole" else "a number"
             out.refuse(f"must be {allowed}, got {text[:40]!r}", line, name)
@@ -206,7 +186,7 @@ def _parse_cell(name: str, text: str, out: tables.RowCollector, line: int) -> ob
     if not word:
         return None
     if form == "whole":
-        most = tables.MAX_RANKS if name in ("ranks", "nodes", "ranks_per_node") else tables.MAX_WHOLE
+        most = tables.largest_whole(name)
         number = tables.parse_whole(word.removesuffix(".0"), most)
         if number is None or (number == 0 and most == tables.MAX_RANKS):
             low = 1 if most == tables.MAX_RANKS else 0

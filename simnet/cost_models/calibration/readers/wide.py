@@ -13,20 +13,11 @@ from pathlib import Path
 from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
 from simnet.cost_models.calibration.readers.lines import read_lines
-from simnet.cost_models.calibration.readers.tidy import CsvColumn, csv_records, csv_values, parse_rate
+from simnet.cost_models.calibration.readers.tidy import csv_records, csv_values, parse_rate
 
 WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Columns without which a table is none of these."""
 
-_COLUMNS = {
-    "nranks": CsvColumn("ranks", "whole", tables.MAX_RANKS),
-    "nnodes": CsvColumn("nodes", "whole", tables.MAX_RANKS),
-    "ranks_per_node": CsvColumn("ranks_per_node", "whole", tables.MAX_RANKS),
-    "n_iter": CsvColumn("iterations", "whole"),
-    "time_min_us": CsvColumn("seconds_min", "number", power=-6),
-    "time_max_us": CsvColumn("seconds_max", "number", power=-6),
-    "time_p50_us": CsvColumn("seconds_p50", "number", power=-6),
-}
 _TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "reduction"}
 _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
@@ -57,7 +48,7 @@ def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
         for name, column in _TEXT.items():
             word = cells.get(name, "").strip()
             common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
-        common |= {name: number or None for name, number in csv_values(cells, _COLUMNS, out, line).items()}
+        common |= {name: number or None for name, number in csv_values(cells, "wide", out, line).items()}
         for side, in_place in (("oop", False), ("ip", True)):
             text = cells.get(f"time_us_{side}", "").strip()
             if not text:
