@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
@@ -127,14 +128,10 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
     """Return launch and seconds per entry with the least squares of relative errors, and the largest error."""
     x, y = np.array(entries, dtype=np.float64), np.array(seconds)
-    # Columns of the relative time per unit of each; neither may be negative, so that the best pair may lie on an edge.
+    # Columns of the relative time per unit of each; neither may be negative.
     columns = np.column_stack([1 / y, x / y])
-    both = np.linalg.lstsq(columns / columns.max(axis=0), np.ones(len(y)), rcond=None)[0] / columns.max(axis=0)
-    edges = [
-        np.where(np.arange(2) == one, columns[:, one].sum() / np.square(columns[:, one]).sum(), 0) for one in (0, 1)
-    ]
-    pairs = [pair for pair in (both, *edges) if pair.min() >= 0]
-    launch, slope = min(pairs, key=lambda pair: float(np.square(columns @ pair - 1).sum()))
+    scale = columns.max(axis=0)
+    launch, slope = nnls(columns / scale, np.ones(len(y)))[0] / scale
     error = np.abs(columns @ (launch, slope) - 1).max()
     return float(launch), float(slope), float(error)
 

@@ -81,25 +81,8 @@ from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import MOST_BYTES, MOST_RATE, MOST_SECONDS, NotTiny, Slowdown
 from simnet.base.reading import read_text
-from simnet.cost_models.costs.device_ops import DeviceOp, Kernel
-
-__all__ = [
-    "DEFAULT_DEVICE",
-    "DEVICE_ALIASES",
-    "GLOO_DEVICE",
-    "KERNEL_METHODS",
-    "CollectiveSlowdown",
-    "DeviceOp",
-    "DeviceProfile",
-    "IntervalEnd",
-    "Kernel",
-    "KernelMethod",
-    "Provenance",
-    "SideStreamSlowdown",
-    "device_names",
-    "load_device",
-    "usable_devices",
-]
+from simnet.cost_models.costs.device_ops import DeviceOp as DeviceOp
+from simnet.cost_models.costs.device_ops import Kernel as Kernel
 
 DEFAULT_DEVICE = "v100-torch2.6"
 """The profile where none is named."""

@@ -150,11 +150,11 @@ def chances(
                 drawn[place] += seconds * by_gradients
                 continue
             sites = picked.setdefault((number, kind), _draw_sites(number, kind, len(known[kind].quantiles)))
-            widths = seconds / low, high / seconds
             if models is None:
-                off = _shipped_factors(number, name, kind, *widths)
+                errors = _shipped_errors(number, name, kind)
             else:
-                off = factors(_draw_errors(known[kind], number, name, kind, sites), *widths)
+                errors = _draw_errors(known[kind], number, name, kind, sites)
+            off = factors(errors, seconds / low, high / seconds)
             drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _stratified_normal(0, "sample", name))
@@ -219,14 +219,6 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
 def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
     """Return measured over predicted times of `errors` in half-widths, the factors `below` and `above`, >= 1."""
     found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
-    return found
-
-
-@lru_cache(64)
-def _shipped_factors(part: int, name: str, kind: str, below: float, above: float) -> Floats:
-    """Return `factors` of all draws by the shipped models; at many points of a map those of kernels are the same."""
-    found = factors(_shipped_errors(part, name, kind), below, above)
-    found.flags.writeable = False
     return found
 
 
