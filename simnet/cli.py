@@ -17,12 +17,10 @@ from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
 from simnet.verbs.app import VERBS
 from simnet.verbs.app import main as run_program
-from simnet.verbs.commands.calibrate import calibrate, calibrate_compute, calibrate_device
 from simnet.verbs.commands.choose import choose
 from simnet.verbs.commands.compare import compare
 from simnet.verbs.commands.export import export
 from simnet.verbs.commands.list import list_
-from simnet.verbs.commands.measure import measure
 from simnet.verbs.commands.new import new_policy, new_scenario, new_scheme, new_strategy, new_topology
 from simnet.verbs.commands.predict import predict_job
 from simnet.verbs.commands.report import report
@@ -46,13 +44,6 @@ class Verbs(Commands):
         "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
         "export": (export, "--collective allreduce_ring --workers 8 --size '64 MiB' --to goal"),
-        "measure": (measure, "--processes 2 --largest '64 KiB' --budget '10 s' -o measured.csv"),
-        "calibrate": (
-            calibrate,
-            "runs/ --fact 'n{nodes}/*' --fact 'osu_*_n{ranks}.log' -o fabric.yaml",
-        ),
-        "calibrate compute": (calibrate_compute, "logs -o compute.yaml"),
-        "calibrate device": (calibrate_device, "-o my-machine.yaml"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
         "utilisation": (
             utilisation,

@@ -81,7 +81,7 @@ def test_ends_that_are_not_determined_are_null_with_the_reason_beside_them(tmp_p
 
 def test_calls_of_a_cluster_whose_intervals_are_not_determined_say_so(tmp_path, shared):
     logs = shared / "cases" / "all_gather_with_a_cliff.csv"
-    did("calibrate", logs, "--topology", "star", "-o", tmp_path / "cliff.yaml")
+    did("calibrate", logs, "--network", "star", "-o", tmp_path / "cliff.yaml")
     job = tmp_path / "job.yaml"
     job.write_text(
         "workers: 4\nnetwork: {topology: {file: cliff.yaml}}\n"

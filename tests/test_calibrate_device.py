@@ -234,9 +234,10 @@ def test_time_of_a_kernel_is_that_of_its_calls():
 
 
 def test_command_writes_a_profile_and_refuses_what_it_cannot_do(tmp_path):
-    small = ["calibrate", "device", "-o", tmp_path / "here.yaml", "--library", "numpy", "--largest", "10000"]
-    did(*small, "--budget", "1 ms")
+    small = ["measure", "-o", tmp_path / "here.yaml", "--what"]
+    did(*small, device := "device:library=numpy,largest=10000", "--budget", "1 ms")
     assert load_device(tmp_path / "here.yaml").name == "here"
-    refused(*small)
-    for option, value in (("--library", "nump"), ("--density", "2"), ("--largest", "5"), ("--budget", "0 s")):
-        refused(*small, "--force", option, value)
+    refused(*small, device)
+    assert "--budget: " in refused(*small, device, "--force", "--budget", "0 s")
+    for option in ("library=nump", "density=2", "largest=5", "largest=many", "depth=1"):
+        assert f"{option.partition('=')[0]}" in refused(*small, f"device:{option}", "--force")

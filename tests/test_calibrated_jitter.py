@@ -201,7 +201,7 @@ def folder(tmp_path_factory):
     said = {}
     for name in ("calls", "means"):
         out = folder / f"{name}.yaml"
-        said[name] = did("calibrate", folder / f"{name}.csv", "--topology", "star", "-o", out).stdout
+        said[name] = did("calibrate", folder / f"{name}.csv", "--network", "star", "-o", out, "--wide").stdout
     (folder / "job.yaml").write_text(
         "workers: 4\nseed: 3\nnetwork: {topology: {file: calls.yaml}}\n"
         "job: {parameters: 20000, iterations: 3, density: 1, compute: {mean: 1 ms}}\n"
@@ -212,7 +212,7 @@ def folder(tmp_path_factory):
 
 
 def test_what_was_fitted_is_written_said_and_read(folder):
-    calls, means = folder.joinpath("said.txt").read_text().split("---")
+    calls, means = folder.joinpath("said.txt").read_text().split("\n---\n")
     assert "jitter: each message has an extra latency" in " ".join(calls.split())
     assert "jitter: not known: 0 repetitions" in " ".join(means.split())
     found = load_cost_model(folder / "calls.yaml").jitter

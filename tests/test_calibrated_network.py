@@ -127,7 +127,7 @@ class TestPlaces:
         [
             ("starr", [], "did you mean 'star'"),
             ("none.xml", [], "there is no such file"),
-            ("star", ["gpus_per_node=8"], "is not for --topology star"),
+            ("star", ["gpus_per_node=8"], "is not for --network star"),
             ("multi_gpu_nodes", ["gpus_per_node=0"], r"must be a whole number in 1\.\."),
             ("multi_gpu_nodes", ["gpus=8"], "allowed: gpus_per_node=N"),
         ],
@@ -158,7 +158,7 @@ class TestFabricAsTopology:
     @pytest.mark.parametrize(
         ("before", "after", "message"),
         [
-            ("network", "netwrk", "network: is not there: simnet calibrate --topology"),
+            ("network", "netwrk", "network: is not there: simnet calibrate --network"),
             ("network:\n", "network:x\n", "is no"),
             ("star: {", "tree: {", "there is no 'tree' in a fabric file"),
             ("hosts: 4, ", "", "must have hosts, latency, bandwidth"),
@@ -201,7 +201,7 @@ class TestFabricAsTopology:
             for size, time in zip(one.sizes, one.seconds, strict=True)
         ]
         write_tidy(measurement_table(rows), tmp_path / "device")
-        done = did("calibrate", "./device", "-o", "f.yaml", "--topology", "star")
+        done = did("calibrate", "./device", "-o", "f.yaml", "--network", "star", "--wide")
         assert "network: star, hosts 8" in done.output
         assert load_cost_model("f.yaml").network["star"]["hosts"] == 8
         assert {one.setting.nodes for one in load_cost_model("f.yaml").model.known} == {4, 8}
@@ -209,6 +209,5 @@ class TestFabricAsTopology:
         topology = f"network.topology={{file: {{path: {tmp_path / 'f.yaml'}, nodes: 8}}}}"
         few = ["--set", "job.iterations=2", "--set", topology, "--policies", "AG"]
         did("run", "quickstart", *few, "--out", "out", "-q")
-        wrong = refused("calibrate", "./device", "-o", "g.yaml", "--set", "gpus_per_node=8")
-        assert wrong == "error: --set: is only for --topology\n"
-        assert "device profile" in did("calibrate", "device", "--help").output
+        wrong = refused("calibrate", "./device", "-o", "g.yaml", "--network", "star:gpus_per_node=8")
+        assert "is not for --network star; allowed: gpus_per_node=N of multi_gpu_nodes" in wrong

@@ -441,12 +441,12 @@ class TestScenarios:
 
 def test_calibrate_takes_the_stack_that_logs_do_not_tell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = ("--where", "link_latency=1 ms", "--where", "link_bandwidth=100 Mbit/s", "--topology", "star")
+    where = ("--where", "link_latency=1 ms", "--where", "link_bandwidth=100 Mbit/s", "--network", "star", "--wide")
     said = did("calibrate", "shaped_gloo", *where, "-o", "a.yaml").stdout
     assert "stack: gloo" in said
     assert "by --stack" not in said
     said = did("calibrate", "shaped_gloo", *where, "--stack", "mpich", "-o", "b.yaml").stdout
-    assert "warning: the logs are of gloo, and simulations take mpich, by --stack" in said
+    assert "Depends on  the logs are of gloo, and simulations take mpich, by --stack" in said
     assert "by --stack" not in did("calibrate", "shaped_gloo", *where, "--stack", "gloo", "-o", "d.yaml").stdout
     assert load_cost_model("b.yaml").stack == "mpich"
     assert "--stack: there is no stack 'mpic': did you mean 'mpich'?" in refused(
@@ -498,7 +498,7 @@ EXCHANGES = {
 def test_exchanges_of_a_real_job_take_as_long_as_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = Path(__file__).parent / "measured" / "gloo_5ms.csv"
-    did("calibrate", file, "--topology", "star", "-o", "cluster.yaml")
+    did("calibrate", file, "--network", "star", "-o", "cluster.yaml")
     schemes = ", ".join(f"{name}: {scheme}" for name, (scheme, _, _) in EXCHANGES.items())
     Path("ddp.yaml").write_text(
         "workers: 4\nnetwork: {topology: {file: cluster.yaml}}\n"

@@ -885,7 +885,7 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
 
     said = did("calibrate", log, "-o", out).output
     assert "--where variant=a" in said
-    assert "<- chosen" in said
+    assert "(chosen)" in said
     refused("calibrate", log, "-o", out)
     on = ("--network", out, "--size", "8 KiB", "--workers")
     assert "(90 %) [us]" in did("time", "all_reduce", *on, 4).output

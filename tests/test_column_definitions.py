@@ -134,9 +134,9 @@ def names_written(place: Path) -> dict[str, set[str]]:
         "utilisation": [("utilisation", "--model", "gpt2", "--bandwidth", "1Gbit/s", "--off", "10%")],
         "calibrate": [
             ("calibrate", calls, "-o", place / "fabric.yaml"),
-            ("calibrate", "--platform", "dgx-h100", "-o", place / "platform.yaml"),
+            ("calibrate", "dgx-h100", "-o", place / "platform.yaml"),
+            ("calibrate", place / "logs"),
         ],
-        "calibrate compute": [("calibrate", "compute", place / "logs")],
         "trace info": [("trace", "info", "digits")],
         "trace fit": [("trace", "fit", "digits", "--scale", 10, "-o", place / "fitted.json")],
     }  # fmt: skip

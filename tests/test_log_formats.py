@@ -526,7 +526,10 @@ class TestFolders:
                 f"n{ranks}/more.log",
             )
         out = tmp_path / "fabric.yaml"
-        said = did("calibrate", folder, "-o", out, "--fact", "n{ranks}/*", "--fact", "*_n8.log:ranks=8").output
+        said = did(
+            "calibrate", folder, "-o", out, "--fact", "n{ranks}/*", "--fact", "*_n8.log:ranks=8", "--wide"
+        ).output
+        said = " ".join(said.split())
         assert "notes.txt: holds no measurements in a format that is read (left out)" in said
         assert "3 curves" in said
         said = refused("calibrate", folder, "-o", out, "--force", "--fact", "m{ranks}/*")
@@ -537,7 +540,8 @@ class TestFolders:
         log = put(
             tmp_path, "mpirun -np 4 osu_bcast\n" + self.LOG + rows + self.LOG.replace("8 2.5", "0 1.5"), "bcast.log"
         )
-        said = did("calibrate", log, "-o", tmp_path / "fabric.yaml").output
+        said = did("calibrate", log, "-o", tmp_path / "fabric.yaml", "--wide").output
+        said = " ".join(said.split())
         assert "bcast.log:24: 1 rows from here on have 0 bytes (left out)" in said
         bare = put(tmp_path, self.LOG, "bare.log")
         said = refused("calibrate", bare, "-o", tmp_path / "none.yaml")
@@ -585,7 +589,7 @@ def test_tests_of_one_rank_are_no_measurements_of_a_cluster(name, tmp_path):
         f"all_reduce,4,2,{size},{1e-5 + size * 1e-9}\n" for size in (1024, 4096, 65536, 1048576)
     ))  # fmt: skip
     figures = json.loads(did("calibrate", alone, others, *facts, "-o", fabric, "--json").stdout)
-    assert (figures["rows"], figures["curves"]) == (4, 1)
+    assert (figures["rows_read"], figures["curves"]) == (4, 1)
     assert ["of a test of one rank" in one for one in figures["problems"]] == [True]
 
 

@@ -80,13 +80,13 @@ def test_pairs_are_on_a_node_and_between_nodes():
     [
         ({"collectives": ["all_redcue"]}, [0, 0], "did you mean 'all_reduce'"),
         ({"ranks": [3]}, [0] * 4, "allowed: 2, 4"),
-        ({"smallest": 1}, [0, 0], "--smallest: must be 4 B"),
-        ({"largest": 64}, [0, 0], "--smallest"),
-        ({"factor": 1.0}, [0, 0], "--factor"),
+        ({"smallest": 1}, [0, 0], "--sizes: must begin at 4 B"),
+        ({"largest": 64}, [0, 0], "--sizes: must begin"),
+        ({"factor": 1.0}, [0, 0], "--sizes: must grow"),
         ({"largest": 2**33}, [0, 0], "at most 8.59 GB"),
         # Only what goes in and what comes out would be 6 GiB.
         ({"smallest": 3 * 2**30, "largest": 3 * 2**30}, [0, 0], "at most 8.59 GB"),
-        ({"smallest": 4, "largest": 2**30, "factor": 1.01}, [0, 0], "--factor: gives more than 1,000 sizes"),
+        ({"smallest": 4, "largest": 2**30, "factor": 1.01}, [0, 0], "--sizes: are more than 1,000"),
         ({}, [0], "has one rank"),
     ],
 )
@@ -578,7 +578,7 @@ def test_nccl_tests_are_run_by_the_launcher_and_read(tmp_path, monkeypatch):
         alltoall_perf="echo no devices; exit 3\n", broadcast_perf="echo nothing to read\n",
     )  # fmt: skip
     launch = "env RANKS={ranks}/{nodes}/{per_node}"
-    done = did("measure", "-o", tmp_path / "m.csv", "--launch", launch, "--shapes", "1x2,2x1")
+    done = did("measure", "-o", tmp_path / "m.csv", "--launch", launch, "--groups", "1x2,2x1")
     rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["tool"]) == {"nccl-tests"}
     assert rows[["collective", "ranks", "nodes", "seconds"]].drop_duplicates().values.tolist() == [
@@ -594,8 +594,8 @@ def test_nccl_tests_are_run_by_the_launcher_and_read(tmp_path, monkeypatch):
 @needs.posix
 def test_osu_is_run_where_nccl_tests_are_not_installed(tmp_path, monkeypatch):
     programs(tmp_path / "bin", monkeypatch, osu_allreduce=printing(OSU), osu_latency=printing(OSU))
-    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x4", "--collectives", "all_reduce",
-        "--pairs", "none", "--largest", "16 B", "--smallest", "8 B")  # fmt: skip
+    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x4", "--what", "all_reduce",
+        "--sizes", "8B:16B")  # fmt: skip
     rows = read_measurements(tmp_path / "m.csv").rows
     assert rows[["ranks", "nbytes", "seconds"]].values.tolist() == [[4, 8, 2.5e-6], [4, 16, 2.75e-6]]
     assert "as -m 8:16" in (tmp_path / "m_logs" / "osu_allreduce_1x4.log").read_text()
@@ -605,7 +605,7 @@ def test_osu_is_run_where_nccl_tests_are_not_installed(tmp_path, monkeypatch):
 def test_a_program_that_hangs_is_given_up_and_nothing_is_left_behind(tmp_path, monkeypatch):
     pid = tmp_path / "bin" / "pid"
     programs(tmp_path / "bin", monkeypatch, all_reduce_perf=f"sleep 600 & echo $! > {pid}\nwait\n")
-    said = refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
+    said = refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "--budget", "1 s", "-q")
     assert "all_reduce_perf, 1 x 2 ranks: took longer than 1 s" in said
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
     assert killing.is_gone(int(pid.read_text()))
@@ -617,7 +617,7 @@ def test_a_launcher_can_end_its_ranks_and_is_killed_if_it_does_not(tmp_path, mon
     asked, pid = tmp_path / "bin" / "asked", tmp_path / "bin" / "pid"
     stubborn = f"trap 'echo yes > {asked}' TERM\necho $$ > {pid}\nwhile :; do sleep 0.1; done\n"
     programs(tmp_path / "bin", monkeypatch, all_reduce_perf=stubborn)
-    refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
+    refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "--budget", "1 s", "-q")
     assert asked.read_text() == "yes\n"
     assert killing.is_gone(int(pid.read_text()))
 
@@ -629,7 +629,7 @@ def test_a_command_that_is_ended_ends_what_it_has_launched(number, tmp_path, mon
     programs(
         tmp_path / "bin", monkeypatch, all_reduce_perf=f"sleep 600 & echo $! > {pid}.new\nmv {pid}.new {pid}\nwait\n"
     )
-    command = ["measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "-q"]
+    command = ["measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "-q"]
     with killing.start(command) as process:
         killing.await_that(pid.exists, process)
         os.kill(process.pid, number)
@@ -647,7 +647,7 @@ def test_programs_share_the_time_and_what_one_had_printed_by_then_is_kept(tmp_pa
         tmp_path / "bin", monkeypatch, all_reduce_perf=begun, alltoall_perf=hanging, broadcast_perf=printing(NCCL)
     )  # fmt: skip
     began = time.monotonic()
-    done = did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "6 s")
+    done = did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x2", "--budget", "6 s")
     assert time.monotonic() - began < 12
     assert (
         "all_reduce_perf, 1 x 2 ranks: took longer than 2 s, its share of --budget, but for what it had" in done.stdout
@@ -669,15 +669,15 @@ def test_osu_is_told_shares_of_what_is_gathered_or_exchanged(tmp_path, monkeypat
     }
     texts = {name: printing(OSU.replace("Allreduce", what.capitalize())) for name, what in names.items()}
     programs(tmp_path / "bin", monkeypatch, **texts)
-    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x4", "--pairs", "none",
-        "--largest", "65 B", "--smallest", "30 B")  # fmt: skip
+    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x4", "--what", "collectives",
+        "--sizes", "30B:65B")  # fmt: skip
     said = {one: (tmp_path / "m_logs" / f"{one}_1x4.log").read_text().partition("\n")[0] for one in names}
     shared = {"osu_allgather", "osu_alltoall"}
     assert said == {one: f"ran with as -m {'8:16' if one in shared else '30:65'}" for one in names}
     rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["collective"]) >= {"all_gather", "alltoall"}
-    command = ["measure", "-o", tmp_path / "n.csv", "--launch", "env", "--shapes", "1x4", "--factor", "4", "-q"]
-    assert "--factor: must be 2, as sizes of OSU double; got 4" in refused(*command)
+    command = ["measure", "-o", tmp_path / "n.csv", "--launch", "env", "--groups", "1x4", "--sizes", "::4", "-q"]
+    assert "--sizes: must grow by 2, as sizes of OSU double; got 4" in refused(*command)
 
 
 @needs.posix
@@ -685,27 +685,28 @@ def test_osu_is_told_shares_of_what_is_gathered_or_exchanged(tmp_path, monkeypat
     ("options", "says"),
     [
         (
-            ["--launch", "mpirun -n {rank}", "--shapes", "1x2"],
+            ["--launch", "mpirun -n {rank}", "--groups", "1x2"],
             "has {rank}; allowed: {ranks}, {nodes}",
         ),
-        (["--launch", "mpirun 'a", "--shapes", "1x2"], "is no command"),
-        (["--launch", "bash -c '{program} -d cuda'", "--shapes", "1x2"], "--launch: has {program} inside of a word"),
+        (["--launch", "mpirun 'a", "--groups", "1x2"], "is no command"),
+        (["--launch", "bash -c '{program} -d cuda'", "--groups", "1x2"], "--launch: has {program} inside of a word"),
         (
-            ["--launch", "time {program} {program}", "--shapes", "1x2"],
+            ["--launch", "time {program} {program}", "--groups", "1x2"],
             "--launch: has {program} inside of a word or twice",
         ),
-        (["--launch", "no_such_launcher", "--shapes", "1x2"], "no_such_launcher cannot be started"),
-        (["--launch", "env", "--shapes", "2"], "nodes x ranks on each"),
-        (["--launch", "env", "--shapes", "1x1"], "two ranks at least"),
-        (["--launch", "env"], "--shapes: is missing"),
-        (["--launch", "env", "--shapes", "1x2", "--processes", "2"], "--processes: is only for"),
+        (["--launch", "no_such_launcher", "--groups", "1x2"], "no_such_launcher cannot be started"),
+        (["--launch", "env", "--groups", "2"], "nodes x ranks on each"),
+        (["--launch", "env", "--groups", "1x1"], "two ranks at least"),
+        (["--launch", "env"], "--groups: is missing"),
+        (["--launch", "env", "--groups", "1x2", "--processes", "2"], "--processes: is only for"),
         ([], "needs --processes N"),
-        (["--shapes", "1x2"], "--shapes: is only for --launch"),
+        (["--processes", "2", "--groups", "1x2"], "--groups: must be whole numbers"),
         (["--processes", "1"], "--processes: must be a whole number from 2"),
         (["--processes", "2", "--backend", "mpi"], "start with mpirun"),
         (["--processes", "2", "--budget", "0 s"], "--budget: must be"),
-        (["--processes", "2", "--smallest", "5 parsecs"], "--smallest"),
-        (["--processes", "2", "--device", "elsewhere/d.yaml"], "--device: must be beside"),
+        (["--processes", "2", "--sizes", "5 parsecs"], "--sizes"),
+        (["--processes", "2", "--what", "links,devise"], "did you mean 'device'?"),
+        (["--processes", "2", "--what", "device"], "--processes: is only for collectives and links"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, says, tmp_path, monkeypatch):
@@ -717,8 +718,8 @@ def test_options_that_make_no_sense_are_refused(options, says, tmp_path, monkeyp
 
 
 def test_table_and_profile_are_two_files(tmp_path):
-    command = ["measure", "-q", "-o", tmp_path / "m.csv", "--processes", "2", "--device", tmp_path / "m.csv"]
-    assert "--device: must be another file than the --output" in refused(*command)
+    command = ["measure", "-q", "-o", tmp_path / "m.yaml", "--processes", "2", "--what", "links,device"]
+    assert "--out: must end in .csv" in refused(*command)
 
 
 def test_no_program_is_installed(tmp_path, monkeypatch):
@@ -753,11 +754,11 @@ def from_measuring_to_choosing(folder, ranks):
     seconds = found["time_s"]
     # Times between processes that share processors with others are not much better known.
     assert one["seconds_min"] / 2 < seconds < one["seconds_max"] * 2
-    assert did("choose", "--fabric", folder / "fabric.yaml", "--device", folder / "device.yaml").exit_code == 0
+    assert did("choose", "--fabric", folder / "fabric.yaml", "--device", folder / "measured.yaml").exit_code == 0
 
 
-QUICK = {"BUDGET": "8 s", "LARGEST": "64 KiB"}
-FEW = ("--collectives", "all_reduce,all_gather")
+QUICK = {"BUDGET": "8 s", "LARGEST": "64KiB"}
+FEW = ("--what", "links,all_reduce,all_gather,device")
 
 
 @pytest.mark.extras
@@ -801,7 +802,7 @@ def test_the_script_for_slurm_goes_from_measuring_to_choosing(tmp_path):
 @pytest.mark.extras
 def test_mpi_is_measured(tmp_path):
     launcher = [Path(sys.executable).with_name("mpiexec"), "-n", "3", sys.executable, "-m", "simnet.cluster.measure"]
-    ended_well([*launcher, "--backend", "mpi", "--largest", "16 KiB", "--budget", "10 s", "-o", "m.csv"], tmp_path)
+    ended_well([*launcher, "--backend", "mpi", "--sizes", ":16KiB", "--budget", "10 s", "-o", "m.csv"], tmp_path)
     rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["collective"]) == {*COLLECTIVES, "p2p_latency", "p2p_bw"}
     assert set(rows["tool"]) == {"mpich"}
@@ -820,7 +821,7 @@ def children():
 @needs.linux
 @pytest.mark.extras
 def test_a_rank_that_is_killed_ends_the_command_without_a_file(tmp_path):
-    command = ["measure", "-o", tmp_path / "m.csv", "--processes", "3", "--budget", "100 s", "--largest", "64 KiB"]
+    command = ["measure", "-o", tmp_path / "m.csv", "--processes", "3", "--budget", "100 s", "--sizes", ":64KiB"]
     with killing.start(command, stderr=subprocess.PIPE, text=True) as process:
         # The first line is there when all ranks have met.
         assert "curves with" in process.stderr.readline()

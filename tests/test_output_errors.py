@@ -25,10 +25,8 @@ PRINTING = {
     "choose": "--workers 4",
     "export": "--collective allreduce_ring --workers 4 --size 1MiB --to goal --out a.goal",
     "time": "all_reduce --workers 4 --size 1MB",
-    "measure": "--processes 2 --largest '1 KiB' --budget '1 s' -o measured.csv",
+    "measure": "--processes 2 --sizes :1KiB --budget '1 s' -o measured.csv",
     "calibrate": "published_plateaus -o fabric.yaml",
-    "calibrate compute": "logs",
-    "calibrate device": "-o device.yaml --library numpy --largest 10000 --budget '1 ms'",
     "predict job": "--scenario quickstart --set job.iterations=2",
     "utilisation": "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s'",
     "step": "--model gpt2 --sharding fsdp2 --workers 8 --topology star --latency '1 us' --bandwidth '1 GB/s'",
@@ -47,7 +45,7 @@ PRINTING = {
 }
 """Arguments with which each command prints something soon."""
 
-NO_FILES = {"report", "choose", "time", "calibrate compute", "utilisation", "step", "trace info", "list"}
+NO_FILES = {"report", "choose", "time", "utilisation", "step", "trace info", "list"}
 NO_FILES |= {"schema", "warm", "predict job"}
 """Of these, commands that write no file."""
 
@@ -82,7 +80,7 @@ def test_every_command_is_among_those_that_print():
 @needs.linux
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_full_standard_output_is_one_line(quick, tmp_path):
-    slow = {"run", "report", "compare", "sweep", "predict job", "calibrate device", "trace fit", "warm", "measure"}
+    slow = {"run", "report", "compare", "sweep", "predict job", "trace fit", "warm", "measure"}
     asked = commands(set(PRINTING) - slow if quick else slow - EXTRAS - {"report"})
     if quick:
         asked += [["--help"], ["--version"], ["choose", "--help"], ["trace"], ["choose", "--workers", "4", "--json"]]

@@ -238,14 +238,15 @@ def test_names_and_files_are_told_apart(tmp_path):
 
 def test_the_command_line_predicts_from_a_platform(tmp_path):
     out = tmp_path / "fabric.yaml"
-    assert "nothing was measured" in did("calibrate", "--platform", "dgx-h100", "-o", out).output
+    assert "nothing was measured" in did("calibrate", "--network", "dgx-h100", "-o", out).output
     asked = ("all_reduce", "--workers", 16, "--size", "64MB", "--network")
     by_file, by_name = (timed(*asked, source) for source in (out, "dgx-h100"))
     same = ("time_s", "low_s", "high_s", "evidence", "because", "kind", "busbw_Bps", "ranks")
     assert [by_file[one] for one in same] == [by_name[one] for one in same]
     assert by_name["evidence"] == "extrapolated"
     assert "dgx-h100" in did("list", "platforms").output
-    refused("calibrate", "--platform", "dgx-h100", "some.log", "-o", tmp_path / "other.yaml")
+    refused("calibrate", "some.log", "--network", "dgx-h100", "-o", tmp_path / "other.yaml")
+    refused("calibrate", "dgx-h100", "--where", "variant=a")
     refused("calibrate", "-o", tmp_path / "other.yaml")
 
 

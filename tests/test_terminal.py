@@ -72,7 +72,6 @@ def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, 
     cases = {
         "simnet tr": ["trace"],
         "simnet trace con": ["convert"],
-        "simnet calibrate dev": ["device"],
         "simnet choose --model resnet": ["resnet18", "resnet50"],
         "simnet compare --schemes topk,okt": ["topk,oktopk"],
         "simnet run quickstart --policies AG,or": ["AG,oracle"],
@@ -190,10 +189,7 @@ def test_brackets_in_help_are_no_markup() -> None:
 
 
 def test_the_help_of_a_command_names_those_that_begin_alike() -> None:
-    for name, other in (
-        ("calibrate", "calibrate compute, simnet calibrate device"),
-        ("validate", "validate job"),
-    ):
+    for name, other in (("validate", "validate job"),):
         assert f"Beside it: simnet {other}." in did(name, "--help").stdout
     for group in ("trace", "new"):
         assert did(group, "--help").stdout.startswith(f"simnet {group} ")

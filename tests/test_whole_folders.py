@@ -156,8 +156,8 @@ def test_no_moment_of_a_report_has_a_page_of_two_kinds_and_the_same_command_make
 
 WRITES = {
     "fabric.yaml": ["calibrate", "log.csv", "-o"],
-    "platform.yaml": ["calibrate", "--platform", "dgx-h100", "-o"],
-    "compute.yaml": ["calibrate", "compute", "hooks", "-o"],
+    "platform.yaml": ["calibrate", "dgx-h100", "-o"],
+    "compute.yaml": ["calibrate", "hooks", "-o"],
     "table.json": ["choose", "--cells", 2, "--export"],
 }
 

@@ -1,4 +1,4 @@
-"""The network of a fabric file: the topology that `simnet calibrate --topology` fitted to measured times.
+"""The network of a fabric file: the topology that `simnet calibrate --network` fitted to measured times.
 
 The field ``network`` names a star or nodes of several GPUs, with latencies [s] and bandwidths [byte/s].
 """
@@ -59,7 +59,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     line_of |= {field_path(loc): line for loc, line in read.lines.items()}
     network: Any = read.value.get("network")
     if network is None:
-        refuse("is not there: simnet calibrate --topology star, or multi_gpu_nodes, writes it")
+        refuse("is not there: simnet calibrate --network star, or multi_gpu_nodes, writes it")
     if not isinstance(network, dict) or len(network) != 1:
         refuse(f"must be one topology with its parameters; {suggest_names('', FIELDS)}")
     family, given = next(iter(network.items()))

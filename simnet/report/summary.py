@@ -230,14 +230,16 @@ def three_digits(value: float) -> str:
 
     Examples
     --------
-    >>> [three_digits(one) for one in (44.93, 1542.3, 0.95678, 999.7, 4.0, 0.0)]
-    ['44.9', '1,540', '0.957', '1,000', '4.00', '0']
+    >>> [three_digits(one) for one in (44.93, 1542.3, 0.95678, 999.7, 4.0, 0.0, 8.4e-6)]
+    ['44.9', '1,540', '0.957', '1,000', '4.00', '0', '8.40e-06']
     """
     if not math.isfinite(value):
         return "-"
     rounded = float(f"{value:.2e}")
     if rounded == 0:
         return "0"
+    if abs(rounded) < 1e-4:
+        return f"{rounded:.2e}"
     return f"{rounded:,.{max(2 - math.floor(math.log10(abs(rounded))), 0)}f}"
 
 

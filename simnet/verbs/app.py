@@ -17,7 +17,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
@@ -26,6 +27,7 @@ import simnet
 from simnet.base import plugins
 from simnet.base.errors import SimnetError, plain_warnings, suggest_names
 from simnet.base.threads import one_thread
+from simnet.base.writing import refuse_existing
 from simnet.report.summary import WIDTH, Summary
 from simnet.verbs import terminal
 from simnet.verbs.old_words import OLD_OPTIONS, OLD_VERBS
@@ -50,6 +52,18 @@ VERBS: Mapping[str, Verb] = {
         "Time one collective, or a schedule from a file.",
         "all_reduce --network dgx-h100 --workers 16 --size 64MB",
         "time:time",
+    ),
+    "measure": Verb(
+        "Calibrate",
+        "Time this cluster's collectives and kernels.",
+        "--processes 2 --sizes :64KiB --budget 10s -o measured.csv",
+        "measure:measure",
+    ),
+    "calibrate": Verb(
+        "Calibrate",
+        "Fit a cluster file to logs, traces or a specification.",
+        "dgx-h100 --out fabric.yaml",
+        "calibrate:calibrate",
     ),
 }
 """The verbs by name, in the order of the help."""
@@ -187,6 +201,8 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
         given |= {key: common[key] for key in ("out", "force") if key in own and common[key]}
         with terminal.verbosity(bool(common["quiet"]), bool(common["verbose"])):
             bound = inspect.signature(function).bind(*arguments, **given)
+            if common["out"] and "out" not in own:
+                refuse_existing([Path(common["out"])], bool(common["force"]))
             if common["save_scenario"]:
                 _save_scenario(common["save_scenario"], bound.arguments, bool(common["force"]))
             with terminal.progress_line(name):
@@ -217,7 +233,7 @@ def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
 
 def _line_type(hint: Any) -> Any:
     """Return the type that a parameter of the library has on the line: what may be text is text."""
-    allowed = get_args(hint)
+    allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     if str in allowed:
         hint = str | None if type(None) in allowed else str
     shown = Parameter(negative=(), group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None)

@@ -145,7 +145,7 @@ class Hook:
         choices : str, Path, PolicyTable or sequence of Entry
             The choices, or a table that has them. The first dense one is the fallback; one is added if there is none.
         device : str, Path or DeviceProfile
-            Expected cost of kernels, of ``simnet calibrate device``.
+            Expected cost of kernels, of ``simnet measure --what device``.
         every : int
             Iterations between two decisions, >= 1.
         probes : bool

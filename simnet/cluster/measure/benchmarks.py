@@ -83,7 +83,7 @@ def parse_shapes(text: str) -> list[Shape]:
         match = _SHAPE.fullmatch(word.strip())
         if match is None or (one := Shape(int(match[1]), int(match[2]))).ranks < 2:
             message = f"must be nodes x ranks on each, two ranks at least, as 1x8,2x8; got {word.strip()[:40]!r}"
-            raise InputError(message, file="--shapes")
+            raise InputError(message, file="--groups")
         found.append(one)
     return list(dict.fromkeys(found))
 
@@ -107,7 +107,7 @@ def benchmark_command(launch: str, collective: str, program: str, shape: Shape, 
     low, high = round(wanted.smallest), round(wanted.largest)
     if Path(program).name.startswith("osu_"):
         if wanted.factor != 2:
-            raise InputError(f"must be 2, as sizes of OSU double; got {wanted.factor:g}", file="--factor")
+            raise InputError(f"must grow by 2, as sizes of OSU double; got {wanted.factor:g}", file="--sizes")
         if mpi_convention(collective) in ("per_rank", "per_pair"):
             low = -(-low // shape.ranks)
             high = max(low, high // shape.ranks)

@@ -76,7 +76,7 @@ def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first."""
     for name in wanted.collectives:
         if name not in COLLECTIVES:
-            raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--collectives")
+            raise InputError(f"there is no {name!r}; {suggest_names(name, COLLECTIVES)}", file="--what")
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
     steps = size_series(wanted.smallest, wanted.largest, wanted.factor)
@@ -84,13 +84,13 @@ def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     counts = sorted({len(one.ranks) for one in found})
     for count in wanted.ranks:
         if count not in counts:
-            raise InputError(f"no group has {count}; allowed: {', '.join(map(str, counts))}", file="--ranks")
+            raise InputError(f"no group has {count}; allowed: {', '.join(map(str, counts))}", file="--groups")
     kept = [one for one in found if not wanted.ranks or len(one.ranks) in wanted.ranks]
     made = [(name, one) for one in plan_pairs(node_of, wanted.pairs) for name in OF_PAIRS]
     made += [(name, one) for one in kept for name in wanted.collectives]
     if (needed := max(2 * sum(steps), _LOOKED_AT * steps[0])) > MEMORY:
         text = f"{units.format_bytes(needed)} for buffers of all sizes, at most {units.format_bytes(MEMORY)}"
-        raise InputError(f"a rank needs {text}", file="--largest")
+        raise InputError(f"a rank needs {text}", file="--sizes")
     return [Curve(name, one, divisible_sizes(name, steps, len(one.ranks))) for name, one in made]
 
 
@@ -136,13 +136,13 @@ def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 def size_series(smallest: float, largest: float, factor: float) -> list[int]:
     """Return sizes [byte] that grow by a factor, up to the largest; InputError with none, or with more than 1,000."""
     if not ELEMENT <= smallest <= largest:
-        raise InputError(f"must be {ELEMENT} B to --largest, {largest:g} B; got {smallest:g} B", file="--smallest")
+        raise InputError(f"must begin at {ELEMENT} B to {largest:g} B, their end, got {smallest:g} B", file="--sizes")
     if not 1.01 <= factor <= 1024:
-        raise InputError(f"must be 1.01 to 1024, got {factor:g}", file="--factor")
+        raise InputError(f"must grow by 1.01 to 1024, got {factor:g}", file="--sizes")
     found = [smallest]
     while (following := found[-1] * factor) <= largest:
         if len(found) == _MOST_SIZES:
-            raise InputError(f"gives more than {_MOST_SIZES:,} sizes up to --largest, got {factor:g}", file="--factor")
+            raise InputError(f"are more than {_MOST_SIZES:,} by a factor of {factor:g}", file="--sizes")
         found.append(following)
     return [round(one) for one in found]
 

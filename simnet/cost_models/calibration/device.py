@@ -68,9 +68,9 @@ def measure_device(
     out of range.
     """
     if not 0 < density < 1:
-        raise InputError(f"must be between 0 and 1, got {density}", file="--density")
+        raise InputError(f"density must be between 0 and 1, got {density}", file="--what device")
     if largest < _LEAST_LARGEST:
-        raise InputError(f"must be at least {_LEAST_LARGEST:,}, got {largest:,}", file="--largest")
+        raise InputError(f"largest must be at least {_LEAST_LARGEST:,}, got {largest:,}", file="--what device")
     if not 0 < budget <= 60:
         raise InputError(f"must be between 0 and 60 s, got {budget}", file="--budget")
     return profile_of(kernels_of(library), name, density, largest, budget)
@@ -94,7 +94,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
     lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
     if lacking:
         said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(lacking)}"
-        raise InputError(f"must be more, or --density: {said}", file="--largest")
+        raise InputError(f"largest must be more, or density: {said}", file="--what device")
     bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
     timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
     beside = density_factors(kernels, timed, density, budget)
@@ -117,8 +117,8 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
     return DeviceProfile(
         name=name,
         device=f"{kernels.device}, {kernels.library}",
-        source=f"simnet calibrate device on {today}, at density {density:g}; memory bandwidth by the longest copy, "
-        "bytes read and written. Intervals: every second length predicted from the others, and what selects at "
+        source=f"simnet measure --what device on {today}, at density {density:g}; memory bandwidth by the longest "
+        "copy, bytes read and written. Intervals: every second length predicted from the others, and what selects at "
         f"densities of {', '.join(f'{one:g}' for one in INTERVAL_DENSITIES)} beside that.",
         memory_bandwidth=bandwidth,
         methods=methods,

@@ -48,7 +48,7 @@ def kernels_of(library: str | None = None) -> LibraryKernels:
     """Return the kernels of a library; by default the first of torch on a GPU, torch and numpy."""
     if library is not None and library not in KERNEL_LIBRARIES:
         raise InputError(
-            f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--library"
+            f"there is no library {library!r}; {suggest_names(library, KERNEL_LIBRARIES)}", file="--what device"
         )
     for name in (library,) if library is not None else ("cuda", "torch"):
         try:
@@ -176,9 +176,9 @@ def _torch_there(where: str) -> LibraryKernels:
     try:
         import torch
     except ImportError:
-        raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file="--library") from None
+        raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file="--what device") from None
     if where == "cuda" and not torch.cuda.is_available():
-        raise InputError("torch finds no GPU", file="--library")
+        raise InputError("torch finds no GPU", file="--what device")
     return torch_kernels(torch, where)
 
 

@@ -152,14 +152,10 @@ def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
     return {name: found[name] for name in PARAMETERS}
 
 
-def describe_parameters(platform: Platform) -> list[str]:
-    """Return the parameters of the step model from a specification, as lines for people."""
-    lines = [platform.description or platform.name, "nothing was measured: whatever is predicted is an extrapolation"]
-    lines.append("parameters of a step, from the specification:")
-    for name, (value, error) in specified_parameters(platform).items():
-        within = f"within a factor of {math.exp(1.645 * error):.2f}"
-        lines.append(f"  {name:<24}{value:>10.3g}  {within} ({PARAMETERS[name]})")
-    return lines
+def parameter_rows(platform: Platform) -> list[tuple[str, float, float, str]]:
+    """Return the parameters of the step model from a specification: name, value, its factor of doubt, and meaning."""
+    found = specified_parameters(platform)
+    return [(name, value, math.exp(1.645 * error), PARAMETERS[name]) for name, (value, error) in found.items()]
 
 
 def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:

@@ -104,44 +104,38 @@ class Calibration:
             "that are late each for itself"
         )
 
-    def sentences(self) -> list[str]:
-        """Return lines for people."""
-        lines = [f"{self.rows:,} rows, {len(self.cost_model.model.known)} curves"]
-        lines += problem_lines(self.problems)
+    def errors(self) -> list[dict[str, Any]]:
+        """Return how far predictions of what was left out were off, a row for each model and each kind."""
+        models = {f"sizes, {name}": (held, name == MIXTURE_NAME) for name, held in self.chosen.by_curve_model.items()}
+        kinds: dict[str, Basis] = {"ranks": "ranks", "outermost ranks": "beyond", "collectives": "collectives"}
+        every = models | {name: (self.chosen.held[kind], False) for name, kind in kinds.items()}
+        return [
+            {"left_out": f"{name} (chosen)" if chosen else name, "chosen": chosen, **found}
+            for name, (held, chosen) in every.items()
+            if (found := held_out_errors(held)) is not None
+        ]
+
+    def notes(self) -> list[str]:
+        """Return lines for people on problems, parameters, the network and the stack."""
+        lines = problem_lines(self.problems)
         for name, values in self.mixed.items():
             lines.append(
                 f"warning: rows of {len(values)} values of {name} were put together; "
                 f"--where {name}={values[0]} takes one of them"
             )
-        shown = {name: found for name, held in self.chosen.by_curve_model.items() if (found := held_out_errors(held))}
-        if shown:
-            lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
-        for name, one in shown.items():
-            mark = "  <- chosen" if name == MIXTURE_NAME else ""
-            lines.append(_error_row(name, one) + mark)
-        titles: dict[Basis, str] = {
-            "ranks": "ranks left out",
-            "beyond": "outermost ranks",
-            "collectives": "collectives",
-        }
-        for held, title in titles.items():
-            found = held_out_errors(self.chosen.held[held])
-            if found is not None:
-                lines.append(_error_row(title, found))
         steps = self.cost_model.model.steps
         if steps is not None:
             unknown = undetermined_parameters(steps)
-            lines += ["", "parameters of a step:"]
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
                 within = f"within a factor of {np.exp(1.645 * error):.2f}"
                 said = "not determined by these data" if name in unknown else within
-                lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
+                lines.append(f"a step: {name} {value:.3g}, {said} ({what})")
             if doubt := cards.describe_card_counts(self.cost_model.model.cards, self.cost_model.model.each):
                 lines.append(doubt)
         if self.links is not None:
             for family, parameters in self.links.parameters.items():
                 shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
-                lines += ["", f"network: {family}, {shown_parameters}"]
+                lines.append(f"network: {family}, {shown_parameters}")
             if self.links.undetermined:
                 named = ", ".join(self.links.undetermined)
                 lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
@@ -280,8 +274,3 @@ def _file_exists(path: str) -> bool:
         return Path(path).exists()
     except OSError:
         return False
-
-
-def _error_row(name: str, one: Mapping[str, float]) -> str:
-    shown = "".join(f"{100 * one[key]:>7.1f} %" for key in ("median", "p90", "worst"))
-    return f"{name:<20}{shown}"

@@ -55,11 +55,11 @@ def place_ranks(given: str, overrides: Sequence[str] = ()) -> Placement:
     for one in overrides:
         name, _, value = one.partition("=")
         if given != "multi_gpu_nodes" or name != "gpus_per_node":
-            raise InputError(f"{one[:60]!r} is not for --topology {given}; allowed: gpus_per_node=N of multi_gpu_nodes",
-                             file="--set")  # fmt: skip
+            raise InputError(f"{one[:60]!r} is not for --network {given}; allowed: gpus_per_node=N of multi_gpu_nodes",
+                             file="--network")  # fmt: skip
         if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= MAX_PER_NODE):
             raise InputError(
-                f"must be a whole number in 1..{MAX_PER_NODE}, got {value[:40]!r}", file="--set", field=name
+                f"must be a whole number in 1..{MAX_PER_NODE}, got {value[:40]!r}", file="--network", field=name
             )
         each = int(value)
     if given in LINK_FAMILIES:
@@ -68,11 +68,11 @@ def place_ranks(given: str, overrides: Sequence[str] = ()) -> Placement:
         there = Path(given).exists() or bool(Path(given).suffix)
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
-            raise InputError(f"{given}: cannot be read: {error.strerror}", file="--topology") from None
+            raise InputError(f"{given}: cannot be read: {error.strerror}", file="--network") from None
         there = False
     if not there:
         raise InputError(f"there is no topology and no file {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
-                         file="--topology")  # fmt: skip
+                         file="--network")  # fmt: skip
     return Placement(given, _hosts_of_node(given))
 
 
@@ -98,7 +98,7 @@ def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequen
     """
     if place.name not in LINK_FAMILIES:
         return None
-    where = f"--topology {place.name}"
+    where = f"--network {place.name}"
     if steps is None:
         raise InputError("needs measurements of a collective whose algorithms are known", file=where)
     largest = max((one.setting for one in curves), key=lambda one: (one.ranks, one.nodes))
@@ -165,7 +165,7 @@ def _hosts_of_node(file: str) -> int:
         latency = 0.0 if kind_of(file) == "nccl" else None
         graph: nx.DiGraph[Any] = read_network(file, latency=latency).graph
     except ValueError as error:
-        raise InputError(str(error), file="--topology") from None
+        raise InputError(str(error), file="--network") from None
     inside: nx.Graph[Any] = nx.Graph()
     inside.add_nodes_from(range(graph.graph["hosts"]))
     inside.add_edges_from((a, b) for a, b, facts in graph.edges(data=True) if facts.get("kind") in _INNER_KINDS)

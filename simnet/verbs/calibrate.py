@@ -1,0 +1,188 @@
+"""``simnet calibrate``: cost models fitted to measured times or a specification, and how long workers compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simnet.base.errors import InputError
+from simnet.report.summary import Column, Summary, percent
+from simnet.verbs.request import verb
+
+if TYPE_CHECKING:
+    from simnet.cost_models.calibration.summary import Calibration
+
+_ERRORS = (
+    Column("left_out", "left out", "text"),
+    Column("median", "median", "percent"),
+    Column("p90", "p90", "percent"),
+    Column("worst", "worst", "percent"),
+    Column("count", "predictions", "number", priority=1),
+)
+
+
+@verb
+def calibrate(
+    *logs: str,
+    where: Sequence[str] = (),
+    fact: Sequence[str] = (),
+    coverage: float = 0.9,
+    network: str | None = None,
+    stack: str | None = None,
+) -> Summary:
+    """Fit a cluster file to logs or a specification, or job.compute to logs of workers.
+
+    What the logs are tells their content: times of collectives become the cost model of a cluster; a platform, or
+    ``--network`` alone, one from its specification; a folder with the ``rank_0.csv`` of `simnet.cluster.hooks` becomes
+    ``job.compute`` of a scenario. ``--out FILE.yaml`` writes it.
+
+    Parameters
+    ----------
+    logs
+        Logs, folders of them, shipped ones, or a platform.
+    where
+        Rows with this, as variant=efa, or place=in.
+    fact
+        What logs do not say: ranks=16, '*_n{ranks}.log'.
+    coverage
+        What intervals shall hold, 0.5 to 0.99.
+
+    Raises
+    ------
+    SimnetError
+        If something is wrong with the logs or with what is given.
+    """
+    from simnet.cost_models.calibration.platform import is_platform, platform_names
+
+    if not 0.5 <= coverage <= 0.99:
+        raise InputError(f"must be from 0.5 to 0.99, got {coverage:g}", file="--coverage")
+    names = [*logs] or ([network] if network is not None else [])
+    if not names:
+        raise InputError("needs logs of benchmarks, or a platform", file="simnet calibrate")
+    if len(names) == 1:
+        (name,) = names
+        given = {"--where": where, "--fact": fact, "--stack": stack, "--network": network if logs else None}
+        if name in platform_names() or is_platform(Path(name)):
+            _refuse(given, "measurements, which a specification does without")
+            return _specified(name, coverage)
+        if Path(name).is_dir() and any(Path(name).glob("rank_*.csv")):
+            _refuse(given, "times of collectives")
+            return _computing(Path(name))
+    if not logs:
+        raise InputError("is missing: logs of benchmarks on this network, or a platform", file="LOGS")
+    return _fitted(logs, where, fact, coverage, network, stack)
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    for option, value in given.items():
+        if value:
+            raise InputError(f"is only for {what}", file=option)
+
+
+def _fitted(
+    logs: Sequence[str],
+    where: Sequence[str],
+    fact: Sequence[str],
+    coverage: float,
+    network: str | None,
+    stack: str | None,
+) -> Summary:
+    """Fit a cost model to measured times."""
+    from simnet.cost_models.calibration import summary
+    from simnet.cost_models.calibration.readers.facts import parse_facts
+    from simnet.cost_models.calibration.topology_links import place_ranks
+    from simnet.scenario.choice_text import read_choice
+    from simnet.studies import options
+
+    rows, facts = options.fields(where, "--where"), parse_facts(fact)
+    place = rows.pop("place", "out")
+    if place not in ("in", "out"):
+        raise InputError(f"place must be in or out, got {place!r}", file="--where")
+    ranks = None
+    if network is not None:
+        family, given = read_choice(network)
+        ranks = place_ranks(family, [f"{name}={value}" for name, value in given.items()])
+    options.stack(stack)
+    made = summary.calibrate_logs(logs, rows, facts, place == "in", ranks, coverage, stack)
+    return _described(made)
+
+
+def _described(made: Calibration) -> Summary:
+    notes = made.notes()
+    warnings = [one.removeprefix("warning: ") for one in notes if one.startswith("warning: ")]
+    errors = made.errors()
+    known = f"{len(made.cost_model.model.known):,} curves from {made.rows:,} rows"
+    best = next((one for one in errors if one["chosen"]), None)
+    within = f"; sizes left out are predicted within {percent(best['median'])} in the median" if best else ""
+    figures = made.figures()
+    return Summary(
+        answer=f"{known}{within}.",
+        columns=_ERRORS,
+        rows=errors,
+        evidence="measured: models were chosen by what they were not fitted to" if best else "",
+        depends_on="; ".join(warnings),
+        next="--out fabric.yaml, then simnet time all_reduce --network fabric.yaml",
+        details={"rows_read": figures.pop("rows"), **figures},
+        notes=[one for one in notes if not one.startswith("warning: ")],
+        writers={".yaml": lambda path: _write(path, made.yaml)},
+    )
+
+
+def _specified(platform: str, coverage: float) -> Summary:
+    """Return the cost model that follows from a specification alone."""
+    from simnet.cost_models.calibration import cost_model_yaml, specification, specified_cost_model
+    from simnet.cost_models.calibration.platform import load_platform
+
+    described = load_platform(platform)
+    text = cost_model_yaml(specified_cost_model(described, coverage))
+    parameters = [
+        {"parameter": name, "value": value, "factor": factor, "meaning": meaning}
+        for name, value, factor, meaning in specification.parameter_rows(described)
+    ]
+    return Summary(
+        answer=f"{described.description or described.name}: a cost model from its specification.",
+        columns=(
+            Column("parameter", "parameter", "text"),
+            Column("value", "value", "number"),
+            Column("factor", "within a factor of", "number"),
+            Column("meaning", "meaning", "phrase"),
+        ),
+        rows=parameters,
+        evidence="extrapolated: nothing was measured",
+        next=f"simnet time all_reduce --network {platform}",
+        details={"platform": described.model_dump(mode="json")},
+        writers={".yaml": lambda path: _write(path, text)},
+    )
+
+
+def _computing(folder: Path) -> Summary:
+    """Fit how long workers compute."""
+    from simnet.base.arrays import PERCENTS
+    from simnet.cost_models.calibration.compute_fit import fit_compute, read_compute_logs
+
+    found = fit_compute(read_compute_logs(folder))
+    percentiles: dict[str, Any] = {
+        name: {f"p{share}_s": one for share, one in zip(PERCENTS, values, strict=True)}
+        for name, values in (("measured", found.measured), ("fitted", found.fitted))
+    }
+    fitted = {name: getattr(found, name) for name in ("mean", "spread", "straggle", "slowdown")}
+    slow = {str(worker): factor for worker, factor in found.slow.items()}
+    fields = ", ".join(f"{name}: {value}" for name, value in found.fields().items()).replace("'", "")
+    return Summary(
+        answer=f"job.compute={{{fields}}}",
+        columns=(Column("share", "of iterations left out", "text"), Column("measured_s", "measured"),
+                 Column("fitted_s", "fitted")),
+        rows=[
+            {"share": f"p{share}", "measured_s": measured, "fitted_s": ours}
+            for share, measured, ours in zip(PERCENTS, found.measured, found.fitted, strict=True)
+        ],
+        evidence=f"measured: fitted to every other of {found.iterations} iterations of {found.workers} workers",
+        next="--set with this answer, or --out compute.yaml for the lines of a scenario",
+        details={**fitted, "slow": slow, "of_iterations_left_out": percentiles},
+        writers={".yaml": lambda path: _write(path, found.text())},
+    )  # fmt: skip
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

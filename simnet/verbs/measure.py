@@ -1,0 +1,223 @@
+"""``simnet measure``: times of collectives on this cluster, and what selecting costs here, for ``simnet calibrate``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simnet.base import units
+from simnet.base.errors import InputError, suggest_names
+from simnet.report.summary import Column, Summary
+from simnet.verbs import terminal
+from simnet.verbs.request import Words, verb
+
+if TYPE_CHECKING:
+    from simnet.cluster.measure.plan import Wanted
+
+BACKENDS = ("gloo", "nccl", "mpi")
+"""What may carry the messages."""
+
+
+@verb
+def measure(
+    *,
+    out: str | Path | None = None,
+    what: Words = "links,collectives",
+    sizes: str | None = None,
+    groups: Words | None = None,
+    backend: str | None = None,
+    processes: int | None = None,
+    launch: str | None = None,
+    budget: str | None = None,
+    force: bool = False,
+) -> Summary | None:
+    """Time this cluster's collectives and kernels.
+
+    Every rank of a job runs it, under torchrun, srun or mpirun; or ``--processes`` starts ranks here. Rank 0 writes the
+    tidy table ``--out FILE.csv`` for `simnet calibrate`, and with ``device`` a device profile beside it, ``FILE.yaml``.
+    ``--what device`` alone measures the kernels of this machine only.
+
+    Parameters
+    ----------
+    what
+        links, collectives or their names, device.
+
+        Options: links:of=nodes, device:library=torch,largest=100000,density=0.1,name=mine.
+    sizes
+        LO:HI:FACTOR of the vector; default: 1KiB:64MiB:2.
+    groups
+        Ranks, as 4,8; with --launch nodes x ranks, as 1x8,2x8.
+    backend
+        gloo, nccl or mpi; default: gloo.
+    processes
+        Start so many ranks here.
+    launch
+        Run nccl-tests or OSU by this, as 'mpirun -n {ranks}'.
+    budget
+        Of all; default: 2 min, of a kernel of a device 250 ms.
+
+    Returns
+    -------
+    Summary or None
+        None at ranks other than the first.
+
+    Raises
+    ------
+    SimnetError
+        If what is given makes no sense, or nothing can be measured.
+    """
+    if out is None:
+        raise InputError("is missing: the table to write, .csv, or of a device alone its profile, .yaml", file="--out")
+    asked = _asked(what)
+    device = asked.pop("device", None)
+    if device is not None and not asked:
+        others = {"--sizes": sizes, "--groups": groups, "--backend": backend, "--processes": processes}
+        _refuse({**others, "--launch": launch}, "collectives and links")
+        return _measure_device(Path(out), device, budget, force)
+    from simnet.cluster.measure.session import Session, run_session
+
+    seconds = _seconds(budget or "2 min")
+    if not 1 <= seconds <= 86400:
+        raise InputError(f"must be 1 s to a day, got {budget!r}", file="--budget")
+    if backend is not None and backend not in BACKENDS:
+        raise InputError(f"there is no {backend!r}: {suggest_names(backend, BACKENDS)}", file="--backend")
+    shapes = None if groups is None else groups if isinstance(groups, str) else ",".join(map(str, groups))
+    wanted = _wanted(asked, sizes, None if launch else shapes, large=backend == "nccl" or launch is not None)
+    if launch is not None:
+        own = {"--backend": backend, "--processes": processes, "--what device": device is not None}
+        _refuse(own, "ranks of simnet's own, not for --launch")
+        return _summary(_launched(Path(out), launch, shapes, wanted, seconds, force))
+    if device is not None and device:
+        raise InputError("of device are for a device alone: beside collectives it is that of the job", file="--what")
+    profile = None if device is None else Path(out).with_suffix(".yaml")
+    session = Session(Path(out), backend or "gloo", wanted, seconds, profile, force)
+    if len({one.name for one in session.files}) < len(session.files):
+        raise InputError("must end in .csv: the device profile ends in .yaml", file="--out")
+    if processes is not None:
+        from simnet.base.writing import refuse_existing
+        from simnet.cluster.measure.local import on_this_machine
+
+        refuse_existing(session.files, force)
+        return _summary(on_this_machine(processes, session, terminal.say))
+    if session.backend != "mpi" and not {"RANK", "SLURM_PROCID"} & set(os.environ):
+        raise InputError("needs --processes N, which starts ranks here, or torchrun or srun", file="simnet measure")
+    return _summary(run_session(session, terminal.say))
+
+
+def _summary(lines: list[str]) -> Summary | None:
+    """Return what was written and what was left out; None at ranks that have nothing to say."""
+    if not lines:
+        return None
+    *remarks, written = lines
+    warnings = [one.removeprefix("warning: ") for one in remarks if one.startswith("warning: ")]
+    table = written.removeprefix("Written: ")
+    return Summary(
+        answer=f"wrote {table}.",
+        evidence="measured",
+        depends_on="; ".join(warnings),
+        columns=(Column("left_out", "left out", "text"),),
+        rows=[{"left_out": one.removeprefix("left out: ")} for one in remarks if not one.startswith("warning: ")],
+        next=f"simnet calibrate {table.partition(', ')[0]} --out fabric.yaml",
+    )
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    for option, value in given.items():
+        if value:
+            raise InputError(f"is only for {what}", file=option)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return units.seconds(text)
+    except ValueError as error:
+        raise InputError(str(error), file="--budget") from None
+
+
+def _asked(what: Words) -> dict[str, dict[str, Any]]:
+    """Return what is to be measured: names of `--what` with their options."""
+    from simnet.cluster.measure.plan import COLLECTIVES
+    from simnet.scenario.choice_text import read_choice, split_choices
+
+    found = dict(read_choice(one) for one in split_choices(what))
+    known = ("links", "collectives", *COLLECTIVES, "device")
+    options = {"links": ("of",), "device": ("library", "name", "density", "largest")}
+    for name, given in found.items():
+        if name not in known:
+            raise InputError(f"there is no {name!r}; {suggest_names(name, known)}", file="--what")
+        for option in given:
+            if option not in options.get(name, ()):
+                raise InputError(f"{name} has no option {option!r}; {suggest_names(option, options.get(name, ()))}",
+                                 file="--what")  # fmt: skip
+    return found
+
+
+def _wanted(asked: Mapping[str, Mapping[str, Any]], sizes: str | None, ranks: str | None, *, large: bool) -> Wanted:
+    from simnet.cluster.measure.plan import COLLECTIVES, Wanted
+    from simnet.studies import options
+
+    parts = [one.strip() for one in (sizes or "").split(":")]
+    if len(parts) > 3:
+        raise InputError(f"must be LO:HI:FACTOR, as 1KiB:64MiB:2, got {sizes!r}", file="--sizes")
+    smallest, largest, factor = (*parts, "", "", "")[:3]
+    try:
+        times = float(factor or 2)
+    except ValueError:
+        raise InputError(f"must be LO:HI:FACTOR, as 1KiB:64MiB:2, got {sizes!r}", file="--sizes") from None
+    links = asked.get("links")
+    pairs = "none" if links is None else {"one": "one", "nodes": "nodes"}.get(str(links.get("of", "one")))
+    if pairs is None:
+        raise InputError(f"links are of one or nodes, got {links!r}", file="--what")
+    return Wanted(
+        COLLECTIVES if "collectives" in asked else tuple(name for name in asked if name in COLLECTIVES),
+        options.quantity(smallest or "1 KiB", "--sizes", units.size) or 0.0,
+        options.quantity(largest or ("1 GiB" if large else "64 MiB"), "--sizes", units.size) or 0.0,
+        times,
+        options.counts(ranks, "--groups"),
+        pairs,  # type: ignore[arg-type]
+    )
+
+
+def _launched(out: Path, launch: str, shapes: str | None, wanted: Wanted, seconds: float, force: bool) -> list[str]:
+    from simnet.cluster.measure.benchmarks import Benchmarks, parse_shapes, run_benchmarks
+
+    if shapes is None:
+        raise InputError("is missing: nodes, and ranks on each, as 1x8,2x8", file="--groups")
+    return run_benchmarks(Benchmarks(out, launch, parse_shapes(shapes), wanted, seconds, force), terminal.say)
+
+
+def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, force: bool) -> Summary:
+    """Measure what selecting costs on this machine, and write a device profile."""
+    from simnet.base.writing import refuse_existing, write_new
+    from simnet.cost_models.calibration.device import measure_device, profile_yaml
+
+    refuse_existing([out], force)
+    numbers = {name: given[name] for name in ("density", "largest") if name in given}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{name} of device must be a number, got {value!r}", file="--what")
+    made = measure_device(
+        str(given.get("name", out.stem)), given.get("library"), budget=_seconds(budget or "250 ms"), **numbers
+    )
+    write_new({out: profile_yaml(made)}, force)
+    rows = [
+        {"method": name, "launch_s": one.launch, "entry_s": one.seconds_per_entry
+         + one.bytes_per_entry / made.memory_bandwidth, "low": one.low, "high": one.high, "source": one.source}
+        for name, one in made.methods.items()
+    ]  # fmt: skip
+    return Summary(
+        answer=f"wrote {out}: {made.device}, {len(rows)} kernels.",
+        columns=(
+            Column("method", "kernel", "text"),
+            Column("launch_s", "launch"),
+            Column("entry_s", "per entry"),
+            Column("low", "from", "number", priority=1),
+            Column("high", "to times", "number", priority=1),
+            Column("source", "source", "phrase", priority=2),
+        ),
+        rows=rows,
+        evidence=f"measured: {made.source}",
+        next=f"simnet choose --device {out}",
+    )
