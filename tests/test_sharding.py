@@ -205,9 +205,8 @@ def test_a_shard_that_is_killed_ends_what_is_asked_of_it(asked):
         results = rows.each(np.max)
         for _ in range(asked):
             next(results)
-        process = shards._asks[1].worker.process
+        process = shards._asks[1].args[0].args[0].process
         os.kill(process.pid, signal.SIGKILL)
-        process.join()
         said = "the process of workers 1, 3 was ended by SIGKILL; it may have run out of memory: have more processes"
         with pytest.raises(SimnetError, match=said):
             list(rows.each(np.max))
@@ -220,7 +219,7 @@ def test_a_run_whose_shard_is_killed_is_refused_and_leaves_nobody_behind(tmp_pat
 
     def killing(shards, rows, iteration):
         if iteration == 2:
-            os.kill(shards._asks[0].worker.process.pid, signal.SIGKILL)
+            os.kill(shards._asks[0].args[0].args[0].process.pid, signal.SIGKILL)
         redraw(shards, rows, iteration)
 
     monkeypatch.setattr(Shards, "redraw", killing)
@@ -276,7 +275,7 @@ def test_a_dask_worker_that_is_killed_ends_what_is_asked_of_it(tmp_path):
         open_shards(source(), f"dask:{cluster.scheduler_address}") as shards,
     ):
         rows = shards.gradients(0)
-        place = shards._asks[1]._place
+        place = shards._asks[1].args[0].args[1]
         os.kill(next(one.pid for one in cluster.workers.values() if one.worker_address == place), signal.SIGKILL)
         with pytest.raises(SimnetError, match=f"the Dask worker {place} did not answer"):
             list(rows.each(np.max))

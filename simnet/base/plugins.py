@@ -29,8 +29,8 @@ import warnings
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, suggest_names
@@ -38,7 +38,6 @@ from simnet.base.reading import read_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
-    from types import ModuleType
 
 T = TypeVar("T")
 
@@ -320,28 +319,15 @@ def _module_from_text(path: str, text: bytes) -> ModuleType:
     """Return the module of a file's text, named by its content."""
     import hashlib
     import traceback
-    from importlib.abc import SourceLoader
 
     name = f"simnet_file_{hashlib.sha256(text).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-
-    class Source(SourceLoader):
-        """The text as a module, by which no bytecode is read or left behind."""
-
-        def get_filename(self, fullname: str) -> str:
-            return path
-
-        def get_data(self, path: str) -> bytes:
-            return text
-
-    loader = Source()
-    spec = spec_from_loader(name, loader)
-    assert spec is not None
-    # Dataclasses and annotations look their module up while it is imported.
-    module = sys.modules[name] = module_from_spec(spec)
+    # Dataclasses and annotations look their module up while it is made.
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = path
     try:
-        loader.exec_module(module)
+        exec(compile(text, path, "exec"), vars(module))  # noqa: S102 - the user's own file, as an import of it
         _AUTHORS.add((name, "", f"code in {path}"))
     except BaseException as error:
         del sys.modules[name]

@@ -10,6 +10,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -19,15 +20,8 @@ from numpy.typing import NDArray
 Values: TypeAlias = NDArray[np.float32]
 
 
-class Answer(Protocol):
-    """A pending answer of a shard."""
-
-    def result(self) -> Any:
-        """Wait for and return it; SimnetError if the shard is lost."""
-
-
-Ask: TypeAlias = Callable[..., Answer]
-"""Calls `Shard.answer` with its arguments."""
+Ask: TypeAlias = Callable[..., Future[Any]]
+"""Calls `Shard.answer` with its arguments; the result raises SimnetError if the shard is lost."""
 
 
 @runtime_checkable
@@ -78,12 +72,7 @@ class Shard:
 
     def call(self, work: Callable[..., Any], *given: Any) -> Any:
         """Return the result of `work`; a `_RowPlace` argument stands for its entries."""
-        return work(
-            *(
-                self._entries(apply_to_row) if isinstance(apply_to_row, _RowPlace) else apply_to_row
-                for apply_to_row in given
-            )
-        )
+        return work(*(self._entries(one) if isinstance(one, _RowPlace) else one for one in given))
 
     def _entries(self, row: _RowPlace) -> Values:
         found: Values = self._kept[row.number][row.worker // self._shards, row.entries]
@@ -100,7 +89,7 @@ class Shards:
         self._numbers = itertools.count()
         self._dropped: list[list[int]] = [[] for _ in asks]
 
-    def ask(self, worker: int, asked: str, *given: Any) -> Answer:
+    def ask(self, worker: int, asked: str, *given: Any) -> Future[Any]:
         """Call a method of `Shard` in the shard of a worker."""
         shard = worker % self.count
         dropped, self._dropped[shard] = self._dropped[shard], []
@@ -193,14 +182,8 @@ class Rows:
 
         `work` is picklable and may change the rows; `others` are further arguments per row.
         """
-        given = zip(
-            *(
-                apply_to_row._places() if isinstance(apply_to_row, Rows) else apply_to_row
-                for apply_to_row in (self, *others)
-            ),
-            strict=False,
-        )
-        asked: deque[Answer] = deque()
+        given = zip(*(one._places() if isinstance(one, Rows) else one for one in (self, *others)), strict=False)
+        asked: deque[Future[Any]] = deque()
 
         def ask(rows: int) -> None:
             for row, *beside in itertools.islice(given, rows):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from simnet.base.dask_cluster import connect_dask
@@ -26,71 +28,46 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
         return
     if kind != "processes" or not rest.isdecimal() or len(rest) > 9 or not int(rest):
         raise InputError(f"got {where!r}, must be processes:N or dask:tcp://HOST:PORT", file="--workers-on")
-    processes: list[_ProcessShard] = []
+    processes: list[Worker] = []
     try:
         count = min(int(rest), source.workers)
         # One after another, so that those are ended that are there when the next does not start.
-        processes.extend(_ProcessShard(range(first, source.workers, count)) for first in range(count))
-        for begun in [one.ask(_begin_shard, source, first, count) for first, one in enumerate(processes)]:
-            begun.result()
-        yield Shards(source, processes)
+        processes.extend(start_worker(__name__) for _ in range(count))
+        shares = [range(first, source.workers, count) for first in range(count)]
+        answers = [partial(_process_answer, *one) for one in zip(processes, shares, strict=True)]
+        with _in_threads(answers) as asks:
+            for begun in [ask(_begin_shard, source, first, count) for first, ask in enumerate(asks)]:
+                begun.result()
+            yield Shards(source, [partial(ask, _answer_requests) for ask in asks])
     finally:
-        end_workers([one.worker for one in processes])
+        end_workers(processes)
 
 
-class _ProcessShard:
-    """A shard in a local process."""
-
-    def __init__(self, workers: Sequence[int]) -> None:
-        self.worker: Worker = start_worker(__name__)
-        self._workers = workers
-        self._last: _PendingReply | None = None
-
-    def __call__(self, *given: Any) -> _PendingReply:
-        return self.ask(_answer_requests, *given)
-
-    def ask(self, work: Any, *task: Any) -> _PendingReply:
-        """Call a function there."""
-        # If it were still sending, and this process too, both would wait for ever.
-        if self._last is not None:
-            self._last.read()
-        with suppress(OSError):
-            self.worker.connection.send((work, task))
-        self._last = _PendingReply(self)
-        return self._last
-
-    def receive(self) -> Outcome:
-        """Wait for an outcome."""
-        try:
-            found: Outcome = self.worker.connection.recv()
-        except (EOFError, OSError):
-            ending = self.worker.ended("have more processes, or another machine, by --workers-on")
-            named = ", ".join(map(str, self._workers))
-            return Outcome("lost", f"the process of worker{'s' * (len(self._workers) > 1)} {named} {ending}")
-        return found
+@contextmanager
+def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
+    """Provide functions that call others, each in a thread of its own, one call after another."""
+    threads = [ThreadPoolExecutor(1) for _ in answers]
+    try:
+        yield [partial(thread.submit, answer) for thread, answer in zip(threads, answers, strict=True)]
+    finally:
+        for thread in threads:
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
-class _PendingReply:
-    """A pending answer of a process."""
-
-    def __init__(self, process: _ProcessShard) -> None:
-        self._process = process
-        self._outcome: Outcome | None = None
-
-    def read(self) -> Outcome:
-        """Wait for the outcome."""
-        if self._outcome is None:
-            self._outcome = self._process.receive()
-        return self._outcome
-
-    def result(self) -> Any:
-        """Return the answer, or raise its error."""
-        outcome = self.read()
-        if outcome.kind == "done":
-            return outcome.content
-        if outcome.kind == "failed":
-            raise RuntimeError(f"what a shard was asked for failed there:\n{outcome.content}")
+def _process_answer(worker: Worker, workers: Sequence[int], work: Callable[..., Any], *task: Any) -> Any:
+    """Return the result of a function in the process of a shard of workers, or raise its error."""
+    try:
+        worker.connection.send((work, task))
+        outcome: Outcome = worker.connection.recv()
+    except (EOFError, OSError):
+        ending = worker.ended("have more processes, or another machine, by --workers-on")
+        named = ", ".join(map(str, workers))
+        raise SimnetError(f"the process of worker{'s' * (len(workers) > 1)} {named} {ending}") from None
+    if outcome.kind == "failed":
+        raise RuntimeError(f"what a shard was asked for failed there:\n{outcome.content}")
+    if outcome.kind == "refused":
         raise SimnetError(outcome.content)
+    return outcome.content
 
 
 _here: list[Shard] = []
@@ -119,28 +96,14 @@ def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
             client.submit(Shard, source, first, len(places), actor=True, workers=[place], pure=False)
             for first, place in enumerate(places)
         ]
-        yield [_ActorShard(actor.result(), place) for actor, place in zip(actors, places, strict=True)]
+        answers = [partial(_actor_answer, actor.result(), place) for actor, place in zip(actors, places, strict=True)]
+        with _in_threads(answers) as asks:
+            yield asks
 
 
-class _ActorShard:
-    """A shard that is an actor on a Dask worker."""
-
-    def __init__(self, actor: Any, place: str) -> None:
-        self._actor, self._place = actor, place
-
-    def __call__(self, *given: Any) -> _ActorReply:
-        return _ActorReply(self._actor.answer(*given), self._place)
-
-
-class _ActorReply:
-    """A pending answer of an actor."""
-
-    def __init__(self, future: Any, place: str) -> None:
-        self._future, self._place = future, place
-
-    def result(self) -> Any:
-        """Return the answer, or raise its error."""
-        try:
-            return self._future.result()
-        except Exception as failure:
-            raise SimnetError(f"the Dask worker {self._place} did not answer: {failure!r}") from failure
+def _actor_answer(actor: Any, place: str, *given: Any) -> Any:
+    """Return the answer of a shard that is an actor on a Dask worker."""
+    try:
+        return actor.answer(*given).result()
+    except Exception as failure:
+        raise SimnetError(f"the Dask worker {place} did not answer: {failure!r}") from failure
