@@ -114,13 +114,13 @@ clean:
 .venv/.run: .venv/bin/python pyproject.toml requirements/demo.txt
 	$(BIN)/python $(LOCKED) requirements/demo.txt
 	$(BIN)/python $(OURS)
-	$(BIN)/simnet warm
+	$(BIN)/python -m simnet.compile
 	@touch $@
 
 .venv/.dev: .venv/bin/python pyproject.toml requirements/test.txt
 	$(BIN)/python $(LOCKED) requirements/test.txt
 	$(BIN)/python $(OURS)
-	$(BIN)/simnet warm
+	$(BIN)/python -m simnet.compile
 	@touch $@ .venv/.run
 
 .venv/.mutants: .venv/.dev

@@ -21,7 +21,7 @@ class SchemaHook(BuildHookInterface[Any]):
         return Path(self.root, "PKG-INFO").exists()
 
     def dependencies(self) -> list[str]:
-        """Return what `simnet schema` needs."""
+        """Return what `simnet show schema` needs."""
         return [] if self._is_sdist else self.metadata.core.dependencies
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

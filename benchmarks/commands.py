@@ -61,7 +61,7 @@ def main() -> None:
             ("simnet nosuch", [*simnet, "nosuch"], repeat, 0.25, 2),
             ("simnet run nosuch", [*simnet, "run", "nosuch"], repeat, 0.25, 2),
             ("simnet list models", [*simnet, "list", "models"], repeat, 0.25, 0),
-            ("simnet list topologies", [*simnet, "list", "topologies"], repeat, None, 0),
+            ("simnet list networks", [*simnet, "list", "networks"], repeat, None, 0),
             ("simnet list", [*simnet, "list"], 1, None, 0),
             ("simnet time, 8 ranks", [*simnet, "time", *ring, *links], repeat, 0.35, 0),
             ("simnet run quickstart", [*simnet, "run", "quickstart", "--out", f"{folder}/a"], 1, 5.0, 0),

@@ -4,7 +4,7 @@
 
 Every case runs in a process of its own, so that peak memory is its own; they take a quarter of an hour and 16 GB. Times
 are seconds of one processor. Beside each stands what summing an array of 100 MB took in the same process, which tells
-how busy the machine is: 0.01 s where the limits were set. ``simnet warm`` must have been run.
+how busy the machine is: 0.01 s where the limits were set. ``python -m simnet.compile`` must have been run.
 """
 
 from __future__ import annotations

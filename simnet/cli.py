@@ -6,7 +6,7 @@ Everything heavy is imported by the command that needs it, so that ``simnet --he
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import typer
@@ -19,19 +19,14 @@ from simnet.verbs.app import VERBS
 from simnet.verbs.app import main as run_program
 from simnet.verbs.commands.choose import choose
 from simnet.verbs.commands.compare import compare
-from simnet.verbs.commands.export import export
-from simnet.verbs.commands.list import list_
-from simnet.verbs.commands.new import new_policy, new_scenario, new_scheme, new_strategy, new_topology
 from simnet.verbs.commands.predict import predict_job
-from simnet.verbs.commands.report import report
 from simnet.verbs.commands.run import run
-from simnet.verbs.commands.schema import schema
 from simnet.verbs.commands.step import step
 from simnet.verbs.commands.sweep import sweep
 from simnet.verbs.commands.terminal import Commands
-from simnet.verbs.commands.trace import convert, fit, info, synth
+from simnet.verbs.commands.trace import fit
 from simnet.verbs.commands.utilisation import utilisation
-from simnet.verbs.commands.warm import warm
+from simnet.verbs.old_words import OLD_VERBS
 
 
 class Verbs(Commands):
@@ -39,12 +34,11 @@ class Verbs(Commands):
 
     own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {
         "run": (run, "fluctuating_wan --set job.iterations=50 --out runs/short"),
-        "report": (report, "runs/quickstart"),
         "compare": (compare, "--schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01"),
         "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
-        "export": (export, "--collective allreduce_ring --workers 8 --size '64 MiB' --to goal"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
+        "trace fit": (fit, "digits -o params.json --figure fit.png"),
         "utilisation": (
             utilisation,
             "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s' --off 10%",
@@ -53,18 +47,6 @@ class Verbs(Commands):
             step,
             "--model gpt2 --sharding fsdp2 --workers 8 --topology star --latency '10 us' --bandwidth '100 Gbit/s'",
         ),
-        "trace info": (info, "convolutional-dirichlet"),
-        "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
-        "trace fit": (fit, "digits -o params.json --figure fit.png"),
-        "trace convert": (convert, "digits ./small --dtype bf16 --workers 0:4"),
-        "new scenario": (new_scenario, "my_cluster"),
-        "new scheme": (new_scheme, "my_scheme"),
-        "new topology": (new_topology, "two_rooms"),
-        "new policy": (new_policy, "my_policy"),
-        "new strategy": (new_strategy, "my_strategy"),
-        "list": (list_, "sparsifiers"),
-        "schema": (schema, "> scenario.schema.json"),
-        "warm": (warm, ""),
     }
 
 
@@ -80,11 +62,17 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
-    if len(sys.argv) > 1 and sys.argv[1] in VERBS:
+    if is_verb(sys.argv[1:]):
         run_program()
     plain_warnings()
     with one_thread():
         app()
+
+
+def is_verb(words: Sequence[str]) -> bool:
+    """Return whether a line is one of `simnet.verbs.app`."""
+    words = [one for one in words if one != "--no-plugins"]
+    return bool(words) and words[0] in {*VERBS, *OLD_VERBS} and " ".join(words[:2]) not in Verbs.own
 
 
 def _no_plugins(context: typer.Context, wanted: bool) -> None:

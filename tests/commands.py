@@ -36,7 +36,7 @@ class Result:
 def invoke(*arguments: object) -> Result:
     """Return what came of a command."""
     words = [str(one) for one in arguments]
-    if words and words[0] in app.VERBS:
+    if cli.is_verb(words):
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
             code = app.run_line(words)
         return Result(code, out.getvalue(), err.getvalue())

@@ -21,7 +21,7 @@ def rank(
     *,
     exact: bool = False,
     goal: str | None = None,
-    policies: Words | None = None,
+    policies: Words = (),
     set: Overrides = (),
     **fields: Unpack[Fields],
 ) -> Summary:

@@ -93,7 +93,7 @@ def test_what_one_process_compiled_is_read_by_the_next_and_one_line_tells_of_it(
     assert (first, again) == (True, False)
     assert Path(place) == small.parent / "__pycache__"
     assert [record.getMessage() for record in caplog.records] == [
-        "simnet compiles its loops, which takes some seconds; `simnet warm` does so beforehand, once"
+        "simnet compiles its loops, which takes some seconds; `python -m simnet.compile` does so beforehand, once"
     ]
 
 
@@ -128,8 +128,10 @@ def command(*arguments):
 
 
 def test_after_warming_no_command_compiles(tmp_path):
-    command("warm")
-    assert command("warm").stdout.startswith("Everything is compiled already.\nKept in ")
+    compile_all = [sys.executable, "-m", "simnet.compile"]
+    subprocess.run(compile_all, check=True, timeout=300)
+    said = subprocess.run(compile_all, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert said.startswith("Everything is compiled already.\nKept in ")
     for asked in (
         ["run", "fluctuating_wan", "--set", "job.iterations=30", "--out", tmp_path / "run"],
         ["choose", "quickstart"],

@@ -1,4 +1,4 @@
-"""`simnet export`, `simnet time`, and topologies from files in scenarios, as a user types them."""
+"""`simnet convert`, `simnet time`, and topologies from files in scenarios, as a user types them."""
 
 from __future__ import annotations
 
@@ -60,15 +60,11 @@ output: {report: false}
 STAR = "star: {latency: 1 ms, bandwidth: 1 Gbit/s}"
 
 
-def ring(workers: int, size: str) -> tuple[object, ...]:
-    return "--collective", "allreduce_ring", "--workers", workers, "--size", size
-
-
 def timed_ring(workers: int, size: str) -> tuple[object, ...]:
     return "allreduce_ring", "--workers", workers, "--size", size
 
 
-RING, TIMED = ring(5, "1 MB"), timed_ring(5, "1 MB")
+TIMED = timed_ring(5, "1 MB")
 ON_STAR = ("--latency", "10 us", "--bandwidth", "10 Gbit/s")
 NCCL = """<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
   <pci busid="0000:01:00.0" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0">
@@ -112,14 +108,20 @@ def refused(*arguments: object) -> str:
 figures = commands.timed
 
 
+def to(kind: str, target: str, source: str = "allreduce_ring", *more: object) -> tuple[object, ...]:
+    """Return the words that write a collective of five workers, or of as many as are named further on, as a kind."""
+    chosen = more or ("--workers", 5, "--size", "1 MB")
+    return "convert", source, target, "--to", kind, *chosen
+
+
 # Schedules
 
 
-@pytest.mark.parametrize(("to", "name"), [("goal", "ring.goal"), ("chakra", "ring"), ("csv", "ring.csv")])
-def test_an_exported_collective_takes_as_long_as_the_collective(to: str, name: str) -> None:
-    said = did("export", *RING, "--to", to, "--out", name)
-    assert f"Wrote {name}: " in said
-    assert "40 messages of 5 ranks in 8 rounds, 8 MB" in said
+@pytest.mark.parametrize(("kind", "name"), [("goal", "ring.goal"), ("chakra", "ring"), ("csv", "ring.csv")])
+def test_an_exported_collective_takes_as_long_as_the_collective(kind: str, name: str) -> None:
+    said = did(*to(kind, name))
+    assert said.startswith(f"{name}: ")
+    assert "40 messages of 5 ranks in 8 rounds, 8 MB" in " ".join(said.split())
     network = Network(topologies.star(5, 1e-5, 1.25e9))
     expected = network.time(allreduce_ring(5, 1e6)).finish
     read, direct = figures(f"./{name}", *ON_STAR), figures(*TIMED, *ON_STAR)
@@ -132,17 +134,16 @@ def test_an_exported_collective_takes_as_long_as_the_collective(to: str, name: s
 
 @pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
 def test_every_collective_has_a_command(one: registry.Collective) -> None:
-    options = ("--option", "group_size=4") if one.needs else ()
     chosen = ("--workers", 8, "--size", "64 kB")
-    did("export", "--collective", one.name, *chosen, *options, "--to", "csv", "--out", "a.csv")
-    found = figures(f"{one.name}:group_size=4" if one.needs else one.name, *chosen, *ON_STAR)
+    source = f"{one.name}:group_size=4" if one.needs else one.name
+    did(*to("csv", "a.csv", source, *chosen))
+    found = figures(source, *chosen, *ON_STAR)
     assert figures("a.csv", *ON_STAR)["finish_s"] == pytest.approx(found["finish_s"], rel=1e-12)
     assert found["finish_s"] >= found["lower_bound_s"]
 
 
 def test_options_of_a_collective_count() -> None:
-    did("export", "--collective", "hierarchical", "--workers", 8, "--size", "8 kB", "--option", "group_size=2",
-        "--option", "gamma=1e-9", "--to", "goal", "--out", "a.goal")  # fmt: skip
+    did(*to("goal", "a.goal", "hierarchical:group_size=2,gamma=1e-9", "--workers", 8, "--size", "8 kB"))
     network = Network(topologies.star(8, 1e-5, 1.25e9))
     given = hierarchical(8, 8000, group_size=2, gamma=1e-9)
     assert network.time(read_goal("a.goal")).finish == pytest.approx(network.time(given).finish, rel=1e-12)
@@ -152,8 +153,8 @@ def test_an_iteration_of_a_scenario_is_what_the_run_sent(small: Path) -> None:
     did("run", small, "--out", "out", "-q")
     ran = pd.read_csv("out/iterations.csv").set_index("iteration")
     for iteration in (0, 4):
-        did("export", small, "--exchange", "AG", "--iteration", iteration, "--to", "csv", "--force")
-        sent = read_messages(f"small-AG-{iteration}.csv")
+        did("convert", small, "sent.csv", "--part", f"exchange=AG,iteration={iteration}", "--force")
+        sent = read_messages("sent.csv")
         assert sent.nbytes == pytest.approx(ran.loc[iteration, "bytes_sent_B"])
     timeline = json.loads(Path("out/timeline.json").read_text())
     assert timeline["traceEvents"]
@@ -163,8 +164,8 @@ def test_with_compute_the_schedule_takes_as_long_as_the_iteration(small: Path) -
     small.write_text(small.read_text().replace("  jitter: {exponential: {mean: 100 us}}\n", ""))
     did("run", small, "--out", "out", "-q")
     ran = pd.read_csv("out/iterations.csv").set_index("iteration")
-    for to, out in (("goal", "small-AG-2.goal"), ("chakra", "small-AG-2_chakra")):
-        said = did("export", small, "--exchange", "AG", "--iteration", 2, "--compute", "--to", to)
+    for kind, out in (("goal", "sent.goal"), ("chakra", "sent")):
+        said = did("convert", small, out, "--to", kind, "--part", "exchange=AG,iteration=2,compute")
         assert "to compute" not in said
         found = figures(out, "--network", small, "--start", f"{float(ran.loc[2, 'start_s'])!r} s")
         # Work is rounded to nanoseconds, or to microseconds.
@@ -172,21 +173,21 @@ def test_with_compute_the_schedule_takes_as_long_as_the_iteration(small: Path) -
 
 
 def test_what_is_lost_is_said(small: Path) -> None:
-    scenario = ("export", small, "--exchange", "AG", "--to")
-    assert "Not in it: the time to compute, to select and to merge; --compute" in did(*scenario, "csv")
-    assert "computation: a table has messages only" in did(*scenario, "csv", "--compute", "--force")
-    assert "phases: the format has none" in did(*scenario, "goal")
-    assert "fractions of a microsecond" in did(*scenario, "chakra", "--compute")
-    said = did(
-        *scenario, "csv", "--out", "b.csv", "--set", "job.overlap={bucket: 4 kB}", "--set", "job.parameters=4000"
-    )
+    def lost(target: str, *more: str, part: str = "exchange=AG") -> str:
+        return " ".join(did("convert", small, target, "--part", part, "--force", *more).split())
+
+    assert "Not in it: the time to compute, to select and to merge; --part compute" in lost("a.csv")
+    assert "computation: a table has messages only" in lost("a.csv", part="exchange=AG,compute")
+    assert "phases: the format has none" in lost("a.goal")
+    assert "fractions of a microsecond" in lost("a", "--to", "chakra", part="exchange=AG,compute")
+    said = lost("b.csv", "--set", "job.overlap={bucket: 4 kB}", "--set", "job.parameters=4000")
     assert "overlap" not in said  # all in one layer
-    assert "placement" in did(*scenario, "goal", "--out", "c.goal", "--set", "network.placement=[3, 2, 1, 0]")
+    assert "placement" in lost("c.goal", "--set", "network.placement=[3, 2, 1, 0]")
 
 
 def test_other_jobs_and_deaths_are_left_out(small: Path) -> None:
     fields = ("--set", "network.topology.star.hosts=6", "--set", "job.deaths=[{worker: 1, at: 5 s}]")
-    assert "Not in it: deaths of workers" in did("export", small, "--exchange", "AG", "--to", "goal", *fields)
+    assert "Not in it: deaths of workers" in did("convert", small, "sent.goal", "--part", "exchange=AG", *fields)
 
 
 def test_the_routes_of_the_scenario_are_written(small: Path) -> None:
@@ -194,7 +195,7 @@ def test_the_routes_of_the_scenario_are_written(small: Path) -> None:
     one = ("--set", tree, "--set", "network.weather=[]", "--set", "network.jitter=null")
     for routing in ("hash", "single"):
         fields = (*one, "--set", f"network.routing={routing}")
-        said = did("export", small, "--to", "simgrid", "--out", f"{routing}.xml", *fields)
+        said = did("convert", small, f"{routing}.xml", *fields)
         assert "Not in it" not in said
         network = load(small, [*one[1::2], f"network.routing={routing}"]).build().job.network(0)
         text = Path(f"{routing}.xml").read_text()
@@ -202,7 +203,7 @@ def test_the_routes_of_the_scenario_are_written(small: Path) -> None:
             links = [network.routes.links[link] for link in network.routes.route(src, dst)]
             steps_ = "".join(f'<link_ctn id="{label(u)}-&gt;{label(v)}"/>' for u, v in links)
             assert f'<route src="host:{src}" dst="host:{dst}" symmetrical="NO">{steps_}</route>' in text
-    said = did("export", small, "--to", "simgrid", "--out", "a.xml", *one, "--set", "network.routing=adaptive")
+    said = did("convert", small, "a.xml", *one, "--set", "network.routing=adaptive")
     assert "Not in it: routing of the network" in said
 
 
@@ -210,7 +211,7 @@ def test_msccl_needs_a_size() -> None:
     Path("pair").write_text(PAIR)
     assert "has no sizes" in refused("time", "pair", *ON_STAR)
     assert figures("pair", "--size", "1 MB", *ON_STAR)["finish_s"] == pytest.approx(1e-5 + 5e5 / 1.25e9)
-    did("export", *RING, "--to", "goal", "--out", "a.goal")
+    did(*to("goal", "a.goal"))
     assert "has sizes of its own" in refused("time", "a.goal", "--size", "1 MB", *ON_STAR)
 
 
@@ -279,8 +280,8 @@ def test_the_lower_bound_follows_the_weather(small: Path) -> None:
 
 
 def test_a_network_travels_through_simgrid_with_its_weather(small: Path) -> None:
-    said = did("export", small, "--to", "simgrid", "--duration", "10 s", "--out", "net.xml")
-    assert "Wrote net.xml, net_profiles: a SimGrid platform: 4 hosts, 8 links, profiles of 8 links" in said
+    said = " ".join(did("convert", small, "net.xml", "--part", "duration=10 s").split())
+    assert "net.xml: a SimGrid platform: 4 hosts, 8 links, profiles of 8 links" in said
     assert "Not in it: weather after 10 s" in said
     assert "Not in it: jitter of the network" in said
     chosen = timed_ring(4, "20 MB")
@@ -300,7 +301,7 @@ def test_nccl_needs_a_latency() -> None:
     found = figures(*chosen, "--network", "topo.txt:latency=1 us,nodes=2,network_latency=5 us")
     assert found["hosts"] == 4
     assert "read as an NCCL topology, 4 hosts" in found["answer"]
-    did("export", *RING, "--to", "goal", "--out", "a.goal")
+    did(*to("goal", "a.goal"))
     write_nodelink(topologies.star(5, 1e-3, 1e9), "star.json")
     assert "which says itself what its links are" in refused(
         "time", "a.goal", "--network", "star.json", "--latency", "1 us"
@@ -397,7 +398,7 @@ BOMB = '<!DOCTYPE p [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><platform version="
 def test_bad_files_in_scenarios(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "bad.xml").write_text(content)
     path = written(tmp_path, "file: bad.xml")
-    for command in (("time", *TIMED, "--network", path), ("export", path, "--to", "nodelink")):
+    for command in (("time", *TIMED, "--network", path), ("convert", path, "net.xml")):
         message = refused(*command)
         assert said in message
         assert "needed by" in message
@@ -425,7 +426,7 @@ def test_files_have_as_many_bytes_as_the_limit_says_and_no_more(tmp_path, to, ra
     sizes = [one.stat().st_size for one in (out.iterdir() if out.is_dir() else [out])]
     assert exporting.LEAST_BYTES[to] * sent.schedule.n_messages <= sum(sizes)
     exporting.write_schedule(sent, to, out, largest=max(sizes), force=True)
-    with pytest.raises(InputError, match="--limit allows more"):
+    with pytest.raises(InputError, match="more than"):
         exporting.write_schedule(sent, to, tmp_path / "other", largest=max(sizes) - 1)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out"]
 
@@ -446,31 +447,25 @@ def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["export", "--to", "goal"], "needs either a scenario or --collective"),
-        (["export", "quickstart", *RING, "--to", "goal"], "needs either a scenario or --collective"),
-        (["export", "quickstart", "--to", "goal"], "which exchange of quickstart? Allowed: AG, ART-ring"),
-        (["export", "quickstart", "--exchange", "AC", "--to", "goal"], "no exchange 'AC'; Allowed: AG, ART-ring"),
-        (["export", "quickstart", "--exchange", "AG", "--iteration", 10**6, "--to", "goal"], "must be in 0.."),
-        (["export", "quickstart", "--to", "simgrid"], "--duration: is missing"),
-        (["export", "quickstart", "--to", "simgrid", "--duration", "0 s"], "--duration: must be > 0 s"),
-        (["export", "quickstart", "--to", "nodelink", "--duration", "1 s"], "--duration: is only for --to simgrid"),
-        (["export", *RING, "--to", "simgrid"], "--collective: is only for schedules"),
-        (["export", *RING, "--to", "goal", "--exchange", "AG"], "--exchange: is only for a scenario"),
-        (["export", *RING, "--to", "goal", "--option", "gama=1"], "no option 'gama'; did you mean 'gamma'?"),
-        (["export", *RING, "--to", "goal", "--option", "gamma"], "must be written as NAME=NUMBER"),
-        (["export", *RING, "--to", "goal", "--out", "no/folder/a.goal"], "cannot be written: No such file"),
-        (["export", *RING, "--to", "goal", "--out", "."], "must be the name of a file"),
-        (["export", "--collective", "allreduce_rign", "--workers", 4, "--size", "1 B", "--to", "csv"],
-         "did you mean 'allreduce_ring'?"),
-        (["export", "--collective", "allreduce_ring", "--size", "1 B", "--to", "csv"], "--workers: is missing"),
-        (["export", "--collective", "allreduce_ring", "--workers", 4, "--to", "csv"], "--size: is missing"),
-        (["export", *ring(4, "1 m"), "--to", "csv"], "--size: '1 m'"),
-        (["export", *ring(10**8, "1 B"), "--to", "csv"], "must be at most 16,384"),
-        (["export", *ring(4000, "1 MB"), "--to", "csv", "--limit", "200 MB"],
-         "takes at least 288 MB, more than 200 MB; --limit allows more"),
-        (["export", "quickstart", "--to", "nodelink", "--limit", "1 GB"], "--limit: is only for"),
-        (["export", "--collective", "parameter_server", "--workers", 4, "--size", "1 B", "--option", "server=9",
-          "--to", "csv"], "--collective parameter_server: "),
+        (["convert", "quickstart", "a.goal"], "which of quickstart? Allowed: AG, ART-ring"),
+        (["convert", "quickstart", "a.goal", "--part", "exchange=AC"], "no exchange 'AC'; Allowed: AG, ART-ring"),
+        (["convert", "quickstart", "a.goal", "--part", "exchange=AG,iteration=1000000"], "must be in 0.."),
+        (["convert", "quickstart", "a.xml"], "duration is missing: how much of the weather"),
+        (["convert", "quickstart", "a.xml", "--part", "duration=0 s"], "duration must be > 0 s"),
+        (["convert", "quickstart", "a.goal", "--part", "duration=1 s"], "there is no part 'duration' of goal: "),
+        (["convert", "quickstart", "a", "--to", "gaol"], "--to: must be one of trace, simgrid, goal, chakra, csv"),
+        (["convert", "quickstart", "a"], "--to: must be one of"),
+        ([*to("simgrid", "a.xml")], "has no network"),
+        ([*to("goal", "a", "allreduce_ring:gama=1")], "no option 'gama'; did you mean 'gamma'?"),
+        ([*to("goal", "a", "allreduce_ring:gamma")], "must be written as NAME=NUMBER"),
+        ([*to("goal", "no/folder/a.goal")], "cannot be written: No such file"),
+        ([*to("goal", ".")], "must be the name of a file"),
+        ([*to("csv", "a", "allreduce_rign")], "did you mean 'allreduce_ring'?"),
+        ([*to("csv", "a", "allreduce_ring", "--size", "1 B")], "--workers: is missing"),
+        ([*to("csv", "a", "allreduce_ring", "--workers", 4)], "--size: is missing"),
+        ([*to("csv", "a", "allreduce_ring", "--workers", 4, "--size", "1 m")], "--size: '1 m'"),
+        ([*to("csv", "a", "allreduce_ring", "--workers", 10**8, "--size", "1 B")], "must be at most 16,384"),
+        ([*to("csv", "a", "parameter_server:server=9", "--workers", 4, "--size", "1 B")], "parameter_server: "),
         (["time", *ON_STAR], "WHAT"),
         (["time", "allreduce_rign"], "no such file, and no collective 'allreduce_rign'; did you mean 'allr"),
         (["time", "all_reduce:rign"], "there is no all_reduce 'rign': did you mean 'ring'?"),
@@ -520,18 +515,17 @@ def test_tables_refused(content: str, said: str) -> None:
 
 
 def test_nothing_is_overwritten_unless_asked(small: Path) -> None:
-    for to, name in (("goal", "a"), ("chakra", "b")):
-        did("export", *RING, "--to", to, "--out", name)
-        told = refused("export", *RING, "--to", to, "--out", name)
-        assert f"error: {name}: is there already; --force replaces it" in told
-        did("export", *ring(3, "3 kB"), "--to", to, "--out", name, "--force")
+    for kind, name in (("goal", "a"), ("chakra", "b")):
+        did(*to(kind, name))
+        assert f"error: {name}: is there already; --force replaces it" in refused(*to(kind, name))
+        did(*to(kind, name, "allreduce_ring", "--workers", 3, "--size", "3 kB", "--force"))
     assert read_goal("a") == read_chakra("b/trace") == allreduce_ring(3, 3000).in_phase("")
     assert len(list(Path("b").iterdir())) == 3
     Path("b/notes.txt").write_text("mine")
-    assert "other files in it" in refused("export", *RING, "--to", "chakra", "--out", "b", "--force")
+    assert "other files in it" in refused(*to("chakra", "b"), "--force")
     assert Path("b/notes.txt").exists()
-    assert "is a folder; name a file" in refused("export", *RING, "--to", "goal", "--out", "b", "--force")
-    platform = ("export", small, "--to", "simgrid", "--duration", "1 s", "--out", "n.xml")
+    assert "is a folder; name a file" in refused(*to("goal", "b"), "--force")
+    platform = ("convert", small, "n.xml", "--part", "duration=1 s")
     did(*platform)
     Path("n.xml").unlink()
     # The profiles of somebody's platform are there already, too.
@@ -542,9 +536,8 @@ def test_nothing_is_overwritten_unless_asked(small: Path) -> None:
 
 
 def test_kinds_are_told_by_content_whatever_the_name() -> None:
-    did("export", *RING, "--to", "goal", "--out", "a.xml")
-    did("export", *RING, "--to", "csv", "--out", "b.goal")
-    did("export", *RING, "--to", "chakra", "--out", "c.csv")
+    for kind, name in (("goal", "a.xml"), ("csv", "b.goal"), ("chakra", "c.csv")):
+        did(*to(kind, name))
     Path("d.json").write_text("\ufeff<?xml version='1.0'?><!-- <platform> --><!DOCTYPE algo SYSTEM 'x'>\n" + PAIR)
     write_nodelink(topologies.star(2, 1e-3, 1e9), "e.goal")
     found = [kind_of(name) for name in ("a.xml", "b.goal", "c.csv", "d.json", "e.goal")]
@@ -590,11 +583,11 @@ def test_the_scenarios_of_the_page_are_read(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_help_work() -> None:
-    did("export", *RING, "--to", "goal", "--out", "ring.goal")
-    for command in ("export", "time"):
+    did(*to("goal", "ring.goal"))
+    for command in ("convert", "time"):
         page = " ".join(did(command, "--help").split())
         (example,) = re.findall(r"Example: simnet (.*)$", page)
-        did(*shlex.split(example))
+        did(*shlex.split(example), *(["--force"] if command == "convert" else []))
 
 
 # Any table, any text
@@ -642,8 +635,8 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     for force in ([], ["--force"]):
-        for command in (("export", *RING, "--to", "csv", "--out"), ("time", *TIMED, "--out")):
-            assert "is neither a file nor a folder" in refused(*command, str(pipe), *force)
+        for command in (to("csv", str(pipe)), ("time", *TIMED, "--out", str(pipe))):
+            assert "is neither a file nor a folder" in refused(*command, *force)
     assert pipe.is_fifo()
 
 
@@ -651,4 +644,4 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
 def test_names_that_are_too_long_for_a_file_are_refused(ending: str) -> None:
     name = "x" * 300 + ending
     assert (f"{name}: cannot be read: File name too long" if ending else "no such file") in refused("time", name)
-    assert f"{name}: cannot be written: File name too long" in refused("export", *RING, "--to", "csv", "--out", name)
+    assert f"{name}: cannot be written: File name too long" in refused(*to("csv", name))

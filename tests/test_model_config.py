@@ -98,7 +98,9 @@ def test_the_shipped_case_is_read_everywhere(shared, tmp_path):
     assert "is not known without the tokens of a sample (job.tokens)" in refused("choose", "--model", path)
     asked = did("utilisation", "--model", path, "--compute", "1 s", "--json")
     assert json.loads(asked.stdout)["parameters"] == 1_235_814_400
-    did("trace", "synth", tmp_path / "made", "--model", path, "--workers", 2, "--scale", 100000, "--iterations", 1)
+    fields = "job.scale=100000", "job.iterations=1", "job.gradients={synthetic: {like: digits}}", "job.compute=1 s"
+    did("convert", "base", tmp_path / "made", "--to", "trace", "--model", path, "--workers", 2,
+        *(word for one in fields for word in ("--set", one)))  # fmt: skip
     step = refused("step", "--model", path, "--sharding", "ddp", "--workers", 8, *NETWORK)
     assert "--compute: is missing" in step
     assert len(step.splitlines()) == 1

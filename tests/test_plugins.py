@@ -288,14 +288,14 @@ class TestRegistered:
     @pytest.mark.parametrize(
         ("kind", "listed", "beside", "asking"),
         [
-            ("sparsifiers", "sparsifiers", "artopk", ["run", "own.yaml", "--set", "exchanges.AG={scheme: NAME}"]),
-            ("topologies", "topologies", "fat_tree", ["run", "own.yaml", "--set", "network.topology={NAME: {}}"]),
-            ("topologies", "topologies", "fat_tree", [*TIME, "allreduce_ring", "--network", "NAME"]),
+            ("sparsifiers", "schemes", "artopk", ["run", "own.yaml", "--set", "exchanges.AG={scheme: NAME}"]),
+            ("topologies", "networks", "fat_tree", ["run", "own.yaml", "--set", "network.topology={NAME: {}}"]),
+            ("topologies", "networks", "fat_tree", [*TIME, "allreduce_ring", "--network", "NAME"]),
             ("weather", "weather", "noise", ["run", "own.yaml", "--set", WEATHER]),
             ("policies", "policies", "flexible", ["run", "own.yaml", "--set", "policies.AG={NAME: {}}"]),
             ("devices", "devices", "v100", ["run", "own.yaml", "--set", "job.device=NAME"]),
             ("collectives", "collectives", "allreduce_ring", [*TIME, "allreduce_NAME", "--network", "star"]),
-            ("collectives", "sparsifiers", "artopk", ["run", "own.yaml", "--set", "exchanges.AG.allgather=NAME"]),
+            ("collectives", "schemes", "artopk", ["run", "own.yaml", "--set", "exchanges.AG.allgather=NAME"]),
             ("log_readers", "readers", "osu", []),
         ],
     )
@@ -309,7 +309,7 @@ class TestRegistered:
         (own.parent / "site" / "mine_odd.py").write_text("X = 3\n")
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            table = did("list", listed).stdout
+            table = did("list", listed, "--wide").stdout
         told = table + "".join(f"{one.message}\n" for one in warned)
         assert beside in table
         for name, why in (("broken", "ZeroDivisionError: "), ("gone", "ModuleNotFoundError: "), ("odd", "")):
@@ -320,7 +320,7 @@ class TestRegistered:
                 answer = refused(*(one.replace("NAME", name) for one in asking))
                 assert said in answer
                 assert f"cannot be used: {why}" in answer
-        did("schema")
+        did("show", "schema")
         did(*TIME, "allreduce_ring", *LINKS)
         did("run", own, "--out", "out", "--quiet", "--set", "job.iterations=1")
 
@@ -479,7 +479,7 @@ class TestRefusal:
         own.write_text(SCENARIO.replace("./mine.py:Mine", "mine"))
         told = refused("--no-plugins", "run", own)
         assert "'mine' is registered as simnet.sparsifiers by mine_scheme 1.0, code of others, which" in told
-        assert " mine " not in invoke("--no-plugins", "list", "sparsifiers").stdout
+        assert " mine " not in invoke("--no-plugins", "list", "schemes").stdout
         for topology in ("line: {latency: 1 ms}", "registered: {name: line, latency: 1 ms}"):
             told = refused("--no-plugins", "run", own, "--set", f"network.topology={{{topology}}}")
             assert "'line' is registered as simnet.topologies by mine_scheme 1.0, code of others" in told
@@ -489,7 +489,7 @@ class TestRefusal:
         (tmp_path / "a.log").write_text("mine 1\n1024 1e-5\n")
         for refusing, left_out in (
             (["run", own, "--set", "exchanges.own={scheme: artopk, collective: new}"], "allreduce_new"),
-            (["export", "--to", "csv", "--collective", "new", "--workers", "2", "--size", "1 MB"], "allreduce_new"),
+            (["time", "allreduce_new", "--workers", "2", "--size", "1 MB"], "allreduce_new"),
             (["calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml"], "mine_log"),
         ):
             assert f"; not looked at: {left_out}, code of others, which" in refused("--no-plugins", *refusing)

@@ -25,9 +25,9 @@ def test_a_page_drawn_again_has_the_same_bytes(tmp_path, more):
     (folder / "report.html").unlink()
     for figure in (folder / "figures").iterdir():
         figure.unlink()
-    assert str(folder / "report.html") in did("report", folder).stdout.replace("\n", "")
+    assert str(folder / "report.html") in did("show", folder).stdout.replace("\n", "")
     assert contents(folder) == before
-    did("report", folder, "--out", tmp_path / "elsewhere")
+    did("show", folder, "--out", tmp_path / "elsewhere")
     drawn = contents(tmp_path / "elsewhere")
     assert drawn == {name: before[name] for name in drawn}
     assert "report.html" in drawn
@@ -37,7 +37,7 @@ def test_a_page_drawn_again_has_the_same_bytes(tmp_path, more):
 def test_a_run_without_a_report_gets_the_one_that_it_would_have_had(tmp_path):
     with_report = contents(ran(tmp_path / "one"))
     did("run", tmp_path / "small.yaml", "--out", tmp_path / "other", "-q", "--no-report")
-    did("report", tmp_path / "other")
+    did("show", tmp_path / "other")
     drawn = contents(tmp_path / "other")
     # Whether a report is drawn is a field of the scenario, which the page shows with its hash.
     assert set(drawn) == set(with_report)
@@ -48,7 +48,7 @@ def test_a_page_drawn_again_makes_no_run_complete(tmp_path):
     folder = ran(tmp_path / "run")
     mark_incomplete(folder, "missing: AG")
     before = contents(folder)
-    did("report", folder)
+    did("show", folder)
     assert contents(folder) == before
     assert before[INCOMPLETE] == b"missing: AG\n"
 
@@ -69,7 +69,7 @@ def test_spans_and_messages_are_those_of_the_timeline(tmp_path):
 
 def test_runs_side_by_side_have_all_policies_and_what_differs(tmp_path):
     one, other = ran(tmp_path / "one"), ran(tmp_path / "other", "--seed", "5", "--set", "job.density=0.2")
-    said = did("report", one, other, "--out", tmp_path / "both").stdout
+    said = did("show", one, other, "--out", tmp_path / "both").stdout
     page = (tmp_path / "both" / "report.html").read_text()
     summaries = {name: json.loads((tmp_path / name / "summary.json").read_text()) for name in ("one", "other")}
     times = {
@@ -94,7 +94,7 @@ def test_runs_side_by_side_have_all_policies_and_what_differs(tmp_path):
 
 def test_runs_that_differ_in_nothing_say_so(tmp_path):
     one, other = ran(tmp_path / "one"), ran(tmp_path / "other")
-    did("report", one, other, "--out", tmp_path / "both")
+    did("show", one, other, "--out", tmp_path / "both")
     page = (tmp_path / "both" / "report.html").read_text()
     assert "Their scenarios, seeds and versions of simnet are the same." in page
     assert '<th scope="col" class="text">field</th>' not in page
@@ -102,8 +102,8 @@ def test_runs_that_differ_in_nothing_say_so(tmp_path):
 
 def test_runs_that_cannot_be_compared_say_why(tmp_path):
     one, longer = ran(tmp_path / "one"), ran(tmp_path / "longer", "--set", "job.iterations=5")
-    assert "as many iterations each" in refused("report", one, longer, "--out", tmp_path / "out")
-    assert "a run is named twice" in refused("report", one, one, "--out", tmp_path / "out")
+    assert "as many iterations each" in refused("show", one, longer, "--out", tmp_path / "out")
+    assert "a run is named twice" in refused("show", one, one, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -112,7 +112,7 @@ def broken(folder, name, change):
     path = folder / name
     before = path.read_bytes()
     path.write_bytes(change(before))
-    message = refused("report", folder)
+    message = refused("show", folder)
     path.write_bytes(before)
     return message
 
@@ -120,8 +120,8 @@ def broken(folder, name, change):
 def test_folders_that_are_no_runs_are_refused(tmp_path):
     folder = ran(tmp_path / "run")
     before = contents(folder)
-    assert "there is no such folder" in refused("report", tmp_path / "nowhere")
-    assert "summary.json: there is no such file" in refused("report", tmp_path)
+    assert "there is no such folder" in refused("show", tmp_path / "nowhere")
+    assert "summary.json: there is no such file" in refused("show", tmp_path)
     assert "policies: Field required" in broken(
         folder, "summary.json", lambda text: json.dumps(json.loads(text) | {"x": 1}).replace("policies", "p").encode()
     )
@@ -143,5 +143,5 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
 def test_a_report_of_several_seeds_is_not_taken_for_that_of_one(tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     did("run", tmp_path / "small.yaml", "--out", tmp_path / "seeds", "-q", "--seeds", "2")
-    assert "no summary of a run with one seed" in refused("report", tmp_path / "seeds")
-    assert invoke("report", Path(tmp_path / "seeds" / "seeds" / "0")).exit_code in (0, 2)
+    assert "no summary of a run with one seed" in refused("show", tmp_path / "seeds")
+    assert invoke("show", Path(tmp_path / "seeds" / "seeds" / "0")).exit_code in (0, 2)

@@ -244,7 +244,7 @@ def test_the_command_line_predicts_from_a_platform(tmp_path):
     same = ("time_s", "low_s", "high_s", "evidence", "because", "kind", "busbw_Bps", "ranks")
     assert [by_file[one] for one in same] == [by_name[one] for one in same]
     assert by_name["evidence"] == "extrapolated"
-    assert "dgx-h100" in did("list", "platforms").output
+    assert "dgx-h100" in did("list", "networks").output
     refused("calibrate", "some.log", "--network", "dgx-h100", "-o", tmp_path / "other.yaml")
     refused("calibrate", "dgx-h100", "--where", "variant=a")
     refused("calibrate", "-o", tmp_path / "other.yaml")

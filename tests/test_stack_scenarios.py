@@ -14,6 +14,7 @@ from commands import contents, did, refused, timed
 from scenario_texts import SMALL
 from simnet import topologies
 from simnet.collectives import allreduce_ring
+from simnet.interchange import write_nodelink
 from simnet.network import STACKS, Network, Stack
 from simnet.scenario import load
 
@@ -162,7 +163,7 @@ def test_jobs_that_share_a_network_share_its_stack(small: str) -> None:
 
 
 def test_a_topology_from_a_file_has_the_stack_of_the_scenario(small: str) -> None:
-    did("export", small, "--to", "nodelink", "--out", "net.json")
+    write_nodelink(topologies.star(4, latency=1e-3, bandwidth=1.25e8), "net.json")
     assert stacks_of(small, "network.topology={file: net.json}", "network.stack=tcp") == [STACKS["tcp"]]
 
 
@@ -200,7 +201,7 @@ def test_stacks_compare_and_sweep(small: str) -> None:
 def test_time_is_that_of_the_network_with_the_stack(small: str, name: str) -> None:
     graph = topologies.star(4, latency=1e-3, bandwidth=1.25e8)
     expected = Network(graph, stack=name).time(allreduce_ring(4, 1e6)).finish
-    did("export", small, "--to", "nodelink", "--out", "net.json")
+    write_nodelink(graph, "net.json")
     for network in (STAR, ("--network", small), ("--network", "net.json")):
         found = timed(*RING, *network, "--stack", name)
         assert (found["stack"], found["time_s"]) == (name, pytest.approx(expected, rel=1e-12))
@@ -240,7 +241,7 @@ def test_messages_are_those_that_the_stack_made(small: str) -> None:
 
 
 def test_an_exported_network_says_that_it_has_no_stack(small: str) -> None:
-    said = did("export", small, "--to", "simgrid", "--set", "network.stack=tcp").stdout
+    said = did("convert", small, "net.xml", "--set", "network.stack=tcp").stdout
     assert "Not in it: stack of the network" in said
 
 

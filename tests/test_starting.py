@@ -18,14 +18,13 @@ COMMANDS = {
     "time nosuch.goal": HEAVY | {"simnet.scenario.parts"},
     # Intervals go by Student's distribution.
     "time allreduce_ring --workers 8 --size 1MiB": HEAVY - {"scipy"} | {"simnet.scenario.network_parts"},
-    "list topologies": HEAVY | {"simnet.sparsifier_models", "simnet.scenario.weather_parts"},
+    "list networks": HEAVY | {"simnet.sparsifier_models"},
     "list models": HEAVY | {"ruamel", "simnet.scenario.parts"},
     "list collectives": HEAVY - {"pandas", "pyarrow"} | {"ruamel"},
     "list stacks": HEAVY | {"ruamel"},
-    "list platforms": HEAVY | {"simnet.scenario.parts"},
     "list scenarios": HEAVY | {"simnet.scenario.parts"},
     "list policies": HEAVY,
-    "list sparsifiers": HEAVY,
+    "list schemes": HEAVY,
 }
 """Commands, and what none of them has a use for."""
 
@@ -105,8 +104,8 @@ def test_no_command_compiles_what_warm_did_not(tmp_path):
             env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
         ).stdout
 
-    assert "functions are compiled" in told("-m", "simnet.cli", "warm")
-    assert "Everything is compiled already" in told("-m", "simnet.cli", "warm")
+    assert "functions are compiled" in told("-m", "simnet.compile")
+    assert "Everything is compiled already" in told("-m", "simnet.compile")
     ring = "--collective allreduce_ring --workers 64 --size 64MiB"
     for command in (
         "run quickstart --set job.iterations=3 --out run",

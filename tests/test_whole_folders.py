@@ -135,7 +135,7 @@ def test_no_moment_of_a_report_has_a_page_of_two_kinds_and_the_same_command_make
         (out / name).write_bytes(b"old")
     (out / "report.html").write_bytes(b"old")
     old = contents(out)
-    seen = moments(out, monkeypatch, lambda: did("report", out))
+    seen = moments(out, monkeypatch, lambda: did("show", out))
     assert seen[-1] == whole
     halfway = [held for held in seen if settled(held) not in (old, whole)]
     assert len(halfway) > len(page)
@@ -147,7 +147,7 @@ def test_no_moment_of_a_report_has_a_page_of_two_kinds_and_the_same_command_make
         }
         assert len({whole[name] == found[name] for name in page & found.keys()}) <= 1
     for number, (held, command) in enumerate(
-        [(halfway[1], ["report"]), (halfway[-1], ["run", small, *OLD, "-q", "--out"])]
+        [(halfway[1], ["show"]), (halfway[-1], ["run", small, *OLD, "-q", "--out"])]
     ):
         again = laid(tmp_path / str(number), held)
         did(*command, again)

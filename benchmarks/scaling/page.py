@@ -29,8 +29,8 @@ may have other work, so that a figure can be a few tens of percent too high: rat
 
 The first call in a process takes longer. Programs under *Beside others* are such processes, from start to end: those
 of simnet load numpy, the network, and compiled loops once there is enough to do. Nothing is compiled there, as
-`simnet warm` has done that; `make` runs it after installation. Without it the first process that needs compiled loops
-says that it compiles them, and they are kept.
+`simnet.compile` has done that; `make` runs it after installation. Without it the first process that needs compiled
+loops says that it compiles them, and they are kept.
 
 The messages are those of a gradient of 100 MiB, over links of 10 Gbit/s with a latency of 10 us each (on the crossbar,
 of both links together). The fat-tree is the smallest k-ary one with enough hosts, non-blocking, with a path for each

@@ -9,6 +9,7 @@ import typer
 
 from cells import cell
 from simnet import cli
+from simnet.verbs import app
 
 
 def page() -> str:
@@ -21,6 +22,13 @@ def _lines() -> Iterator[str]:
     context = group.make_context("simnet", ["list"], resilient_parsing=True)
     yield "# Commands\n\nWhat each command does and takes, as `simnet COMMAND --help` says it.\n"
     yield from _options(group, context)
+    for name, verb in app.all_verbs().items():
+        options = app.verb_options(name)
+        words = [one.names for one in options if one.names.isupper()]
+        yield f"\n## simnet {name}\n\n{cell(verb.summary)}\n"
+        yield f"```text\nsimnet {' '.join([name, *words])} [FLAGS]\n```\n\n| Takes | Meaning |\n|---|---|"
+        yield from (f"| {cell(f'`{one.names}`')} | {cell(one.help)} |" for one in options)
+        yield f"\n```sh\nsimnet {name} {verb.example}\n```"
     for name in group.list_commands(context):
         _, command, _ = group.resolve_command(context, name.split())
         own = type(context)(command, parent=context, info_name=name)

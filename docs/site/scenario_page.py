@@ -1,4 +1,4 @@
-"""The page of the scenario's fields, made of the JSON Schema that `simnet schema` prints."""
+"""The page of the scenario's fields, made of the JSON Schema that `simnet show schema` prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Node = Mapping[str, Any]
 
 HEAD = """# Fields of a scenario
 
-Every field that a scenario file may have, made of what `simnet schema` prints. A value with a unit is written with it,
+Every field that a scenario file may have, from `simnet show schema`. A value with a unit is written with it,
 as `10 ms`, `25 Gbit/s`, `64 MiB`, `5 %`. [The first run](../start.md#a-scenario-of-your-own) shows a file.
 """
 

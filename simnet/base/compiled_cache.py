@@ -1,8 +1,8 @@
 """On-disk cache of compiled loops: one process compiles, all others load.
 
 Numba caches next to the source if that is writable, else in the user's cache. One location is added: a read-only cache
-next to the source, by which ``simnet warm`` serves all users. The first compilation of a process, which takes seconds,
-is reported in one line.
+next to the source, by which ``simnet.compile`` serves all users. The first compilation of a process, which takes
+seconds, is reported in one line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from numba.core.caching import CacheImpl, FunctionCache, NullCache
 
 _BESIDE: Any = CacheImpl._locator_classes[1]
-_COMPILES = "compiles its loops, which takes some seconds; `simnet warm` does so beforehand, once"
+_COMPILES = "compiles its loops, which takes some seconds; `python -m simnet.compile` does so beforehand, once"
 _log = logging.getLogger("simnet")
 _told: set[str] = set()
 _compiled: list[str] = []

@@ -50,7 +50,7 @@ class Collective:
     Parameters
     ----------
     name : str
-        Its name in `simnet time`, ``simnet export`` and `simnet.collectives`.
+        Its name in `simnet time`, ``simnet convert`` and `simnet.collectives`.
     operation : str
         What it achieves.
     algorithm : str

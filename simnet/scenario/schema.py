@@ -474,7 +474,7 @@ class Job(Part):
 
 
 class Exchange(Part):
-    """A sparsifier and its options; `simnet list sparsifiers` shows them."""
+    """A sparsifier and its options; `simnet list schemes` shows them."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]

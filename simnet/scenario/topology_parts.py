@@ -77,7 +77,7 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
     Parameters
     ----------
     path : str or Path
-        A platform of `simnet list platforms`, or the file of one.
+        A platform of `simnet list networks`, or the file of one.
     nodes : int, optional
         How many, >= 1; as many as the workers need when left out.
     """

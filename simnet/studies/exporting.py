@@ -1,4 +1,4 @@
-"""``simnet export``: schedules and networks as files for other simulators.
+"""``simnet convert``: schedules and networks as files for other simulators.
 
 What a format cannot carry is said with what was written.
 """
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from simnet.interchange import (
     write_chakra,
     write_goal,
     write_messages,
-    write_nodelink,
     write_platform,
     xmlfile,
 )
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
     from simnet.sparsifier_models import Exchange
 
 ScheduleFormat: TypeAlias = Literal["goal", "chakra", "csv"]
-NetworkFormat: TypeAlias = Literal["simgrid", "nodelink"]
+Routing: TypeAlias = Literal["Full", "Dijkstra"]
+ROUTING: tuple[Routing, ...] = get_args(Routing)
+"""Routes that SimGrid gets: of every pair of hosts, or shortest paths of its own."""
 
 MAX_BYTES = {
     "goal": goal.MAX_BYTES,
@@ -60,7 +61,6 @@ SUFFIXES = {
     "chakra": "_chakra",
     "csv": ".csv",
     "simgrid": ".xml",
-    "nodelink": ".json",
 }
 """How names of files, and of the folder of Chakra traces, end by default."""
 
@@ -95,21 +95,21 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
     try:
         found = registry.named(name)
     except ValueError as error:
-        raise InputError(str(error), file="--collective") from None
+        raise InputError(str(error)) from None
     most = MAX_WORKERS[found.operation == "alltoall"]
     if workers > most:
         raise InputError(f"must be at most {most:,} for {name}, got {workers:,}", file="--workers")
     for option in options or {}:
         if option not in found.options:
             allowed = suggest_names(option, found.options) if found.options else "it has none"
-            raise InputError(f"{name} has no option {option!r}; {allowed}", file="--option")
+            raise InputError(f"{name} has no option {option!r}; {allowed}")
     for needed in found.needs:
         if needed not in (options or {}):
-            raise InputError(f"{name} needs {needed}, as {needed}=4", file="--option")
+            raise InputError(f"{name} needs {needed}, as {name}:{needed}=4")
     try:
         schedule = found.schedule_of_vector(workers, nbytes, **(options or {}))
     except ValueError as error:
-        raise InputError(str(error), file=f"--collective {name}") from None
+        raise InputError(str(error), file=name) from None
     return Sent(schedule, f"{name}_{workers}", [])
 
 
@@ -129,11 +129,11 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     if label is None:
         if len(labels) > 1:
             raise InputError(
-                f"is missing: which exchange of {scenario.name}? {suggest_names('', labels)}", file="--exchange"
+                f"exchange is missing: which of {scenario.name}? {suggest_names('', labels)}", file="--part"
             )
         label = next(iter(labels))
     if label not in labels:
-        raise InputError(f"there is no exchange {label!r}; {suggest_names(label, labels)}", file="--exchange")
+        raise InputError(f"there is no exchange {label!r}; {suggest_names(label, labels)}", file="--part")
     job = scenario.build().job
     if not 0 <= iteration < job.iterations:
         raise InputError(
@@ -165,7 +165,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
             selecting, between = job.device.work(kernels, workers)
             schedules.append(schedule.with_work({0: selecting, **between}))
     else:
-        missing.append("the time to compute, to select and to merge; --compute adds it to the rounds")
+        missing.append("the time to compute, to select and to merge; --part compute adds it to the rounds")
     if len(parts) > 1:
         missing.append(f"overlap: the {len(parts)} buckets are exchanged one after another, after the backward pass")
     if left_out(scenario):
@@ -185,7 +185,7 @@ def write_schedule(
 
     def refuse_above(nbytes: float, least: str = "") -> None:
         if nbytes > most:
-            message = f"takes {least}{format_bytes(nbytes)}, more than {format_bytes(most)}; --limit allows more"
+            message = f"takes {least}{format_bytes(nbytes)}, more than {format_bytes(most)}"
             raise InputError(message, file=sent.name)
 
     parts = schedule.n_ranks if to == "chakra" else 1
@@ -223,12 +223,11 @@ def write_schedule(
 
 def write_network(
     scenario: Scenario,
-    to: NetworkFormat,
     out: Path | None = None,
     *,
     iteration: int = 0,
     duration: float | None = None,
-    routing: Literal["Full", "Dijkstra"] = "Full",
+    routing: Routing = "Full",
     largest: int | None = None,
     force: bool = False,
 ) -> Exported:
@@ -242,21 +241,15 @@ def write_network(
     missing = _lost_of_network(scenario, stages)
     if network_of(scenario).networks[0][1].software is not None:
         missing.append("the stack and the curves of the calibrated cluster")
-    target = _export_target(out, scenario.name, to)
+    target = _export_target(out, scenario.name, "simgrid")
     targets = [target]
     count = f"{network.routes.n_hosts:,} hosts, {len(network.routes.links):,} links"
-    if to == "nodelink":
-        if weather:
-            missing.append(f"weather: that of {len(weather):,} links; SimGrid platforms carry it")
-        with stage_files(targets, force, _FILES_OF_FOLDERS) as folder:
-            write_nodelink(network.graph, folder / target.name)
-        return Exported(f"node-link JSON: {count}", targets, missing)
     if duration == 0:
-        raise InputError("must be > 0 s, got 0 s", file="--duration")
+        raise InputError("duration must be > 0 s, got 0 s", file="--part")
     if weather and duration is None:
         raise InputError(
-            f"is missing: how much of the weather of {scenario.name} to write, such as --duration '10 min'",
-            file="--duration",
+            f"duration is missing: how much of the weather of {scenario.name} to write, such as 'duration=10 min'",
+            file="--part",
         )
     if weather:
         targets.append(target.with_name(f"{target.stem}_profiles"))
@@ -272,10 +265,10 @@ def write_network(
                 duration=duration if weather else None,
                 routing=routing,
                 routes=network.routes,
-                largest=MAX_BYTES[to] if largest is None else largest,
+                largest=MAX_BYTES["simgrid"] if largest is None else largest,
             )
         except ValueError as error:
-            message = str(error).replace("routing='Dijkstra'", "--routing Dijkstra, or a larger --limit")
+            message = str(error).replace("routing='Dijkstra'", "--part routing=Dijkstra")
             raise InputError(message, file=scenario.name) from None
     profiles = f", profiles of {len(weather):,} links" if weather else ""
     return Exported(f"a SimGrid platform: {count}{profiles}", targets, missing)
@@ -314,7 +307,7 @@ def collective_asked(name: str, workers: int | None, size: str | None, given: Se
     nbytes = options.quantity(size, "--size", units.size)
     if workers is None or nbytes is None:
         missing = "--workers" if workers is None else "--size"
-        raise InputError(f"is missing; --collective {name} needs --workers and --size", file=missing)
+        raise InputError(f"is missing; {name} needs --workers and --size", file=missing)
     return collective(name, workers, nbytes, options_of(given))
 
 
@@ -326,7 +319,7 @@ def options_of(given: Sequence[str]) -> dict[str, float]:
             r"([a-z_]{1,40})=([0-9]{1,15}|[0-9]{0,15}\.?[0-9]{1,30}(?:e[+-]?[0-9]{1,3})?)", one.strip()
         )
         if match is None:
-            raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}", file="--option")
+            raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}")
         found[match[1]] = int(match[2]) if match[2].isdigit() else float(match[2])
     return found
 
@@ -387,5 +380,5 @@ def _lost_of_network(scenario: Scenario, stages: Stages) -> list[str]:
     if stages.placement != list(range(workers)):
         lost.append(f"placement: worker 0 is on host {stages.placement[0]}, and so on")
     if len(stages.networks) > 1:
-        lost.append("weather by iteration: one network is written, that of --iteration")
+        lost.append("weather by iteration: one network is written, that of --part iteration=N")
     return lost

@@ -9,7 +9,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, getdoc
-from typing import TYPE_CHECKING, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_type_hints
 
 from simnet.base import plugins
 from simnet.base.errors import InputError
@@ -24,12 +24,12 @@ Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""
 
 
-def sparsifiers() -> Listing:
+def schemes() -> Listing:
     """List schemes of exchange.
 
     Examples
     --------
-    >>> "topk" in [row[0] for row in sparsifiers()[1]]
+    >>> "topk" in [row[0] for row in schemes()[1]]
     True
     """
     from simnet import sparsifier_models
@@ -46,16 +46,6 @@ def sparsifiers() -> Listing:
         costs = "; ".join(_cost_formula(cost) for cost in scheme.traits.costs)
         rows.append((name, _first_line(scheme), scheme.paper, _option_texts(scheme.option_type, own), costs))
     return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
-
-
-def topologies_() -> Listing:
-    """List families of topologies."""
-    from simnet.scenario import topology_parts
-
-    rows = [
-        (name, _first_line(part), ", ".join(part.names())) for name, part in topology_parts.Topology.parts().items()
-    ]
-    return ("topology", "what it is", "parameters"), rows
 
 
 def scenarios() -> Listing:
@@ -210,18 +200,22 @@ def collectives_() -> Listing:
     return ("collective", "operation", "what it is", "options", "in NCCL", "in MPI", "closed form"), rows
 
 
-def platforms_() -> Listing:
-    """List platforms that are predicted from their specification alone."""
+def networks() -> Listing:
+    """List families of topologies, and platforms that are predicted from their specification alone."""
     from simnet.cost_models.calibration.platform import load_platform, platform_names
+    from simnet.scenario import topology_parts
 
-    rows = []
+    rows = [
+        (name, _first_line(part), ", ".join(part.names()), "", "", "")
+        for name, part in topology_parts.Topology.parts().items()
+    ]
     for name in platform_names():
         one = load_platform(name)
         out = one.outer
         cards = "" if out is None else f"{out.nics} x {format_bandwidth(out.rate)} {out.transport}"
         inside = f"{one.devices_per_node} x {format_bandwidth(one.inner.rate)} {one.inner.link}"
-        rows.append((name, one.description, inside, cards, " ".join(one.sources)))
-    return ("platform", "what it is", "inside a node", "out of a node", "source"), rows
+        rows.append((name, one.description, "", inside, cards, " ".join(one.sources)))
+    return ("network", "what it is", "parameters", "inside a node", "out of a node", "source"), rows
 
 
 def readers() -> Listing:
@@ -249,14 +243,20 @@ def stacks_() -> Listing:
     ]
 
 
+_REGISTERED = {"schemes": "sparsifiers", "networks": "topologies"}
+
+
 def listing(kind: str) -> Listing:
     """Return one of `LISTS`; what others register for it and cannot be used stands at its end."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", plugins.PluginWarning)
-        columns, rows = LISTS[kind]()
+        columns, rows = LISTS[kind].make()
     unusable = {}
     for one in told:
-        if isinstance(one.message, plugins.PluginWarning) and one.message.kind.endswith(kind):
+        if isinstance(one.message, plugins.PluginWarning) and one.message.kind.removeprefix("log_") in (
+            kind,
+            _REGISTERED.get(kind),
+        ):
             unusable[one.message.name] = str(one.message)
         else:
             warnings.warn(one.message, one.category, stacklevel=1)
@@ -264,23 +264,29 @@ def listing(kind: str) -> Listing:
     return columns, [*rows, *((name, why, *rest) for name, why in unusable.items())]
 
 
-LISTS: Mapping[str, Callable[[], Listing]] = {
-    "sparsifiers": sparsifiers,
-    "collectives": collectives_,
-    "topologies": topologies_,
-    "scenarios": scenarios,
-    "models": models_,
-    "devices": devices_,
-    "strategies": strategies_,
-    "policies": policies,
-    "weather": weather,
-    "traces": traces_,
-    "measured": measured_,
-    "platforms": platforms_,
-    "readers": readers,
-    "stacks": stacks_,
+class Lists(NamedTuple):
+    """A kind of list: what it lists, and the function that does."""
+
+    lists: str
+    make: Callable[[], Listing]
+
+
+LISTS: Mapping[str, Lists] = {
+    "schemes": Lists("schemes of exchange, with their options and closed forms", schemes),
+    "collectives": Lists("collectives, whose names they have, where closed forms are exact", collectives_),
+    "networks": Lists("topologies, and platforms known by their specification", networks),
+    "scenarios": Lists("scenarios to run, and to start from", scenarios),
+    "models": Lists("networks whose layers and compute time are known", models_),
+    "devices": Lists("devices on which selecting has known costs", devices_),
+    "strategies": Lists("training strategies, from local SGD to DiLoCo", strategies_),
+    "policies": Lists("policies, which choose the exchange of an iteration", policies),
+    "weather": Lists("what moves latency and bandwidth", weather),
+    "traces": Lists("recorded gradients", traces_),
+    "measured": Lists("measurements of real clusters", measured_),
+    "readers": Lists("formats of logs", readers),
+    "stacks": Lists("transport stacks", stacks_),
 }
-"""Every listing by its name."""
+"""Every list by its name."""
 
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:

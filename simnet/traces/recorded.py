@@ -270,7 +270,7 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
             there = ", ".join(trace_names())
             raise ValueError(
                 f"the recorded gradients of {trace!r} do not ship with simnet, only those of {there}; "
-                f"simnet trace synth --like {trace} makes gradients like them"
+                f"--gradients synthetic:like={trace} makes gradients like them"
             )
         raise ValueError(
             f"there is no trace {trace!r} (a folder would be ./{trace}): {suggest_names(str(trace), trace_names())}"

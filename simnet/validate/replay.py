@@ -306,7 +306,7 @@ def of_file(path: str, ranks: int) -> Workload:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay from the command line; every rank of a job calls this. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m simnet.validate.replay", description="Run schedules for real.")
-    parser.add_argument("files", nargs="*", help="schedules, as simnet export writes them: CSV, GOAL, Chakra")
+    parser.add_argument("files", nargs="*", help="schedules, as simnet convert writes them: CSV, GOAL, Chakra")
     parser.add_argument("--backend", choices=BACKENDS, default="gloo")
     parser.add_argument(
         "--collective", action="append", default=[], metavar="NAME", help="as allreduce_ring; repeatable"

@@ -65,6 +65,15 @@ VERBS: Mapping[str, Verb] = {
         "dgx-h100 --out fabric.yaml",
         "calibrate:calibrate",
     ),
+    "list": Verb("Files", "List schemes, policies, networks, models, scenarios, ...", "schemes", "list:list_"),
+    "show": Verb("Files", "Describe a name, trace, network, run, scenario, schema.", "topk", "show:show"),
+    "convert": Verb(
+        "Files",
+        "Write a trace, an exchange or a network for another tool.",
+        "allreduce_ring ring.goal --workers 8 --size 64MiB",
+        "convert:convert",
+    ),
+    "new": Verb("Files", "Start a scenario, scheme, topology, policy or strategy.", "scenario my_cluster", "new:new"),
 }
 """The verbs by name, in the order of the help."""
 
@@ -117,7 +126,7 @@ def _run_verb(words: Sequence[str]) -> int:
         raise SimnetError(_unknown_verb(name))
     command = _command(name)
     if "-h" in line:
-        print(_short_help(name, command))
+        print(_short_help(name))
         return 0
     if "--help" in line:
         command.help_print([])
@@ -187,7 +196,9 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
             parameters.append(one.replace(annotation=hint, default=None))
         elif key not in _COMMON:
             kind = one.POSITIONAL_ONLY if one.kind is one.POSITIONAL_OR_KEYWORD else one.kind
-            parameters.append(one.replace(annotation=_line_type(hints[key]), kind=kind))
+            default = one.default if one.default is one.empty or isinstance(one.default, str | float | int) else None
+            hint = _line_type(hints[key], optional=default is None)
+            parameters.append(one.replace(annotation=hint, kind=kind, default=default))
     scenario = "scenario" in own
     for key, (type_, help_, names) in _COMMON.items():
         if key != "save_scenario" or scenario:
@@ -231,11 +242,10 @@ def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
     return Annotated[hint, Parameter(help=help_, group=group, negative=(), show_default=False, **more)]
 
 
-def _line_type(hint: Any) -> Any:
+def _line_type(hint: Any, *, optional: bool) -> Any:
     """Return the type that a parameter of the library has on the line: what may be text is text."""
-    allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    if str in allowed:
-        hint = str | None if type(None) in allowed else str
+    if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
+        hint = str | None if optional else str
     shown = Parameter(negative=(), group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None)
     return Annotated[hint, shown]
 
@@ -278,21 +288,34 @@ def _overview() -> str:
     return "\n".join([*lines, "simnet VERB -h for a screen, --help for all. --no-plugins: no code of others."])
 
 
-def _short_help(name: str, command: App) -> str:
+class Option(NamedTuple):
+    """What may stand on the line of a verb: its names, its help, whether it has to be there, and is shared by verbs."""
+
+    names: str
+    help: str
+    required: bool
+    shared: bool
+
+
+def verb_options(name: str) -> list[Option]:
+    """Return what may stand on the line of a verb; names in capitals are those of words without an option."""
+    shared, found = {*_marked(), *_COMMON, *_REQUEST}, []
+    for one in _command(name).assemble_argument_collection(parse_docstring=True):
+        named = one.field_info.kind is inspect.Parameter.KEYWORD_ONLY
+        names = ", ".join(one.names) if named else one.field_info.name.upper()
+        metavar = f" {one.parameter.metavar}" if named and one.parameter.metavar else ""
+        help_ = " ".join((one.parameter.help or "").split())
+        found.append(Option(names + metavar, help_, one.required, named and one.field_info.name in shared))
+    return found
+
+
+def _short_help(name: str) -> str:
     """Return the help of a verb on one screen: a line for each of its own options, and the names of the others."""
-    verb, own, shared = all_verbs()[name], [], []
-    marked = _marked()
-    words = [f"simnet {name}"]
-    for one in command.assemble_argument_collection(parse_docstring=True):
-        names, help_ = ", ".join(one.names), (one.parameter.help or "").split("\n")[0]
-        if one.field_info.kind is not inspect.Parameter.KEYWORD_ONLY:
-            names = one.field_info.name.upper()
-            words.append(names if one.required else f"[{names}]")
-        if one.field_info.name in {*marked, *_COMMON, *_REQUEST}:
-            shared.append(one.name)
-        else:
-            own.append(f"  {names:24} {help_}"[:WIDTH])
-    said = ["Usage: " + " ".join([*words, "[FLAGS]"]), verb.summary, *own]
+    verb, options = all_verbs()[name], verb_options(name)
+    words = [one.names if one.required else f"[{one.names}]" for one in options if one.names.isupper()]
+    said = [" ".join(["Usage: simnet", name, *words, "[FLAGS]"]), verb.summary]
+    said += [f"  {one.names:24} {one.help}"[:WIDTH] for one in options if not one.shared]
+    shared = [one.names.split(" ")[0].rstrip(",") for one in options if one.shared]
     said += ["Further flags (--help says more):", *_lines_of(shared), f"Example: simnet {name} {verb.example}"]
     return "\n".join(said)
 

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 OLD_VERBS: Mapping[str, str] = {
     "predict": "time COLLECTIVE --network NAME",
+    "export": "convert SCENARIO FILE.goal",
+    "report": "show RUN",
+    "schema": "show schema",
+    "warm": "python -m simnet.compile",
 }
 """Verbs, each with the line that asks the same."""
 

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of everything that simnet compiles.
+"""Ahead-of-time compilation of everything that simnet compiles: ``python -m simnet.compile``, once for all users.
 
 Numba compiles a function when it first meets arguments of some types. So the loops over gradients are imported, which
 compiles them, and the start of some shipped scenarios is run with the compiled event loop at hand: on links that are
@@ -40,3 +40,15 @@ def warm() -> Warmed:
     for name in track_progress(SCENARIOS):
         results_of(load(name, ["job.iterations=2"]).build())
     return Warmed(*compiled_cache.cache_summary())
+
+
+def main() -> None:
+    """Compile, and say where what was compiled is kept."""
+    done = warm()
+    print(f"{len(done.functions)} functions are compiled." if done.functions else "Everything is compiled already.")
+    for folder in done.folders:
+        print(f"Kept in {folder}")
+
+
+if __name__ == "__main__":
+    main()

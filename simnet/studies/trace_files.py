@@ -1,0 +1,128 @@
+"""Traces of gradients as files: opened within memory, made synthetically, and written in part or as another type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from simnet import traces
+from simnet.base.errors import InputError
+from simnet.base.writing import stage_files
+from simnet.scenario import Scenario
+from simnet.traces import RecordedSource, converting
+from simnet.traces.synthetic import SyntheticSource
+
+OF_TRACES = (".safetensors", ".json")
+"""Endings of the files of a trace: a folder with anything else is not replaced."""
+
+_TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+
+
+def is_trace(name: str) -> bool:
+    """Return whether a name is that of a trace, of its folder or of an archive."""
+    return name in traces.trace_names() or name.endswith(".npz") or (Path(name) / "manifest.json").is_file()
+
+
+def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
+    """Return a trace, of which a step, or all of them, fits memory with what is computed of it."""
+    # A folder in the working directory is meant where no trace has that name.
+    given = Path(trace) if trace not in traces.trace_names() and Path(trace).is_dir() else trace
+    with _refused_values(trace):
+        source = traces.recorded(given, scale=scale, seed=seed)
+    converting.in_memory(source.info, source.parameters, 4.0 * (len(source.info.points) if all_steps else 2))
+    return source
+
+
+def convert_trace(
+    trace: str, out: Path, part: Mapping[str, str], dtype: str | None, *, seed: int = 0, force: bool = False
+) -> str:
+    """Write a trace, or part of it, with another type or as another kind of file; return what was written.
+
+    `part` has ``steps`` and ``workers``, whole numbers and ranges with ``+`` between, ``entries``, the most of a layer,
+    and ``per-worker``, for a file for each worker at each step.
+    """
+    archive = out.suffix == ".npz"
+    if archive and "per-worker" in part:
+        raise InputError("per-worker is for folders", file="--part")
+    whole: converting.Steps
+    if trace.endswith(".npz"):
+        whole, kinds = converting.ReadArchive(Path(trace)), ["F32"]
+    else:
+        source = open_trace(trace)
+        whole, kinds = source, source.dtypes()
+    kept = _TYPES.get(kinds[0], "fp32") if len(kinds) == 1 else "fp32"
+    written = dtype or ("fp32" if archive and kept == "bf16" else kept)
+    chosen = converting.part_of(
+        whole,
+        steps=read_indices(part.get("steps"), [point.step for point in whole.info.points]),
+        workers=read_indices(part.get("workers"), range(whole.info.workers)),
+        entries=int(part["entries"]) if "entries" in part else None,
+        seed=seed,
+    )
+    with stage_files([out], force, () if archive else OF_TRACES) as folder:
+        if archive:
+            converting.write_npz(chosen, folder / out.name, written)
+        else:
+            (folder / out.name).mkdir()
+            converting.write_folder(chosen, folder / out.name, written, "per-worker" in part)
+    return f"{len(chosen.info.points)} steps, {chosen.info.workers} workers, {written}"
+
+
+def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 20, force: bool = False) -> str:
+    """Write a trace of the synthetic gradients of a scenario; return what was written.
+
+    Its model, workers, scale, iterations and `like` are those of the scenario; `every` is the number of iterations from
+    one that is written to the next.
+    """
+    config, source = scenario.config, scenario.build().job.source
+    if not isinstance(source, SyntheticSource):
+        raise InputError("must be synthetic for a trace to be made of them", field="job.gradients")
+    steps = range(0, config.job.iterations, every)
+    if len(steps) > 100_000:
+        raise InputError(f"gives {len(steps):,} steps, more than 100,000; take a larger every", file="--part")
+    needed = 4 * source.parameters * (source.workers + 4)
+    if needed > converting.LARGEST:
+        said = f"{needed / 2**30:,.1f} GiB of memory, more than {converting.LARGEST / 2**30:g} GiB"
+        raise InputError(f"{source.workers} workers with {source.parameters:,} entries need {said}", field="job.scale")
+    shapes = source.made_of[0]
+    made = converting.generated(source, shapes, scenario.name, config.job.iterations, list(steps), config.seed)
+    with stage_files([out], force, OF_TRACES) as folder:
+        (folder / out.name).mkdir()
+        converting.write_folder(made, folder / out.name, dtype)
+    return f"{len(steps)} steps, {source.workers} workers, {source.parameters:,} entries"
+
+
+def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
+    """Read whole numbers and ranges, as ``0+20+100:200``, of which those that are there are meant.
+
+    Examples
+    --------
+    >>> read_indices("0+4:8", range(0, 20, 5))
+    [0, 5]
+    """
+    if text is None:
+        return None
+    found: list[int] = []
+    for word in text.split("+"):
+        first, colon, last = word.strip().partition(":")
+        digits = all(part.isascii() and part.isdigit() and len(part) < 14 for part in (first, last) if part)
+        if not digits or not (first or colon):
+            raise InputError(f"must be whole numbers and ranges such as 0+20+100:200, got {word!r}", file="--part")
+        if not colon:
+            found.append(int(first))
+            continue
+        inside = [one for one in there if int(first or 0) <= one and (not last or one < int(last))]
+        if not inside:
+            raise InputError(f"nothing is recorded within {word}", file="--part")
+        found += inside
+    return found
+
+
+@contextmanager
+def _refused_values(what: str) -> Iterator[None]:
+    """Turn refusals of values into errors for people."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error), file=what) from None

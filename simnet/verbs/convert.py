@@ -1,0 +1,121 @@
+"""``simnet convert``: a trace, or what a scenario or a collective sends, as a file for another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Unpack
+
+from simnet.base import units
+from simnet.base.errors import InputError, suggest_names
+from simnet.collectives import registry
+from simnet.report.summary import Summary
+from simnet.scenario import load
+from simnet.scenario.finding import shipped
+from simnet.scenario.marked_fields import Fields
+from simnet.studies import exporting, options, trace_files
+from simnet.traces import trace_names
+from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+
+_ENDINGS = {".goal": "goal", ".csv": "csv", ".xml": "simgrid", ".npz": "trace"}
+_PARTS = {
+    "trace": ("steps", "workers", "entries", "per-worker", "every"),
+    "simgrid": ("iteration", "duration", "routing"),
+    **dict.fromkeys(("goal", "chakra", "csv"), ("exchange", "iteration", "compute")),
+}
+"""What may be chosen of each kind of file."""
+
+
+@verb
+def convert(
+    source: str,
+    target: str,
+    *,
+    to: str | None = None,
+    part: Words = (),
+    dtype: str | None = None,
+    size: float | str | None = None,
+    set: Overrides = (),
+    force: bool = False,
+    **fields: Unpack[Fields],
+) -> Summary:
+    """Write a trace, an exchange or a network as a file for another tool.
+
+    Parameters
+    ----------
+    source
+        A trace, a scenario, or a collective, as allreduce_ring.
+    target
+        The file, or the folder of a trace or of Chakra.
+    to
+        goal, chakra, csv, simgrid or trace; default: as the ending says.
+    part
+        Which part, as steps=0:200,workers=0:4 or exchange=AG,iteration=3.
+    dtype
+        Of a trace: fp32, fp16 or bf16; default: as it is.
+    size
+        Of a collective: bytes of the whole vector, as 64MiB.
+
+    Raises
+    ------
+    InputError
+        If something cannot be read, written or expressed.
+    """
+    out, chosen = Path(target), _parts(part)
+    of_trace = trace_files.is_trace(source)
+    kind: Any = to or _ENDINGS.get(out.suffix) or ("trace" if of_trace else None)
+    if kind is None or kind not in _PARTS:
+        raise InputError(f"must be one of {', '.join(_PARTS)}, got {kind!r}", file="--to")
+    for name in chosen.keys() - _PARTS[kind]:
+        raise InputError(f"there is no part {name!r} of {kind}: {suggest_names(name, _PARTS[kind])}", file="--part")
+    if of_trace:
+        said = trace_files.convert_trace(source, out, chosen, dtype, seed=int(fields.get("seed") or 0), force=force)
+        return Summary(answer=f"{target}: {said}.", next=f"simnet show {target}")
+    name = source.partition(":")[0]
+    if name in [one.name for one in registry.every()]:
+        if kind not in ("goal", "chakra", "csv"):
+            raise InputError(
+                f"a collective has no network and no gradients; it is written as goal, chakra or csv, not {kind}"
+            )
+        options_of = source.partition(":")[2].split(",") if ":" in source else []
+        workers = fields.get("workers")
+        sent = exporting.collective_asked(
+            name, None if workers is None else int(workers), None if size is None else str(size), options_of
+        )
+        return _written(exporting.write_schedule(sent, kind, out, force=force), target)
+    if source not in shipped() and not Path(source).exists():
+        known = [*shipped(), *(one.name for one in registry.every()), *trace_names()]
+        raise InputError(
+            f"there is no {source!r}, nor a file of that name: {suggest_names(source, known)}", file="SOURCE"
+        )
+    scenario = load(source, set_texts(set), **fields)
+    iteration = int(chosen.get("iteration", 0))
+    if kind == "trace":
+        said = trace_files.write_synthetic(
+            scenario, out, dtype or "fp32", every=int(chosen.get("every", 20)), force=force
+        )
+        return Summary(answer=f"{target}: {said}.", next=f"simnet show {target}")
+    if kind == "simgrid":
+        duration = options.quantity(chosen.get("duration"), "--part", units.seconds)
+        wanted = chosen.get("routing", "Full")
+        routing = next((one for one in exporting.ROUTING if one == wanted), None)
+        if routing is None:
+            raise InputError(f"routing must be one of {', '.join(exporting.ROUTING)}, got {wanted!r}", file="--part")
+        done = exporting.write_network(
+            scenario, out, iteration=iteration, duration=duration, routing=routing, force=force
+        )
+        return _written(done, target)
+    sent = exporting.exchange(scenario, chosen.get("exchange"), iteration, compute="compute" in chosen)
+    return _written(exporting.write_schedule(sent, kind, out, force=force), target)
+
+
+def _parts(part: Words) -> dict[str, str]:
+    """Return which part is written, by name."""
+    pairs = (one.partition("=") for one in word_list(part) or () if one)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _written(done: exporting.Exported, target: str) -> Summary:
+    missing = [f"Not in it: {one}" for one in done.missing]
+    return Summary(answer="\n".join([f"{target}: {done.what}.", *missing]), next=f"simnet time {target}")

@@ -1,0 +1,46 @@
+"""``simnet list``: what comes with simnet, and what other packages add."""
+
+from __future__ import annotations
+
+from simnet.base.errors import InputError, suggest_names
+from simnet.report.summary import Column, Summary
+from simnet.studies.listing import LISTS, listing
+from simnet.verbs.request import verb
+
+
+@verb
+def list_(kind: str | None = None) -> Summary:
+    """List schemes, policies, networks, models, scenarios, ...
+
+    Parameters
+    ----------
+    kind
+        What to list, as schemes; default: the kinds that there are.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind.
+
+    Examples
+    --------
+    >>> list_("stacks").best
+    'ideal'
+    """
+    if kind is None:
+        rows = [{"kind": one, "what_is_listed": what.lists} for one, what in LISTS.items()]
+        columns = [Column("kind", "kind", "text"), Column("what_is_listed", "what is listed", "phrase")]
+        return Summary(answer=f"{len(rows)} kinds of things have names.", columns=columns, rows=rows,
+                       next="simnet list KIND; simnet show NAME describes one")  # fmt: skip
+    if kind not in LISTS:
+        raise InputError(f"there is no list {kind!r}: {suggest_names(kind, LISTS)}", file="KIND")
+    headings, found = listing(kind)
+    names = [one.replace(" ", "_") for one in headings]
+    columns = [Column(names[0], headings[0], "text"), Column(names[1], headings[1], "phrase")]
+    columns += [
+        Column(name, text, "phrase", place)
+        for place, (name, text) in enumerate(zip(names, headings, strict=True))
+        if place > 1
+    ]
+    rows = [dict(zip(names, one, strict=True)) for one in found]
+    return Summary(answer=f"{len(rows)} {kind}.", columns=columns, rows=rows, next=f"simnet show {rows[0][names[0]]}")

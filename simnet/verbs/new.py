@@ -1,0 +1,110 @@
+"""``simnet new``: files to start from, for a scenario and for what others can add to simnet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from simnet import sparsifier_models, strategies, topologies
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.writing import explain_write_errors, write_new
+from simnet.report.summary import Summary
+from simnet.scenario import json_schema, schema
+from simnet.scenario.finding import shipped
+from simnet.verbs.request import verb
+from simnet.verbs.terminal import no_empty_folders
+
+_SCHEMA = "scenario.schema.json"
+
+
+class _Kind(NamedTuple):
+    """What can be started: the names that are taken, whether it is a package, and what to do with it."""
+
+    taken: Callable[[], Sequence[str]]
+    package: bool
+    next: str
+
+
+KINDS: Mapping[str, _Kind] = {
+    "scenario": _Kind(lambda: list(shipped()), False, "simnet run {place}/{name}.yaml"),
+    "scheme": _Kind(sparsifier_models.names, False, "simnet run --schemes topk,{place}/{name}.py:{kind} --workers 2"),
+    "topology": _Kind(topologies.names, True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
+    "policy": _Kind(
+        lambda: ["fixed", *schema.Policy.parts()], True, "pip install -e {place}; simnet run {place}/{name}.yaml"
+    ),
+    "strategy": _Kind(strategies.names, False, "python -m pytest {place}/test_{name}.py"),
+}
+"""What can be started, by name."""
+
+
+@verb
+def new(kind: str, name: str, *, out: str | None = None, force: bool = False) -> Summary:
+    """Start a scenario, scheme, topology, policy or strategy.
+
+    Parameters
+    ----------
+    kind
+        scenario, scheme, topology, policy or strategy.
+    name
+        Its name: small letters, digits and _.
+    out
+        The folder where the files shall lie; default: here.
+    force
+        Replace what is there already.
+
+    Raises
+    ------
+    InputError
+        If the name is taken or none, or files are there.
+    """
+    if kind not in KINDS:
+        raise InputError(f"there is no kind {kind!r}: {suggest_names(kind, KINDS)}", file="KIND")
+    what, folder = KINDS[kind], Path(out or "")
+    _check_name(name, what.taken(), force)
+    place = folder / name if what.package else folder
+    written = _write_files(kind, name, place, force)
+    shown = str(place) if place.is_absolute() else f"./{place}".removesuffix("/.")
+    then = what.next.format(place=shown, name=name, kind=_class_name(name)).replace("././", "./")
+    return Summary(answer=f"Written: {', '.join(map(str, written))}.", next=then)
+
+
+def _check_name(name: str, known: Sequence[str], force: bool) -> None:
+    """Refuse a name that is none, that simnet has, or that Python has for something else."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise InputError(
+            f"must begin with a small letter, and have small letters, digits and _, got {name!r}", file="NAME"
+        )
+    if name in known:
+        raise InputError(f"{name!r} comes with simnet, which keeps its names; take another one", file="NAME")
+    if not force and find_spec(name) is not None:
+        said = "is the name of a Python module that is there already; take another one"
+        raise InputError(f"{name!r} {said}", file="NAME")
+
+
+def _write_files(kind: str, name: str, place: Path, force: bool) -> list[Path]:
+    """Write the files of a kind into a folder, all of them or none, where none is, unless by force."""
+    folder, texts = files("simnet") / "data" / "new" / kind, dict[Path, bytes | str]()
+    for one in sorted(folder.iterdir(), key=lambda one: one.name):
+        path = place / one.name.removesuffix(".txt").replace("my_name", name)
+        texts[path] = one.read_text(encoding="utf-8").replace("my_name", name).replace("MyName", _class_name(name))
+    described = place / _SCHEMA
+    if any(path.suffix == ".yaml" for path in texts):
+        text = json.dumps(json_schema(), indent=2) + "\n"
+        # The same schema may serve all scenarios of a folder.
+        if not (described.is_file() and described.read_text(encoding="utf-8") == text):
+            texts[described] = text
+    with no_empty_folders(place):
+        with explain_write_errors(place):
+            place.mkdir(parents=True, exist_ok=True)
+        write_new(texts, force)
+    return list(texts)
+
+
+def _class_name(name: str) -> str:
+    """Return the name of a class that is called so."""
+    return "".join(word.capitalize() for word in name.split("_"))

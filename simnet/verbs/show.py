@@ -1,0 +1,135 @@
+"""``simnet show``: one thing described, be it a name that simnet has, a trace, the folder of a run, or a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from simnet import traces
+from simnet.base.errors import InputError, suggest_names
+from simnet.report.summary import Column, Summary
+from simnet.report.traces import description_plot
+from simnet.scenario import json_schema
+from simnet.scenario.finding import shipped
+from simnet.scenario.network_choice import network_taken_for
+from simnet.studies import options, reports
+from simnet.studies.listing import LISTS, listing, scenario_text
+from simnet.studies.trace_files import is_trace, open_trace
+from simnet.traces import comparing
+from simnet.verbs.request import Words, verb, word_list
+
+
+@verb
+def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None, force: bool = False) -> Summary | str:
+    """Describe a name, trace, run, network or scenario; schema is that of scenario files.
+
+    Parameters
+    ----------
+    names
+        What to describe; of runs several on one page.
+    density
+        Of a trace: at which densities.
+    out
+        Of runs: folder for the page; of others a file, as .json or .svg.
+    force
+        Replace what is there already.
+
+    Raises
+    ------
+    InputError
+        If there is nothing of that name.
+
+    Examples
+    --------
+    >>> print(show("gloo").answer)
+    gloo: a stack.
+    """
+    if not names:
+        raise InputError("needs a name, a trace, a folder of a run or a file", file="simnet show")
+    name = names[0]
+    if (Path(name) / reports.SUMMARY).is_file() or len(names) > 1:
+        return _runs_page([Path(one) for one in names], out, force)
+    found = _described(name, density)
+    if out is not None:
+        if isinstance(found, str):
+            raise InputError(f"is for tables; redirect what 'simnet show {name}' prints", file="--out")
+        found.save(out, force=force)
+    return found
+
+
+def _described(name: str, density: Words) -> Summary | str:
+    if name == "schema":
+        return json.dumps(json_schema(), indent=2)
+    if name in shipped():
+        return scenario_text(name)
+    if is_trace(name):
+        return _trace_answer(name, density)
+    rows, kinds = [], []
+    for kind in LISTS:
+        headings, listed = listing(kind)
+        for row in listed:
+            if row[0] == name:
+                kinds.append(kind)
+                rows += [
+                    {"field": field, "value": text} for field, text in zip(headings[1:], row[1:], strict=True) if text
+                ]
+    if rows:
+        answer = f"{name}: {' and '.join(f'a {one}' for one in map(_singular, kinds))}."
+        return Summary(answer=answer, columns=[Column("field", "", "text"), Column("value", "", "text")], rows=rows)
+    if Path(name).is_file():
+        return Summary(answer=f"{name}: {network_taken_for(name)}.", next=f"simnet time all_reduce --network {name}")
+    known = [*shipped(), *traces.trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
+    raise InputError(f"there is no {name!r}, nor a file of that name: {suggest_names(name, known)}", file="simnet show")
+
+
+def _singular(kind: str) -> str:
+    return {
+        "policies": "policy",
+        "strategies": "strategy",
+        "weather": "weather",
+        "measured": "set of measurements",
+    }.get(kind, kind.removesuffix("s"))
+
+
+def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
+    """Draw the page of a run again, or several runs on one page."""
+    from simnet.base.writing import refuse_existing
+    from simnet.report.sentences import sentence
+
+    place = Path(out) if out is not None else folders[0] if len(folders) == 1 else Path("runs") / "report"
+    if place != folders[0]:
+        refuse_existing([place / "report.html"], force)
+    if len(folders) == 1:
+        return Summary(answer=f"Drawn again: {reports.redraw(folders[0], Path(out) if out else None)}")
+    summary, page = reports.compare(folders, place)
+    return Summary(answer=f"{sentence(summary)} Page: {page}")
+
+
+def _trace_answer(trace: str, density: Words) -> Summary:
+    densities = sorted({options.density(one) for one in word_list(density) or ()})
+    found: dict[str, Any] = comparing.describe_trace(open_trace(trace), densities)
+    answer = (
+        f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {len(found['layers'])} "
+        f"layers, {found['points']} recorded steps of {found['iterations']:,}; tail index "
+        f"{'-' if found['tail_index'] is None else format(found['tail_index'], '.3g')} (smaller is heavier)."
+    )
+    columns = [
+        Column("density", "density", "percent"),
+        Column("gain", "gain"),
+        Column("build_up", "build-up"),
+        Column("overlap_workers", "overlap of workers", "percent", 1),
+        Column("overlap_next", "with the next step", "percent", 2),
+        Column("overlap_time", "with the next recorded", "percent", 3),
+        Column("overlap_first_last", "first with last", "percent", 4),
+    ]
+    notes = [
+        f"{one['name']}: {'x'.join(map(str, one['shape']))}, rms {one['rms']:.3g}, {100 * one['share']:.1f} % of the "
+        f"squared norm, {100 * one['zeros']:.1f} % zeros"
+        for one in found["layers"]
+    ]
+    assumed = "what top-k selects, means over recorded steps; overlaps are shares of k"
+    if found["entries"] != found["parameters"]:
+        assumed += f"; {found['entries']:,} of the entries are looked at"
+    return Summary(answer=answer, columns=columns, rows=found["densities"], assumed=assumed, notes=notes,
+                   details=found, plots={"trace": lambda: description_plot(found)})  # fmt: skip
