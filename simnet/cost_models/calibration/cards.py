@@ -1,10 +1,8 @@
 """Number of network cards of a node, estimated where nothing states it.
 
-NCCL sends rings over all cards of a node at once, so bytes count per card that its ranks use: one card for each rank
-(*rails*), one for all, or something between. Curves of one number of ranks per node do not determine it. A number of
-cards is then the likelier, the more shipped platforms with as many cards reach the bandwidth that a node was seen to
-reach; one card alone reaches what a card of 400 Gbit/s does. Curves of several numbers of ranks per node determine it:
-the number that fits them best.
+NCCL sends rings over all cards of a node at once, so bytes count per card. Curves of one number of ranks per node do
+not determine it: then a number is the likelier, the more shipped platforms with as many cards reach the bandwidth that
+was seen. Of curves of several numbers of ranks per node, the number that fits them best is taken.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ DEFAULT_COVERAGE = 0.9
 
 
 class Prediction(NamedTuple):
-    """A predicted time [s] with the ends of its interval, and whether and `why` it is outside what was measured.
+    """A predicted time [s] with the ends of its interval, and whether and `why` it extrapolates.
 
-    `kind` says which errors the interval comes from: held-out ``sizes``, ``ranks``, ``beyond`` or ``collectives``, or
-    ``specified``, of a platform without measurements.
+    `kind` says which errors the interval comes from: ``sizes``, ``ranks``, ``beyond``, ``collectives`` or
+    ``specified``.
     """
 
     seconds: float
@@ -66,10 +66,10 @@ class Predictions(NamedTuple):
 class CalibratedCostModel:
     """The calibrated cost model of a system.
 
-    `model` has the fitted models, `intervals` the half-widths by basis of a prediction and bin of sizes, `held_out` the
-    number of predictions behind each, `scores` the mean errors of models. `sources`, `system` and `topology` say what
-    was measured; `network` has the links that simulations take [s], [byte/s], `stack` the transport stack ("" if not
-    known), `eager` whether its eager limit was raised above every message, `jitter` that of its messages, if known.
+    `intervals` are half-widths by basis of a prediction and bin of sizes, `held_out` the predictions behind each,
+    `scores` the mean errors of models. `sources`, `system` and `topology` say what was measured; `network` has the
+    links of simulations [s], [byte/s], `stack` the transport stack ("" if not known), `eager` whether its limit was
+    raised.
     """
 
     model: Predictor
@@ -103,9 +103,8 @@ class CalibratedCostModel:
     ) -> Prediction:
         """Return the predicted time of a collective of so many bytes, as nccl-tests counts them, with its interval.
 
-        Nodes are by default as in the measurements, algorithm and protocol those that were measured, if there is one
-        choice only. Raises InputError if nothing is known, a value is out of range, or it would extrapolate and is
-        `strict`.
+        Nodes, algorithm and protocol are by default those that were measured. Raises InputError if nothing is known, a
+        value is out of range, or it would extrapolate and is `strict`.
         """
         if not (math.isfinite(nbytes) and nbytes > 0):
             raise InputError(f"must be a finite number of bytes > 0, got {nbytes}", field="nbytes")
@@ -147,11 +146,7 @@ class CalibratedCostModel:
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
     ) -> Prediction:
-        """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest.
-
-        A collective that was not measured counts by its own algorithm where others were measured by theirs, else by
-        what the library would choose. Arguments and errors as of `predict`.
-        """
+        """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest."""
         found = [
             self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one, protocol=protocol)
             for one, protocol in self._ways(collective, algorithm)
@@ -308,8 +303,7 @@ def calibrate(
 ) -> CalibratedCostModel:
     """Fit a cost model to the curves of one system: models chosen by cross-validation, intervals from its errors.
 
-    `coverage` is the share of measurements that intervals shall hold, in (0, 1); `chosen` the choice, if made already.
-    Raises InputError if there are no curves.
+    `coverage` is the share of measurements that intervals shall hold, in (0, 1). Raises InputError without curves.
 
     Examples
     --------

@@ -268,13 +268,7 @@ def has_curves(path: str | Path) -> bool:
 
 
 def load_cost_model(path: str | Path) -> CalibratedCostModel:
-    """Read a cost model from a fabric file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, not YAML, or a field of it is wrong.
-    """
+    """Read a cost model from a fabric file; raise InputError for a file that cannot be read, or a wrong field."""
     name = str(path)
     read = load_yaml_mapping(read_text(Path(path), MAX_BYTES), name, "a fabric file")
     version = read.value.get("version")

@@ -1,13 +1,9 @@
 """Cross-validation: every model is judged by data that it was not fitted to.
 
 Every fourth size of a curve is held out in turn; numbers of ranks and collectives one at a time. The score of a model
-is the mean absolute error of the logarithm of the time, each capped at a factor of 1.5, so that outliers do not decide.
-Models of a curve are averaged, with weights that fall with their typical error (the mean of the roots of errors); of
-the ways to predict other ranks and collectives one is chosen.
-
-References
-----------
-J. M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
+is the mean absolute error of the logarithm of the time, each capped at a factor of 1.5. Models of a curve are averaged,
+with weights that fall with their typical error [J. M. Bates, C. W. J. Granger, Operational Research Quarterly 20,
+1969]; of the ways to predict other ranks and collectives one is chosen.
 """
 
 from __future__ import annotations
@@ -74,9 +70,8 @@ def mixture_weights(
 ) -> dict[Setting, dict[str, float]]:
     """Return the weights of the models of each curve; empty if nothing was held out.
 
-    A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Few sizes say little,
-    so the errors on all curves together count as much as eight sizes of the curve. Errors count as 0.2 % at least, the
-    noise of measurements; the plainest model with less than 0.05 % is taken alone.
+    A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Errors on all curves
+    count as much as eight sizes of the curve. The plainest model with less than 0.05 % is taken alone.
     """
     if not any(by_curve_model.values()):
         return {}

@@ -48,11 +48,11 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class CurveModel:
-    """Time as a function of size, in numbers that a file can hold.
+    """Time as a function of size.
 
-    `segments` are start [byte], latency [s] and seconds per byte, ascending, the first from 0; in their place `points`
-    are sizes and times, joined straight in log-log, also beyond. `corrections` are sizes and logarithms of measured
-    over modelled times: a monotone cubic over the logarithm of the size, constant beyond.
+    `segments` are start [byte], latency [s] and seconds per byte, ascending from 0; in their place `points` are sizes
+    and times, joined straight in log-log. `corrections` are sizes and logarithms of measured over modelled times: a
+    monotone cubic over the logarithm of the size, constant beyond.
     """
 
     segments: tuple[tuple[float, float, float], ...] = ()
@@ -153,10 +153,8 @@ def fit_log_log(sizes: Floats, seconds: Floats) -> CurveModel:
 def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
 
-    For every number of stretches the best breakpoints are found by dynamic programming over the measured sizes (R.
-    Bellman, R. Roth, J. Amer. Stat. Assoc. 64, 1969); the number itself by Bayes' information criterion, which takes
-    errors of 3 % for noise. Between the last size of a stretch and the first of the next the faster of the two lines
-    holds.
+    Breakpoints are found by dynamic programming (R. Bellman, R. Roth, J. Amer. Stat. Assoc. 64, 1969), their number by
+    Bayes' information criterion, which takes errors of 3 % for noise. Between two stretches the faster line holds.
     """
     count = len(sizes)
     if count < 6:
@@ -187,9 +185,8 @@ def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
 def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return alpha-beta from each measured size to the next, through both.
 
-    Where that takes a latency or a bandwidth below 0, as the time falls or grows by more than the size, the library
-    does something else at one size than at the other. There the line from before is continued, or the line from after
-    is taken back, whichever is faster.
+    Where that takes a latency or a bandwidth below 0, the line from before is continued, or the line from after is
+    taken back, whichever is faster.
     """
     count = len(sizes)
     if count < 2:

@@ -1,12 +1,8 @@
 """Measured device profile of a processor or GPU: the costs of the kernels of the sparsifiers.
 
-For each kernel, times on gradients of growing length are fitted by the model of `simnet.cost_models.costs.devices`: a
-launch and seconds per entry, by least squares of relative errors, and corrections at each length, as caches make short
-gradients faster. The interval comes from predictions of every second length from the others, and, for kernels whose
-time depends on the number of selected entries, from other densities. A time is the median of several repetitions.
-
-The kernels are those of torch on a GPU or the processor, or simnet's own. Kernels of codes of indices
-and values are simnet's own, timed on the processor at every second length.
+Times on gradients of growing length are fitted by a launch and seconds per entry, by least squares of relative errors,
+with corrections at each length. The interval comes from predictions of every second length from the others, and, for
+kernels that select, from other densities. Kernels are those of torch on a GPU or the processor, or simnet's own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Jitter of messages of a calibrated system, fitted to repeated single calls.
 
-Every message has an extra latency, log-normal, as `simnet.network.jitter.lognormal` draws it; ``docs/calibration.md``
-compares other forms. The time of a call without jitter is not known, and a few repetitions tell their median badly. So
-the fit matches distances of repetitions from the median of their own setting with distances drawn in the same way: as
-many repetitions, about their own median. Where repetitions scatter in proportion to the time of calls, no latency of
-messages causes it, and none is fitted: it would be far too long for short calls (`fit_links`).
+Every message has an extra latency, log-normal, as `simnet.network.jitter.lognormal` draws it. The fit matches distances
+of repetitions from the median of their setting with distances that are drawn in the same way. Where repetitions scatter
+in proportion to the time of calls, no latency of messages causes it, and none is fitted (`fit_links`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """The algorithm that Open MPI chooses when none is named, by number of ranks and size.
 
-The component ``tuned`` of Open MPI decides by tables since version 4.1, averaged over several clusters. `OPEN_MPI`
-restates those of three collectives, for a single communicator and commutative reductions, as 5.0 has them; a fork of
-4.1 has the same all-gathers, and the same all-reduces up to 4,095 ranks. ``benchmarks/library_autotuning.py`` compares
-them with measurements of 4.1.5 and 4.1.6 (figures in ``docs/calibration.md``). All-to-all and broadcast are missing:
-measurements contradict the table of one, and the other names algorithms without a schedule here. So are versions before
-4.1 and limits of MPICH, which nothing measured confirms.
+The component ``tuned`` of Open MPI decides by tables since version 4.1. `OPEN_MPI` restates those of three collectives
+as 5.0 has them, for a single communicator and commutative reductions. All-to-all and broadcast are missing, as
+measurements contradict one table and the other names algorithms without a schedule here.
 
 References
 ----------
-Open MPI, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/`` for what an algorithm gives
-way to where it does not go: <https://github.com/open-mpi/ompi>, read in <https://github.com/HLC-Lab/ompi> at fc5712e
-(2025) and <https://github.com/BullSequana/OpenMPI5> at c3318e2 (5.0); the fork of 4.1 is
+Open MPI, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/``:
+<https://github.com/open-mpi/ompi>, read in <https://github.com/HLC-Lab/ompi> at fc5712e (2025) and
+<https://github.com/BullSequana/OpenMPI5> at c3318e2 (5.0); the fork of 4.1 is
 <https://github.com/kunpengcompute/hmpi> at 0e41238.
 """
 

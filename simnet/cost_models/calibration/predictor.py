@@ -1,10 +1,8 @@
 """Predictions from all curves of a system: measured curves, other numbers of ranks, other collectives.
 
-A measured curve is predicted by models of single curves, weighted by cross-validation. Another number of ranks of a
-measured collective follows from its curves on others: scaled size by size
-(`simnet.cost_models.calibration.rank_scaling`), interpolated over the logarithm of the ranks, or by the step model,
-corrected at the neighbours; cross-validation chooses. A collective that was not measured follows from the step model
-alone.
+Models of single curves, weighted by cross-validation, predict a measured curve. Another number of ranks is scaled size
+by size (`simnet.cost_models.calibration.rank_scaling`), interpolated over the logarithm of the ranks, or follows from
+the step model, corrected at the neighbours. Another collective follows from the step model alone.
 """
 
 from __future__ import annotations
@@ -70,10 +68,9 @@ class BoundedTimes(NamedTuple):
 
 
 class TimeGrowth(NamedTuple):
-    """Growth of times at the largest size that was measured [byte], and its power of the size, within 0..1.
+    """Growth of times at the largest measured size [byte], and its power of the size, within 0..1.
 
-    `by_power` is how far that shows bandwidth: not where times hardly grow, fully from a power of 0.4 on. `by_bytes` is
-    how far times grow as latency plus bytes do, which continues until a library changes protocol. Both are within 0..1.
+    `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
     """
 
     largest: float
@@ -105,11 +102,9 @@ def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
 class Predictor:
     """Predictions of times from all curves of a system.
 
-    `curve_model` is the model of single curves that cross-validation found best; `interpolation` and `extrapolation`
-    say how other numbers of ranks are predicted, between and outside those measured, `transfer` how other collectives
-    are. `known` are the curves, `steps` is the step model, `cards` the possible numbers of cards of a node, the
-    likeliest, which the step model has, first, `each` the ranks on a node of the measurements that tell most of the
-    rate out of one.
+    Cross-validation chose `curve_model` for single curves, `interpolation` and `extrapolation` for other numbers of
+    ranks, and `transfer` for other collectives. `known` are the curves, `steps` is the step model, `cards` are the
+    possible numbers of cards of a node, the likeliest first, `each` the ranks on the node with the highest rate.
     """
 
     curve_model: str
@@ -141,19 +136,15 @@ class Predictor:
         return [one for one in family if one.setting == setting] or family or self.known
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
-        """Return times [s] of sizes [byte]; None where nothing is known.
-
-        Far above the measured sizes, times grow by the models where `growth` shows bandwidth. Where it does not, they
-        grow with the power of the size in the middle of the possible ones.
-        """
+        """Return times [s] of sizes [byte]; None where nothing is known."""
         found = self.within(setting, sizes)
         return None if found is None else found.seconds
 
     def within(self, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
-        """Return times [s] of sizes [byte] as `at` does, with bounds over what the data leave open.
+        """Return times [s] of sizes [byte], with bounds over the cards of a node and the bandwidth above the sizes.
 
-        That is the number of cards of a node, and the bandwidth above the measured sizes: times grow no slower than
-        they did, and no faster than the size.
+        Far above the measured sizes, times grow by the models where `growth` shows bandwidth, else with the power of
+        the size in the middle of the possible ones.
         """
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         seen = self.growth(setting)
@@ -356,7 +347,7 @@ def fit_predictor(
     """Fit all models of a system to its curves; the choices are as of `Predictor`.
 
     With `nccl`, steps are counted as NCCL does. `weights` are those of the models of each curve (default: `curve_model`
-    alone). Without `with_steps`, other collectives are not predicted, which saves time.
+    alone). Without `with_steps`, other collectives are not predicted.
     """
     chosen = {} if weights is None else weights
     through = {} if weights is None else {"interpolated": 0.0}

@@ -1,14 +1,9 @@
 """Time over the number of ranks, size by size: curves on some numbers of ranks predict another.
 
-At one size, the time of a collective is a sum of terms, each >= 0, that grow with the ranks as algorithms do: constant
-(launch), with the logarithm of the nodes (trees), with the messages between nodes in sequence (rings, and the peers of
-an all-to-all), with the bytes out of a node, and, on one node alone, with the bytes inside it: with more nodes, the
-network hides them. Their costs are fitted to the curves, near ones first, with a little ridge; the rest is interpolated
-over the logarithm of the ranks. A time too short for all messages of a ring is no ring's. Where ranks with more to do
-take less time, that time and a tenth counts.
-
-An algorithm whose messages are parts of the vector, as an all-gather along a ring, switches at the same size of the
-parts: there curves compare at the same size per rank.
+At one size, the time of a collective is a sum of terms >= 0: constant, with the logarithm of the nodes (trees), with
+the successive messages between nodes (rings, peers), with the bytes out of a node, and on one node with those inside.
+Their costs are fitted to the curves, near ones first, with a little ridge; the rest is interpolated over the logarithm
+of the ranks. Algorithms whose messages are parts of the vector compare at the same size per rank.
 
 References
 ----------

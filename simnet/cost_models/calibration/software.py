@@ -1,15 +1,10 @@
 """Software of a calibrated system in simulations: the time of a collective beyond its messages on idle links.
 
-A call that the cost model knows keeps its messages. What it takes beyond their time on the idle links of the
-calibration is software, spread evenly over its rounds. So alone on an idle network a call takes its predicted time, and
-everywhere else its messages meet others, weather and stragglers. Three cases need more:
-
-- Messages that take longer than the call are shortened, so that links are busy no longer than measured.
-- Messages that take longer even without bytes: the library used another algorithm, and the messages are those of the
-  one with the least latency. Latencies of links are drawn down beforehand, so that there is one.
-- Chunks of unequal size get the software, and the share of bytes, of equal chunks with the same total.
-
-A round outside all calls is a send-receive of its largest message.
+A call that the cost model knows keeps its messages; the rest of its predicted time is software, spread evenly over its
+rounds. Alone on an idle network a call takes its predicted time. Messages that take longer than the call are shortened.
+If they do even without bytes, those of the algorithm with the least latency stand for them, on links with reduced
+latencies. Chunks of unequal size get the software, and the share of bytes, of equal ones. A round outside all calls is
+a send-receive of its largest message.
 """
 
 from __future__ import annotations
@@ -69,17 +64,8 @@ class _MessageFit(NamedTuple):
 class CalibratedSoftware:
     """Software of a calibrated system, added to schedules; see `simnet.network.Network`.
 
-    Parameters
-    ----------
-    model : CalibratedCostModel
-        The system, with a network.
-    graph : networkx.DiGraph
-        Its links, of as many nodes as are simulated.
-    file : str
-        Name of its file.
-    jitter : bool
-        Whether messages have the fitted extra latencies, which `simnet.network.jitter` draws: then calls are shorter
-        without them, so that they take the predicted time in the median.
+    `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name. With `jitter`, messages
+    have the fitted extra latencies, and calls are shorter without them.
 
     Examples
     --------
@@ -326,10 +312,7 @@ def eager_measured(rows: pd.DataFrame) -> bool:
 
 
 def stack_of(model: CalibratedCostModel) -> Stack:
-    """Return the stack of a calibrated system: when a send of its library ends; the rest is in links and curves.
-
-    Framing is in the bandwidth of the links, software in the curves. The stack of an unknown library is `ideal`.
-    """
+    """Return the stack of a calibrated system: when a send ends; framing and software are in its curves."""
     named = STACKS[model.stack or "ideal"]
     if named == STACKS["ideal"]:
         return named

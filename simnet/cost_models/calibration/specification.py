@@ -4,17 +4,15 @@ For NCCL and RCCL every algorithm takes, in each of its protocols,
 
     base latency + steps inside nodes * latency + steps between nodes * latency + size * seconds per byte,
 
-as in NCCL's own tuning model, with its latencies by link and its bandwidths of links; bytes are those out of the
-busiest device or node. For MPI and gloo, steps and bytes come from the schedules of `simnet.collectives`, for Open MPI
-of the algorithm that it chooses (`simnet.cost_models.calibration.library_autotuning`). Whether a ring or a tree runs on
-two nodes, where a tree sends half as much, a specification does not tell: the geometric mean is predicted.
+with the latencies of NCCL's tuning model and the bandwidths of links. For MPI and gloo, steps and bytes come from the
+schedules of `simnet.collectives`, for Open MPI of the algorithm that it chooses. On two nodes the geometric mean of
+ring and tree is predicted, as a specification does not say which runs.
 
 References
 ----------
 NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h`` (links).
-Z. Hu et al., "Demystifying NCCL: An in-depth analysis of GPU communication protocols and algorithms",
-arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
-and scan", Parallel Computing 35(12), 2009.
+Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, Parallel Computing 35(12),
+2009.
 """
 
 from __future__ import annotations

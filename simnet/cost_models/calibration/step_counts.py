@@ -1,15 +1,11 @@
 """Steps and bytes of a collective, counted from the schedule of its algorithm, or as NCCL does.
 
-A step model has a few parameters of the machine and counts each in the schedule, so that parameters fitted on an
-all-reduce of 8 ranks predict an all-gather of 16. Steps between nodes and inside a node count apart. Of NCCL, a *ring*
-passes chunks around; a *tree*, for all-reduce, is a chain inside each node and a double binary tree between nodes;
-*peers*, for all-to-all, are messages from each rank to each other, of which those to other nodes count where there are
-any; a *pair*, for send-receive, is one from each rank to the next; the *switch* reduces inside an NVLink domain
-(SHARP).
+Steps between nodes and inside a node count apart. Of NCCL, a *ring* passes chunks around; a *tree*, for all-reduce, is
+a chain inside each node and a double binary tree between nodes; *peers*, for all-to-all, are messages from each rank to
+each other; a *pair*, for send-receive, is one from each rank to the next; the *switch* reduces inside an NVLink domain.
 
-References: A. Alexandrov et al., "LogGP", SPAA 1995; NVIDIA, NCCL, ``src/graph/tuning.cc``; P. Sanders, J. Speck,
-J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009;
-J. Bruck et al., TPDS 8, 1997; R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19, 2005.
+References: NVIDIA, NCCL, ``src/graph/tuning.cc``; P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full
+bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009; R. Thakur et al., IJHPCA 19, 2005.
 """
 
 from __future__ import annotations
@@ -38,9 +34,8 @@ AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 class StepCount(NamedTuple):
     """Counts of an algorithm for a size of one byte.
 
-    Steps and bytes on the critical path `inner`, inside a node, and `outer`, between nodes: out of the busiest node, or
-    over one of the cards that the ranks of a node share. `reduced` bytes of a rank; `peers` to which each rank opens a
-    connection; `kind`, the shape of the algorithm, ``ring`` for a schedule of `simnet.collectives`.
+    Steps and bytes on the critical path `inner`, inside a node, and `outer`, out of the busiest node or over one of its
+    cards; bytes `reduced` by a rank; `peers` of a rank; `kind`, the shape of the algorithm.
     """
 
     inner: float
@@ -90,10 +85,9 @@ def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
 
 @cache
 def count_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> StepCount:
-    """Return the counts of an algorithm, from its schedule.
+    """Return the counts of an algorithm, from its schedule; a round with a message between nodes is one step there.
 
-    Ranks (2 .. `MAX_RANKS`) fill nodes in blocks; 0 nodes means one for each rank. A round with a message between nodes
-    is a step between nodes.
+    Ranks (2 .. `MAX_RANKS`) fill nodes in blocks; 0 nodes means one for each rank.
     """
     rounds: Iterable[Round] = ()
     for of, name in _COUNTED_LIKE.get((collective, algorithm), ((collective, algorithm),)):
@@ -133,11 +127,9 @@ def count_like_nccl(
 ) -> tuple[StepCount, ...]:
     """Return NCCL's own counts for the algorithms that it may choose, or for the pinned `algorithm`.
 
-    A chunk crosses the network once per node on its way; all other steps are inside nodes. Trees are pipelined: their
-    bytes do not grow with their depth. With two nodes, each half of the vector crosses the network once each way along
-    the double tree; with more, an inner node of a tree sends up and down. 0 `nodes`, not known, are a node for each
-    rank; with `switch`, switches inside a node reduce; `cards` are those of a node, >= 1, each with a ring of its own,
-    infinite for one per rank.
+    A chunk crosses the network once per node; trees are pipelined. Between two nodes each half of the vector crosses
+    once each way. 0 `nodes` are a node for each rank; with `switch`, switches inside a node reduce; each of the `cards`
+    of a node has a ring of its own, infinite for one per rank.
 
     Examples
     --------

@@ -1,21 +1,17 @@
 """The step model: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
 
-For every algorithm that a collective may use, and for each protocol, the time is
+For every algorithm and protocol of a collective, the time is
 
     launch + steps * latency + peers * peer latency + bytes * seconds per byte + reduced * gamma,
 
-steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is smooth, so
-that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes and needs no fence, at a
-fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the full bandwidth and waits at each step.
-A pinned protocol counts alone. Messages of an all-to-all do not depend on each other, so it has the latency of one step
-and that of each peer. MPI's eager and rendezvous messages stand for LL and Simple. With `nccl`, steps are counted as
-NCCL does; without, through the schedules of its algorithms.
+counted inside and between nodes, and the library takes the fastest; the minimum is smooth, so that it can be fitted. Of
+NCCL's protocols, *LL* sends a flag with every 4 bytes, *LL128* with every 120, *Simple* has the full bandwidth and
+waits at each step; a pinned one counts alone. MPI's eager and rendezvous messages stand for LL and Simple.
 
 References
 ----------
 A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al., "Demystifying
-NCCL: An in-depth analysis of GPU communication protocols and algorithms", arXiv:2507.04786, 2025. NVIDIA, NCCL,
-``src/graph/tuning.cc``: typical values of the factors. <https://github.com/NVIDIA/nccl>
+NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>
 """
 
 from __future__ import annotations
@@ -179,9 +175,8 @@ def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
 def has_switch_reduction(curves: Sequence[Curve]) -> bool:
     """Return whether the data show in-switch reduction inside nodes.
 
-    They do if the bus bandwidth of an all-reduce on one node is 0.9 to 1.2 times that of the NVLink of a GPU of the
-    generations whose switches reduce: a ring reaches some 0.8 of it, and cannot exceed it. NVIDIA's H100 and B200 data
-    sheets give NVLinks of 900 and 1,800 GB/s, both directions together.
+    The bus bandwidth of an all-reduce on one node is then 0.9 to 1.2 times that of the NVLink of a Hopper or Blackwell
+    GPU (450, 900 GB/s in one direction); a ring reaches some 0.8 of it.
     """
     for one in curves:
         ranks = one.setting.ranks

@@ -1,9 +1,8 @@
 """The network of a calibration: nodes of the ranks, and the links that a simulation of the same system takes.
 
-A topology says what many logs do not: how many ranks share a node. Given by name, it gets latencies and bandwidths from
-the step model: the latency is the cost of one more step of a ring at the smallest size measured, the bandwidth that of
-the protocol for large messages. Between these sizes real protocols are slower than either. The cost of a call (launch)
-and of reducing are no properties of links, and are not in it.
+A topology given by name gets latencies and bandwidths from the step model: the latency is the cost of one more step of
+a ring at the smallest measured size, the bandwidth that of the protocol for large messages. Launch and reducing are no
+properties of links.
 """
 
 from __future__ import annotations
@@ -91,10 +90,7 @@ def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
 def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks | None:
     """Return the links of a topology given by its name; None for one from a file, which has its own.
 
-    Raises
-    ------
-    InputError
-        If no step model could be fitted, or nothing says how many ranks are on a node.
+    Raises InputError if no step model could be fitted, or nothing says how many ranks are on a node.
     """
     if place.name not in LINK_FAMILIES:
         return None

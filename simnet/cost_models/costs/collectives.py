@@ -2,14 +2,11 @@
 
 Rounds are counted as the schedules have them: ceil(log N) messages of a binomial tree follow each other over a link,
 and floor(log N) ranks; where ranks are paired and N is no power of two, two rounds more than floor(log N). At powers of
-two these are the published formulas. Where ranks are paired and N is none, they get out of step: latencies overlap, so
-that short messages take up to a third less, and long ones meet, and take up to two thirds more.
+two these are the published formulas; else short messages take up to a third less, long ones up to two thirds more.
 
-On `NodeLinks`, links inside are no slower than those between nodes. A ring takes as long as the longer of two chains:
-messages that follow each other over the link of a node, or one that goes round. The messages that a worker sends down a
-tree to other nodes share its node's link, as they leave its own before. A reduction crosses between nodes in as many
-rounds as there are levels above the nodes, and in one more if the size of a node is no power of two. In Bruck's
-all-gather every worker crosses in these rounds, so that g of them share the link, and 2^j of them in round j before.
+On `NodeLinks`, links inside are no slower than those between nodes. A ring takes the longer of two chains: messages
+over the link of a node, or one that goes round. A reduction crosses between nodes in as many rounds as there are levels
+above the nodes, and in one more if the size of a node is no power of two.
 """
 
 from __future__ import annotations
@@ -23,14 +20,10 @@ from simnet.cost_models.costs.arguments import Real, check_arguments
 
 
 class NodeLinks(NamedTuple):
-    """Nodes of workers, consecutive, that share one link to the other nodes.
+    """Nodes of consecutive workers that share one link to the other nodes.
 
-    Parameters
-    ----------
-    size : array_like of float
-        g, workers of a node; it divides N. All N where it exceeds N.
-    alpha, beta : array_like of float
-        Latency [s] and seconds per byte inside a node.
+    `size` is g, workers of a node, which divides N; `alpha` and `beta` are latency [s] and seconds per byte inside a
+    node.
     """
 
     size: Real

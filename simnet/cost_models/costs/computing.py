@@ -1,15 +1,11 @@
 """Time of a forward and backward pass of a model on a device.
 
 Published steps of the model on the chip count first, scaled by the batch. Else the time is the model's operations at
-the peak of the chip, in the precision that is usual there, times a utilisation: the median of the published steps of
-its kind (images or transformers) in formats of as many bits. The interval holds the factors by which that rule misses
-published steps when those of their own chip are left out; where fewer than three chips have steps in a format, all
-formats count.
+the peak of the chip times a utilisation: the median of the published steps of its kind (images or transformers) in
+formats of as many bits. The interval holds the factors by which that rule misses published steps when those of their
+own chip are left out.
 
-`data/step_times.csv` has published steps: seconds of a batch on a chip; without a batch, seconds of a sample.
-`data/chips.csv` has peaks by the vendors' data sheets [operations per second] and the usual precision. A published 19
-sequences/s of BERT-large at 512 tokens in FP32 on a V100 exceeds its peak and is left out. Convolutions can exceed it,
-as those of VGG-16 in FP32 do: Winograd's algorithm needs fewer operations than are counted.
+`data/step_times.csv` has published steps, `data/chips.csv` peaks by the vendors' data sheets [operations per second].
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""What selecting and merging cost: the time a device takes for the kernels of a sparsifier.
+"""Time that a device takes for the kernels of a sparsifier.
 
-A scheme reports the kernels it ran, such as one top-k over n entries, and between which of its messages. A device
-profile turns them into seconds: each launch of a kernel costs a fixed time, and each entry that it goes through costs
-bytes, which stream at the memory bandwidth, or seconds, where the memory is not what binds it. With each method stand
-where its figures come from, whether they were measured there, and an interval.
-
-The methods of the schemes in `simnet.sparsifier_models`:
+A scheme reports the kernels it ran and between which of its messages. A device profile turns them into seconds: a fixed
+time for each launch, and for each entry bytes, which stream at the memory bandwidth, or seconds. Each method says where
+its figures come from and how far they may be off.
 
 =================  ======================================================================================
 method             one launch over `entries` entries
@@ -25,18 +22,13 @@ method             one launch over `entries` entries
 ``copy_in``        values copied from the host to the device
 =================  ======================================================================================
 
-Kernels that make and read codes of indices and values, `simnet.cost_models.costs.encodings.CODE_METHODS`, take what a
-profile has of them, and else what the passes take that stand for them.
+Codes of indices and values have methods of their own, `simnet.cost_models.costs.encodings.CODE_METHODS`. Hooks of jobs
+have ``hook_topk_begin``, ``hook_topk_end``, ``hook_topk_kept`` and ``hook_topk_came`` by the name of their scheme: over
+the entries of a bucket before and after its first message, over those kept, and over each four bytes received.
 
-A profile may also say what a hook in a job does with a bucket beside these kernels, by the name of its scheme, such as
-``topk``: ``hook_topk_begin`` and ``hook_topk_end`` over the entries of the bucket, before its first message and then;
-``hook_topk_kept``, before it, over those that shall be kept; ``hook_topk_came``, then, over each four bytes that come.
-
-What a profile lacks is made of what it has: segments are as many launches of `topk`, layers are `topk`, a `count` is a
-`scan`; `cast`, `sum` and `pack` stream their bytes after a launch of `norm`, and copies theirs, as if host and device
-were one. Where it is estimated so, it is marked so. What a hook does takes no time where it is not in the profile.
-
-A profile file is YAML, with seconds, bytes and bytes per second:
+Methods that a profile lacks are estimated, and marked so: segments are launches of `topk`, layers are `topk`, a `count`
+is a `scan`; `cast`, `sum`, `pack` and copies stream their bytes after a launch of `norm`. A profile file is YAML, with
+seconds, bytes and bytes per second:
 
 .. code-block:: yaml
 
@@ -47,19 +39,12 @@ A profile file is YAML, with seconds, bytes and bytes per second:
     methods:
       norm: {launch: 9.0e-6, bytes_per_entry: 4, low: 0.8, high: 1.25, known: measured, source: measured so and so}
       topk: {launch: 1.0e-4, seconds_per_entry: 3.6e-11, low: 0.4, high: 2.5, known: scaled, source: from its relative}
-
-The time of a method lies between `low` and `high` times what it says; `corrections`, pairs of entries and a factor,
-follow what caches make of it. Where it was measured, a profile says as well how exchange and backward pass slow each
-other down:
-
-.. code-block:: yaml
-
     side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
     beside_collectives: {compute: 1.5, source: measured so and so}
 
-The method ``"*"`` stands for every method that is not listed, ``memory: 16.0e+9`` for the bytes that the device holds,
-and ``chip: V100`` for the chip of `simnet.cost_models.costs.computing` whose passes are as long.
-A package may register a function that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
+The last two say how exchange and backward pass slow each other down. The method ``"*"`` stands for all that are not
+listed, ``memory: 16.0e+9`` for the bytes of the device, ``chip: V100`` for its chip. A package may register a function
+that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
 """
 
 from __future__ import annotations
@@ -126,16 +111,10 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 @dataclass(frozen=True)
 class KernelMethod:
-    """Cost of one kernel: seconds of each launch, bytes streamed for each entry by all passes, seconds for each.
+    """Cost of one kernel: seconds of each launch, bytes streamed and seconds for each entry.
 
     The time lies between `low` and `high` times that, 0 < low <= 1 <= high. `corrections` are entries, ascending, and
-    the factor on launches over as many, as caches cause it: interpolated over the logarithm of entries, constant
-    beyond.
-
-    Raises
-    ------
-    ValueError
-        If `low` and `high` are not on either side of 1, or corrections are not > 0 or do not ascend.
+    the factor of launches over as many: interpolated over the logarithm of entries. Raises ValueError for others.
     """
 
     __pydantic_config__ = _STRICT
@@ -183,8 +162,7 @@ class DeviceProfile:
     """The kernels of a device and their costs, by name; ``"*"`` stands for every method that is not listed.
 
     Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is what collectives of NCCL
-    cost the passes. `memory` bytes and the `chip`, as `simnet.cost_models.costs.computing` names it, may not be known
-    (0, "").
+    cost the passes. `memory` and `chip` may not be known (0, "").
 
     Examples
     --------
@@ -208,8 +186,7 @@ class DeviceProfile:
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
         """Return the time of kernels, one after the other, at each worker [s], shape (P,), or an end of its interval.
 
-        Raises ValueError if the profile lacks a method, or workers, entries, launches or segments are not as they must
-        be.
+        Raises ValueError for an unknown method, or impossible workers, entries, launches or segments.
         """
         if workers < 1:
             raise ValueError(f"workers must be >= 1, got {workers}")
@@ -306,9 +283,8 @@ def usable_devices() -> dict[str, DeviceProfile]:
 def load_device(name_or_path: str | Path) -> DeviceProfile:
     """Return the device profile of this name, or from this file.
 
-    A name is one of `device_names` or `DEVICE_ALIASES`; a string with a directory or the ending ``.yaml`` or ``.yml``
-    is the path of a file. Raises ValueError for an unknown name, and InputError for a file that cannot be read or is
-    wrong.
+    A name is one of `device_names` or `DEVICE_ALIASES`; a path has a directory or ends in ``.yaml`` or ``.yml``. Raises
+    ValueError for an unknown name, InputError for a wrong file.
 
     Examples
     --------

@@ -96,9 +96,7 @@ def encoded_index_bytes(indices: IndexCode, n: Real, k: Real, differences: Real 
     ``auto``       the shortest of these, after a byte that says which
     =============  ==========================================================================================
 
-    `differences` are the bytes of the differences; by default the expected ones of k of n drawn independently: a byte,
-    and one more with the probability (1 - k / n)^(2^7 - 1) that none of so many entries is drawn, and so on for 2^14,
-    ...
+    `differences` are the bytes of the differences; by default the expected ones of k of n drawn independently.
 
     Examples
     --------

@@ -65,22 +65,10 @@ class ComputeTime(NamedTuple):
 class ModelProfile:
     """A network as far as the exchange of its gradients is concerned.
 
-    Parameters
-    ----------
-    layers : tuple of Layer
-        Its tensors in the order of the reference implementation: the first gets its gradient last.
-    times : tuple of ComputeTime
-        Known compute times, the one to use first.
-    backward_fraction : float
-        Share of the compute time that is back-propagation; it does the matrix products of the forward pass twice.
-    tied : tuple of str
-        Tensors of the input whose values the output layer uses, too.
-    work : tuple of float
-        Work of the passes of each tensor, in proportion; its entries when empty.
-    tokens : int
-        Places of a sample that pass all matrices: tokens of a sequence, patches of an image; 0 if none or not known.
-    operations : float
-        Floating-point operations of a sample, forward and backward; 0 where they follow from parameters and tokens.
+    `layers` are in the order of the reference implementation: the first gets its gradient last. `times` has the one to
+    use first. `backward_fraction` is the share of back-propagation, `tied` the tensors that the output layer uses, too,
+    `work` that of the passes of each tensor (its entries when empty), `tokens` places of a sample that pass all
+    matrices, `operations` those of a sample (0: they follow from parameters and tokens).
     """
 
     name: str
@@ -131,8 +119,8 @@ def model_names() -> list[str]:
 def load_model(name: str) -> ModelProfile:
     """Return the profile of a network: one of `model_names` or an alias, whatever its case and punctuation.
 
-    Or that of the path of a ``config.json`` of Hugging Face transformers, whose times are not known. Raises ValueError
-    if there is no such network, InputError for a wrong file.
+    Or that of the path of a ``config.json`` of Hugging Face transformers. Raises ValueError if there is no such
+    network, InputError for a wrong file.
 
     Examples
     --------
@@ -161,9 +149,9 @@ def is_config(name: str) -> bool:
 def transformer_flops(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> float:
     """Return the floating-point operations of a forward and backward pass through a transformer.
 
-    Every weight of a matrix takes 2 operations per token forward and 4 backward. A block has 12 width^2 weights (4 for
-    queries, keys, values and output, 8 for the perceptron), an output layer has width x vocabulary. Scores and weighted
-    values of the attention take another 4 x tokens x width per token and block forward, and twice that backward.
+    Every weight of a matrix takes 2 operations per token forward and 4 backward: 12 width^2 of a block, width x
+    vocabulary of an output layer. Attention takes another 4 x tokens x width per token and block forward, and twice
+    that backward.
     """
     weights = 12 * layers * width**2 + vocabulary * width
     return float(batch * tokens * (6 * weights + 12 * layers * tokens * width))

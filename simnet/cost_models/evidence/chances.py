@@ -1,25 +1,17 @@
-"""Chances: how likely each choice is the fastest, and what it is expected to cost to take it.
+"""Chances that each choice is the fastest, and the expected cost of each choice.
 
-A predicted time is off by a factor. How far such factors go was learnt from predictions of what had been left out, as
-`residuals.csv` beside the shipped measurements has it: for each *kind* of prediction, and each *site* that was
-measured, the quantiles of the errors there, in parts of the half-width of the 90 % interval that a prediction carries.
-A site is a cluster with all that the same people measured on it, a set of measurements on known links, or a job.
+``residuals.csv`` has errors of held-out predictions: for each *kind* of prediction and each measured *site*, quantiles
+in parts of the half-width of the 90 % interval. A site is a cluster, a set of measurements on known links, or a job.
 
-Errors of a site are alike: all predictions are good there, or all are bad. So an unknown system is drawn as one of the
-sites that were measured, each as likely as the next however many measurements it has, and the errors of all choices are
-from there [1]_. What two choices at the same place are off by together does not decide between them; a Gaussian copula
-[2]_ with one factor has it: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b`` of its site, in
-standard deviations of the normal distribution, where ``a`` is the same for all choices and ``b`` is the choice's own.
-A time that is a sum, such as messages and selecting, has a draw for each of its parts. The chance of a choice is the
-share of `DRAWS` in which it is the fastest. Each choice has its own stream of random numbers, by its name: neither the
-order of choices nor a further choice changes its draws, and choices of one name are off alike.
+Errors of a site are alike. So an unknown system is drawn as one of the measured sites, each equally likely, and the
+errors of all choices are from there [1]_. A Gaussian copula [2]_ with one factor has what two choices are off by
+together: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b`` of its site, where ``a`` is the same for
+all choices and ``b`` its own. Each part of a sum of times has its own draw. The chance of a choice is the share of
+`DRAWS` in which it is the fastest. Streams of random numbers go by the names of choices, so that neither their order
+nor a further choice changes a draw.
 
-Sites are few, and a chance is a mean over them. Beside it stands what it is at least, with `CONFIDENCE`, by Student's t
-over the chances at single sites; a choice is called sure by that. For the same reason intervals are wider than errors
-over the sites go, by `factor_for_another`.
-
-`python benchmarks/validation.py --residuals FILE` makes the file, and `docs/validation.md` says how often chances come
-true and times are inside their intervals.
+As sites are few, a chance has a lower bound with `CONFIDENCE`, by Student's t over the sites; a choice is called sure
+by that. `python benchmarks/validation.py --residuals FILE` makes the file.
 
 References
 ----------
@@ -58,18 +50,9 @@ _APART = 2 * float(intervals.SCORES[-1]) + 1
 class Part(NamedTuple):
     """A part of the times of all choices, and how far it is known, by choice, shape (choices,).
 
-    Parameters
-    ----------
-    seconds, low, high : ndarray
-        Predicted times, and their 90 % intervals [s].
-    kinds : sequence of str
-        The kind of each prediction, a name of `error_models`.
-    spread : sequence of (float, float)
-        5 and 95 % quantiles of the factor for the gradients of the job, if they matter.
-    name : str
-        What is off alike in all choices, if the part is of one thing, such as one exchange or computing.
-    source : int
-        Parts of one source are off as the same site is; by default each for itself.
+    `seconds`, `low` and `high` are predicted times and their 90 % intervals [s], `kinds` names of `error_models`,
+    `spread` 5 and 95 % quantiles of the factor for the gradients of the job. A part with a `name` is off alike in all
+    choices; parts of one `source` are off as the same site is.
     """
 
     seconds: Floats
@@ -82,12 +65,11 @@ class Part(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """What is likely, choice by choice, each of shape (choices,).
+    """Chances of choices, each of shape (choices,).
 
-    `fastest` are the chances to be the fastest, which add up to 1, and `at_least` what they are at least, with
-    `CONFIDENCE`, as they are from few sites. `regret` is by which fraction a choice is expected to take longer than the
-    fastest; `low` and `high` are the 90 % interval of its time [s]. All of these are NaN where the interval is not
-    determined.
+    `fastest` are the chances to be the fastest, which add up to 1, and `at_least` their lower bounds with `CONFIDENCE`.
+    `regret` is the expected fraction by which a choice takes longer than the fastest; `low` and `high` are the 90 %
+    interval of its time [s]. They are NaN where the interval is not determined.
     """
 
     fastest: Floats
@@ -121,9 +103,9 @@ def chances(
 ) -> Chances:
     """Return how likely each choice is the fastest, and by how much it is expected to be slower than that.
 
-    Choices have the `names` of their streams of random numbers (`simnet.studies.job_totals.off_alike`); times are the
-    sum of `parts`, whose errors are independent of each other. `left_open` are standard errors of the logarithms of the
-    times, normal, and each choice's own: what a sample leaves open, shape (choices,).
+    Choices have the `names` of their streams of random numbers; times are the sum of `parts`, whose errors are
+    independent. `left_open` are standard errors of the logarithms of the times that a sample leaves open, shape
+    (choices,).
 
     Examples
     --------

@@ -1,19 +1,15 @@
 """Prediction intervals, the only home of their rules: of calibrated clusters, and of times that follow from links.
 
-What cross-validation saw of the errors of predictions of one kind (another size of a measured curve, another number of
-ranks between those measured or beyond them, another collective) bounds the error of the next: the measured time is
-inside the interval with the wanted probability if it is as hard to predict as those (conformal prediction). Each side
-has a quantile of its own, by size of the message, as short messages scatter more. By how much such intervals were too
-narrow or too wide on other clusters corrects them (`corrected`); errors there are in ``residuals.csv``.
+Errors of held-out predictions of one kind bound the error of the next (conformal prediction). Each side has a quantile
+of its own, by size of the message, as short messages scatter more. How far such intervals were off on other clusters
+corrects them (`corrected`); ``residuals.csv`` has the errors there.
 
 References
 ----------
 .. [hahn] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
    observation of a normal distribution.
 
-V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", Springer 2005. J. Lei, M. G'Sell, A.
-Rinaldo, R. J. Tibshirani, L. Wasserman, "Distribution-free predictive inference for regression", J. Amer. Stat. Assoc.
-113, 2018.
+V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", Springer 2005.
 """
 
 from __future__ import annotations
@@ -66,8 +62,7 @@ GROUPS = 2.0
 class HeldOut(NamedTuple):
     """Predictions of held-out measurements of a curve: sizes [byte], predicted and measured times [s], shape (n,).
 
-    `outside` says whether its ranks are outside those that it was predicted from, `widening` by which factor its
-    interval is wider than one doubling outside (`simnet.cost_models.calibration.predictor.Predictor.widening`).
+    `outside` says whether its ranks are outside those predicted from, `widening` by which factor its interval is wider.
     """
 
     setting: Any
@@ -91,8 +86,7 @@ def bin_of(sizes: Floats) -> np.ndarray:
 def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
     """Return for each bin how far a measured time may be below and above its prediction, as logarithms >= 0.
 
-    `held` is what cross-validation saw, `coverage` the share that an interval shall hold, in (0, 1). Beyond the ranks
-    that were measured, widths are multiplied by `HeldOut.widening`.
+    `coverage` is the share that an interval shall hold, in (0, 1); widths are those without `HeldOut.widening`.
     """
     if not held:
         return [(UNKNOWN, UNKNOWN)] * len(BINS)
@@ -106,10 +100,7 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
 
 
 def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
-    """Return for each bin the widest of the half-widths of single collectives.
-
-    Errors of one collective are alike, so those of all together say little of the next: it may be the worst one.
-    """
+    """Return for each bin the widest of the half-widths of single collectives, as errors of one are alike."""
     groups = [
         [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}
     ]
@@ -120,9 +111,7 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
     """Return half-widths by basis: for other collectives the `widest`, else those of all together.
 
-    Errors on one number of ranks, or of one collective, are alike, however many sizes there are: what can be held out
-    on one system is few. So widths for these are drawn to those that are `TYPICAL` of other systems, the more so the
-    fewer numbers of ranks or collectives were held out.
+    Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
 
     Examples
     --------
@@ -148,9 +137,8 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
 def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
     """Return how far a measured time may be below and above its prediction, as logarithms >= 0: conformal quantiles.
 
-    Of n `log_errors` (measured over predicted) that is the one with number (n + 1) q, rounded up, on either side. Of
-    too few errors for that, the largest of each side is stretched as if errors had an exponential tail, of which the
-    largest of n is about log(n + 1) times the mean.
+    Of n `log_errors` (measured over predicted) it is number (n + 1) q, rounded up, on either side. With too few of
+    them, the largest is stretched as if errors had an exponential tail.
     """
     count = len(log_errors)
     if count < 3:
@@ -202,11 +190,9 @@ class ErrorModel(NamedTuple):
 def error_models() -> MappingProxyType[str, ErrorModel]:
     """Return the shipped models of errors, by kind.
 
-    ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured
-    curve itself, other numbers of ranks inside and outside those measured, other collectives. ``specified`` is what a
-    platform says of which nothing was measured. Names of transport stacks are times that follow from links, ``ideal``
-    those without software, whatever stack there is, and ``named`` all of the former. ``select`` is the time of kernels,
-    and ``iteration`` that of whole iterations of jobs. `GIVEN` is among them.
+    A calibrated cluster has ``sizes``, ``ranks``, ``beyond`` and ``collectives``, a platform ``specified``. Names of
+    transport stacks, ``ideal`` without software, and ``named`` for all of them are times that follow from links.
+    ``select`` is the time of kernels, ``iteration`` that of iterations of jobs. `GIVEN` is among them.
 
     Examples
     --------
@@ -247,8 +233,7 @@ def kind_of_stack(stack: str) -> str:
 def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
     """Return the 90 % interval of times that follow from links [s], of the shape of `seconds`.
 
-    Errors of a time are so many seconds for each of the `messages` that a worker sends one after another, and a share
-    of the time, learnt for each stack.
+    Errors are so many seconds for each of the successive `messages` of a worker, and a share of the time, by stack.
     """
     row = _sides()[kind_of_stack(stack)]
     messages, seconds = np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float)
@@ -263,10 +248,8 @@ def corrected(
 ) -> tuple[Floats, Floats]:
     """Return the 90 % interval of times [s], corrected by how far such intervals went on other sites.
 
-    A calibration makes intervals from what it leaves out of its own cluster, which may be harder or easier than what is
-    asked: between known numbers of ranks, the gap is twice as wide where one of them is left out. So those of
-    `CROSS_VALIDATED` end where one error in twenty of the sites that were measured was below, and one above. Others are
-    learnt over sites already. All are wider by `factor_for_another`, as sites are few. `models` are the shipped ones.
+    Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
+    wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.
     """
     below, above = _shipped_reach(kind) if models is None else reach(kind, models[kind])
     seconds = np.asarray(seconds, dtype=float)
@@ -277,11 +260,10 @@ def corrected(
 
 
 def factor_for_another(sites: int) -> float:
-    """Return how many times as far as the errors of so many sites the 90 % interval of a further one goes.
+    """Return the factor by which a 90 % interval is wider for a further site than for so many measured ones.
 
-    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles ``t`` of Student's distribution, with one degree of freedom
-    less than there are sites, and ``z`` of the normal one [hahn]_. One site is taken to be known, as an error that is
-    given.
+    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution [hahn]_; 1 for one
+    site.
     """
     from scipy.special import stdtrit
 

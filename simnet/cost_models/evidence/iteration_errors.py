@@ -1,15 +1,9 @@
-"""What predictions of calls and of computing are off by, as shipped measurements have it, for intervals of iterations.
+"""Errors of predictions of calls and of computing in jobs, for intervals of iterations.
 
-`errors.csv`, beside the shipped jobs, has bounds that each hold 95 % of what was measured, so that a pair holds 90 %.
-`python benchmarks/measured_jobs.py FOLDER errors` makes it.
-
-``links``
-    How far a call takes less (``low``) or longer (``high``) than predicted: so many seconds a message of a worker, and
-    a share of the call; no more than a factor of all. By transport stack and by the workers that take turns on a
-    processor, as these were short where calls took longest. Stacks that are not there have the larger of all.
-``part``
-    By which factors computing, selecting, merging and updating differ in a job, where caches are cold and others run,
-    from what was measured of a process by itself.
+`errors.csv` has bounds that each hold 95 % of what was measured; `python benchmarks/measured_jobs.py FOLDER errors`
+makes it. Rows of ``links`` say how far a call takes less (``low``) or longer (``high``): seconds a message and a share
+of the call, by stack and by the workers that take turns on a processor. Rows of ``part`` are factors by which
+computing, selecting, merging and updating differ in a job from a process by itself.
 """
 
 from __future__ import annotations
@@ -52,9 +46,7 @@ def stacks() -> list[str]:
 def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
     """Return by how much calls may take less (``low``) or longer (``high``) than predicted [s], in their shape.
 
-    The calls of an iteration are taken to be off alike, as the cause is one. `workers_per_device` take turns on a
-    processor (between those measured as on a line), `messages` are those that a worker sends in all calls, which take
-    `seconds` [s].
+    `workers_per_device` take turns on a processor; `messages` are those of a worker in all calls, which take `seconds`.
     """
     rows = errors()[(errors()["kind"] == "links") & (errors()["end"] == end)]
     known = rows["name"] == stack

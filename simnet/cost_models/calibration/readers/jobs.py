@@ -1,8 +1,7 @@
 """Calls of collectives in traces of jobs: common parts of their readers, and calls of several ranks as one.
 
-A trace is of one rank; traces of a job are in one folder. A collective ends on all ranks at nearly the same time, but
-begins on each when that rank gets there, so its kernel on one rank also waits for the others. The last rank did not
-wait: the shortest time of a call over ranks is its own.
+A collective ends on all ranks at nearly the same time, but its kernel on one rank also waits for the others. The last
+rank did not wait: the shortest time of a call over ranks is its own.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ def finish_trace(out: RowCollector) -> Mapping[str, bool]:
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
 
-    Rows that are no calls of a job, or do not say which call they are, stay. Calls are of one job if their traces are
-    in one folder and say the same number of nodes. Where a rank has a number twice, as in collectives launched
-    together, its n-th call matches the n-th of the others.
+    Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
+    same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
     """
     if not set(CALL_COLUMNS) <= set(rows) or rows["rank"].nunique() < 2:
         return rows

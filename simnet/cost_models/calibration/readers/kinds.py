@@ -40,9 +40,8 @@ def _never_matches(_: str | bytes) -> bool:
 class LogFormat(NamedTuple):
     """A format of measurements: `read` returns the `Measurements` of a path and takes ``facts`` by keyword.
 
-    A file is recognised by the `first` line that is neither empty nor a comment, by a `line` that only this format has,
-    without colours and labels of launchers, by its `head`, the first 64 KiB, unpacked, which is asked before the file
-    is read, or by the `name` of the file, where its content does not tell.
+    A file is recognised by the `first` line that is no comment, by a `line` that only this format has, by its `head`,
+    the first 64 KiB, unpacked, or by the `name` of the file, where its content does not tell.
     """
 
     read: Callable[..., Measurements]
