@@ -10,39 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simnet.cost_models.calibration.cost_model import (
-        CalibratedCostModel,
-        Prediction,
-        calibrate,
-        specified_cost_model,
-    )
-    from simnet.cost_models.calibration.cost_model_file import (
-        cost_model_of,
-        cost_model_yaml,
-        has_curves,
-        load_cost_model,
-    )
-    from simnet.cost_models.calibration.crossval import choose_models
-    from simnet.cost_models.calibration.curves import Curve, Setting, chosen_rows, curves_of, split_systems
-    from simnet.cost_models.calibration.software import CalibratedSoftware
-
-__all__ = [
-    "CalibratedCostModel",
-    "CalibratedSoftware",
-    "Curve",
-    "Prediction",
-    "Setting",
-    "calibrate",
-    "choose_models",
-    "chosen_rows",
-    "cost_model_of",
-    "cost_model_yaml",
-    "curves_of",
-    "has_curves",
-    "load_cost_model",
-    "specified_cost_model",
-    "split_systems",
-]
+    from simnet.cost_models.calibration.cost_model import CalibratedCostModel as CalibratedCostModel
+    from simnet.cost_models.calibration.cost_model import Prediction as Prediction
+    from simnet.cost_models.calibration.cost_model import calibrate as calibrate
+    from simnet.cost_models.calibration.cost_model import specified_cost_model as specified_cost_model
+    from simnet.cost_models.calibration.cost_model_file import cost_model_of as cost_model_of
+    from simnet.cost_models.calibration.cost_model_file import cost_model_yaml as cost_model_yaml
+    from simnet.cost_models.calibration.cost_model_file import has_curves as has_curves
+    from simnet.cost_models.calibration.cost_model_file import load_cost_model as load_cost_model
+    from simnet.cost_models.calibration.crossval import choose_models as choose_models
+    from simnet.cost_models.calibration.curves import Curve as Curve
+    from simnet.cost_models.calibration.curves import Setting as Setting
+    from simnet.cost_models.calibration.curves import chosen_rows as chosen_rows
+    from simnet.cost_models.calibration.curves import curves_of as curves_of
+    from simnet.cost_models.calibration.curves import split_systems as split_systems
+    from simnet.cost_models.calibration.software import CalibratedSoftware as CalibratedSoftware
 
 _HOMES = {
     "cost_model": ("CalibratedCostModel", "Prediction", "calibrate", "specified_cost_model"),
@@ -51,6 +33,7 @@ _HOMES = {
     "curves": ("Curve", "Setting", "chosen_rows", "curves_of", "split_systems"),
     "software": ("CalibratedSoftware",),
 }
+__all__ = sorted(name for names in _HOMES.values() for name in names)
 
 
 def __getattr__(name: str) -> object:

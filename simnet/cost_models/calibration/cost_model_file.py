@@ -46,6 +46,14 @@ _Model = Annotated[str, one_of("model", CURVE_FITS)]
 _StepCounting: TypeAlias = Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
 
 
+_COUNTINGS: dict[_StepCounting, tuple[bool, bool]] = {
+    "through the schedule": (False, False),
+    "as NCCL does": (True, False),
+    "as NCCL does, with in-switch reduction": (True, True),
+}
+"""Whether steps are counted as NCCL does, and with in-switch reduction."""
+
+
 class _FilePart(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -214,7 +222,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         errors = model.steps.errors or (0.0,) * len(PARAMETERS)
         listed = zip(PARAMETERS, model.steps.values, errors, strict=True)
         steps = StepModelEntry(
-            counted=_step_counting(model.steps),
+            counted=next(name for name, both in _COUNTINGS.items() if both == (model.steps.nccl, model.steps.switch)),
             cards=[
                 CardsEntry(number=None if one.number == CARD_PER_RANK else one.number, chance=one.chance)
                 for one in model.cards
@@ -284,12 +292,12 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]
         values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
-        counted = file.steps.counted
+        nccl, switch = _COUNTINGS[file.steps.counted]
         cards = tuple(
             CardCount(CARD_PER_RANK if one.number is None else one.number, one.chance) for one in file.steps.cards
         )
-        each, switch = file.steps.ranks_on_a_node, counted.endswith("in-switch reduction")
-        steps = StepModel(counted != "through the schedule", values, errors, switch, cards[0].number)
+        each = file.steps.ranks_on_a_node
+        steps = StepModel(nccl, values, errors, switch, cards[0].number)
     known = tuple(_fitted_curve(one) for one in file.curves)
     return CalibratedCostModel(
         Predictor(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps, cards, each),
@@ -305,12 +313,6 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         file.eager,
         None if file.jitter is None else FittedJitter(**file.jitter.model_dump()),
     )
-
-
-def _step_counting(steps: StepModel) -> _StepCounting:
-    if not steps.nccl:
-        return "through the schedule"
-    return "as NCCL does, with in-switch reduction" if steps.switch else "as NCCL does"
 
 
 def _curve_entry(one: FittedCurve) -> CurveEntry:

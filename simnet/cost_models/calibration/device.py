@@ -19,8 +19,7 @@ from scipy.optimize import nnls
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.base.yaml_loader import yaml_text
-from simnet.cost_models.calibration.device_kernels import LibraryKernels, kernels_of
-from simnet.cost_models.calibration.encoding_kernels import KernelCall
+from simnet.cost_models.calibration.device_kernels import KernelCall, LibraryKernels, kernels_of
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod
 from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES
 

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -15,13 +16,24 @@ import numpy as np
 from simnet.base.errors import InputError, suggest_names, to_install
 from simnet.base.reading import read_shipped_rows
 from simnet.base.rng import stream
-from simnet.cost_models.calibration.encoding_kernels import CODE_SOURCES, KernelCall, encoding_calls
+from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES, SORT_METHOD, VALUE_CODES
 from simnet.sparsifier_models import selection
+from simnet.sparsifier_models.codes import Bytes, decode_indices, decode_values, encode_indices, encode_values
+
+KernelCall: TypeAlias = Callable[[], object]
 
 Library: TypeAlias = Literal["numpy", "torch", "cuda"]
 
 KERNEL_LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda")
 """simnet's own kernels; torch on the processor; torch on a GPU."""
+
+CODE_SOURCES = {
+    one: "indices and values put in order by numpy's argsort"
+    if one == SORT_METHOD
+    else f"numpy code that {'makes' if one.startswith('encode') else 'reads'} a message's {one.partition('_')[2]} codes"
+    for one in CODE_METHODS
+}
+"""What is called for each method."""
 
 ROW_SEGMENTS = 16
 """Segments that one top-k goes through."""
@@ -144,6 +156,39 @@ def torch_kernels(torch: Any, where: str) -> LibraryKernels:
     sources |= CODE_SOURCES
     library = f"torch {torch.__version__} with {_count_text(torch.get_num_threads(), 'thread')}"
     return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
+
+
+def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) -> dict[str, tuple[int, KernelCall]]:
+    """Return for each method of `CODE_METHODS` the entries that it processes, and the call.
+
+    `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
+    """
+    k = chosen.size
+
+    @cache
+    def unsorted() -> tuple[selection.Indices, selection.Values]:
+        order = stream(0, "device", "order", k).permutation(k)
+        return chosen[order], sent[order]
+
+    def sort() -> tuple[selection.Indices, selection.Values]:
+        indices, values = unsorted()
+        order = np.argsort(indices)
+        return indices[order], values[order]
+
+    found: dict[str, tuple[int, KernelCall]] = {SORT_METHOD: (k, sort)}
+    for index in INDEX_CODES:
+        entries, encode = n if index == "bitmap" else k, partial(encode_indices, chosen, n, index)
+        found[f"encode_{index}"] = entries, encode
+        found[f"decode_{index}"] = entries, _decoding_call(cache(encode), partial(decode_indices, n=n, code=index, k=k))
+    for value in VALUE_CODES:
+        make = partial(encode_values, sent, value)
+        found[f"encode_{value}"] = k, make
+        found[f"decode_{value}"] = k, _decoding_call(cache(make), partial(decode_values, k=k, code=value))
+    return {name: found[name] for name in CODE_METHODS}
+
+
+def _decoding_call(encoded: Callable[[], Bytes], decode: Callable[[Bytes], object]) -> KernelCall:
+    return lambda: decode(encoded())
 
 
 def _kernel_sources(library: str) -> dict[str, str]:

@@ -17,15 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.calibration.cards import (
-    CARD_PER_RANK,
-    LEAST_CHANCE,
-    RAIL_CARDS,
-    CardCount,
-    likely_card_counts,
-    node_rate,
-    normalise_chances,
-)
+from simnet.cost_models.calibration import cards as node_cards
 from simnet.cost_models.calibration.curve_models import CurveModel, Mixture, fit_mixture
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.rank_scaling import CHUNKED_COLLECTIVES, scale_over_ranks
@@ -113,7 +105,7 @@ class Predictor:
     transfer: Transfer
     known: tuple[FittedCurve, ...]
     steps: StepModel | None
-    cards: tuple[CardCount, ...] = RAIL_CARDS
+    cards: tuple[node_cards.CardCount, ...] = node_cards.RAIL_CARDS
     each: float = 1.0
 
     def basis(self, setting: Setting) -> Basis:
@@ -187,7 +179,7 @@ class Predictor:
         median = times[order[middle, columns], columns]
         return BoundedTimes(median, times.min(axis=0), times.max(axis=0))
 
-    def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[CardCount, Floats]]:
+    def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[node_cards.CardCount, Floats]]:
         """Return times [s] of sizes [byte] by possible number of cards of a node; `at` returns their median.
 
         Nothing, where nothing is known, or where the setting has as many ranks on a node as all measurements.
@@ -266,7 +258,7 @@ class Predictor:
             logs = [np.log(one.through.at(asked)) for one in family]
             return np.exp(_interpolate_ranks(family, logs, setting, extrapolation=True))
         settings, shapes = [one.setting for one in family], [one.through for one in family]
-        nccl, cards = (False, CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
+        nccl, cards = (False, node_cards.CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
         found = scale_over_ranks(
             settings, shapes, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards
         )
@@ -359,25 +351,32 @@ def fit_predictor(
         FittedCurve(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
         for one, shape in zip(curves, shapes, strict=True)
     )
-    cards, steps = RAIL_CARDS, None
+    cards, steps = node_cards.RAIL_CARDS, None
     if with_steps:
-        cards, steps = _fit_cards(curves) if nccl else (RAIL_CARDS, fit_step_model(curves, nccl))
+        cards, steps = _fit_cards(curves) if nccl else (node_cards.RAIL_CARDS, fit_step_model(curves, nccl))
     return Predictor(
-        curve_model, interpolation, extrapolation, transfer, known, steps, cards, node_rate(curves)[1] if nccl else 1.0
+        curve_model,
+        interpolation,
+        extrapolation,
+        transfer,
+        known,
+        steps,
+        cards,
+        node_cards.node_rate(curves)[1] if nccl else 1.0,
     )
 
 
-def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[CardCount, ...], StepModel | None]:
+def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...], StepModel | None]:
     """Return the possible numbers of cards of a node, and the step model of NCCL with the likeliest of them."""
     each = {one.setting.ranks / one.setting.nodes for one in curves if 1 < one.setting.nodes <= one.setting.ranks}
-    cards = likely_card_counts(curves, LEAST_CHANCE if len(each) < 2 else 0.0)
+    cards = node_cards.likely_card_counts(curves, node_cards.LEAST_CHANCE if len(each) < 2 else 0.0)
     if len(each) < 2:
         return cards, fit_step_model(curves, True, cards[0].number)
     fits = {one.number: fit_step_model(curves, True, one.number) for one in cards}
     misfits = {count: _fit_error(one, curves) for count, one in fits.items() if one is not None}
     if not misfits:
-        return RAIL_CARDS, None
-    found = normalise_chances({one.number: one.chance * misfits[one.number] ** -_TELLING for one in cards})
+        return node_cards.RAIL_CARDS, None
+    found = node_cards.normalise_chances({one.number: one.chance * misfits[one.number] ** -_TELLING for one in cards})
     return found, fits[found[0].number]
 
 
