@@ -34,8 +34,10 @@ from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp, closed_form
 from simnet.scenario import load
 from simnet.traces import synthetic
-from simnet.training.advise import Advised, estimator
-from simnet.training.job import Compute, Job, run_policy
+from simnet.training.advise import estimator
+from simnet.training.advise.policy import Advised
+from simnet.training.job.job import Compute, Job
+from simnet.training.job.running import run_policy
 
 SHIPPED = ("quickstart", "fluctuating_wan", "flexcomm_c1", "flexcomm_c2", "link_faults", "moo_wan")
 CHANGES = ("drift", "jumps")

@@ -43,7 +43,8 @@ from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchange
 from simnet.traces import GradientSource, synthetic
 from simnet.traces.live.source import LiveSource, train
 from simnet.traces.source import Values
-from simnet.training.job import Compute, Job, run_in_step
+from simnet.training.job.job import Compute, Job
+from simnet.training.job.running import run_in_step
 from simnet.training.job.steady import last_half
 
 MODELS = ("resnet50", "bert-base", "resnet18", "vgg16")

@@ -35,7 +35,7 @@ from simnet.base.rng import stream
 from simnet.policies import Fixed
 from simnet.scenario import load, shipped
 from simnet.studies.choosing.whole_job import EFFORT, EFFORT_OF_ALL, candidates_of, decide_job
-from simnet.training.job import run_in_step
+from simnet.training.job.running import run_in_step
 
 KINDS = ("star", "ring", "tree", "fat_tree", "wan")
 _SCHEMES = ("oktopk", "spardl", "gtopk", "topkdsa", "gaussiank", "exdyna", "dgc", "qsgd", "powersgd", "signsgd")

@@ -8,7 +8,7 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import Candidate, Ramp
-from simnet.training.job import Compute, Job
+from simnet.training.job.job import Compute, Job
 
 LATENCY, BANDWIDTH = 1e-3, 1e6
 AG = Candidate("AG", "topk")

@@ -1,6 +1,5 @@
 """The adviser: what it learns from times, when it changes, what it does not know, and what comes of it in jobs."""
 
-import itertools
 import json
 
 import numpy as np
@@ -15,10 +14,11 @@ from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Fixed, OneStepOracle, Ramp, TimingOutcome
 from simnet.scenario import load
-from simnet.training.advise import Advised, Adviser, Estimator, ExchangeCost, WeightedTimes, probe_bytes
-from simnet.training.advise.adviser import FACTOR_SPREAD
-from simnet.training.job import run_policy
-from simnet.training.job.streams import exposed_after_backward, total_communication
+from simnet.training.advise.adviser import FACTOR_SPREAD, Adviser, ExchangeCost, probe_bytes
+from simnet.training.advise.estimator import Estimator, WeightedTimes
+from simnet.training.advise.policy import Advised
+from simnet.training.job.exchange import exposed_after_backward, total_communication
+from simnet.training.job.running import run_policy
 
 ALPHA, BETA = 2e-3, 8e-9
 LONG = WeightedTimes(np.array([8.0, 8e6, 0.0]), np.array([0.0, 0.0, 1.0]))
@@ -213,20 +213,6 @@ def test_what_a_change_costs_and_a_margin_keep_the_exchange_in_force(more, took)
     told(adviser, "other", each["other"])
     told(adviser, "dense", each["dense"])
     assert adviser.decide(0).took == took
-
-
-def test_two_that_are_alike_do_not_take_turns():
-    each = costs(one=(6, 6e7), dense=(6, 6e7))
-    adviser, draws = Adviser(each, "dense", every=5), np.random.default_rng(3)
-    adviser.learn_round_trip(2 * ALPHA)
-    took = []
-    for number in range(300):
-        label = adviser.choice
-        adviser.learn(label, each[label], TimingOutcome(0.49 * np.exp(draws.normal(0, 0.05)), 0.0, 0.0))
-        took.append(adviser.decide(number).took)
-    changes = sum(a != b for a, b in itertools.pairwise(took))
-    # Until both are known, and then once in a hundred times at most.
-    assert changes <= 5
 
 
 def test_an_exchange_that_disappoints_is_left_and_remembered():

@@ -22,8 +22,11 @@ from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, 
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.strategies import SGD
 from simnet.traces.live import train
-from simnet.training.advise import Advised
-from simnet.training.job import Checkpoint, ColocatedJob, Compute, LocalSteps, Overlap, checkpoint, row_file, run_policy
+from simnet.training.advise.policy import Advised
+from simnet.training.job import checkpoint
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.job import Compute, LocalSteps, Overlap
+from simnet.training.job.running import ColocatedJob, run_policy
 
 TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
 FEEDBACK = (AG, RING, TREE)
@@ -130,7 +133,7 @@ def assert_same(one, other):
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_killed_after_any_iteration_goes_on_to_the_same_results(name, tmp_path, monkeypatch):
     # Rows go into files, and some are left in memory.
-    monkeypatch.setattr(row_file, "_HELD", 400)
+    monkeypatch.setattr(checkpoint, "_HELD", 400)
     make, policy = JOBS[name]
     undisturbed = policy()
     whole, kills = run(make(), undisturbed), 0

@@ -22,8 +22,7 @@ from simnet.sparsifier_models.lookup_quantisers import linear, statistical, unce
 from simnet.sparsifier_models.topk import Topk
 from simnet.traces import synthetic
 from simnet.traces.source import tensor_options
-from simnet.training.job import Compute, Job
-from simnet.training.job.job import create_sparsifier, gradient_buckets
+from simnet.training.job.job import Compute, Job, create_sparsifier, gradient_buckets
 from variants import CCLOCO, TEMPLAR
 
 CODES = {"ccloco": CCLOCO, "templar": TEMPLAR}

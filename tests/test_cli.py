@@ -29,7 +29,7 @@ from simnet.cost_models.costs.models import load_model
 from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
 from simnet.studies import listing
-from simnet.training.job import PolicyResult
+from simnet.training.job.record import PolicyResult
 
 SMALL = """\
 name: small

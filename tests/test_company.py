@@ -19,7 +19,9 @@ from simnet.network.weather import Weather, ornstein_uhlenbeck
 from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.training.job import MAIN, ColocatedJob, Compute, Overlap, run_policy
+from simnet.training.job.job import Compute, Overlap
+from simnet.training.job.record import MAIN
+from simnet.training.job.running import ColocatedJob, run_policy
 
 # `Network.run`
 

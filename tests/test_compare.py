@@ -21,7 +21,7 @@ from simnet.scenario import load
 from simnet.scenario.named_exchanges import named_exchanges
 from simnet.scenario.resolve import own_options
 from simnet.studies import comparison
-from simnet.training.job import run_policy
+from simnet.training.job.running import run_policy
 from variants import OPTIONS
 
 FEW = ("--set", "job.iterations=6")

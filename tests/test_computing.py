@@ -10,7 +10,7 @@ from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.compute_fit import PERCENTS, fit_compute, read_compute_logs
 from simnet.scenario import load
-from simnet.training.job import Compute
+from simnet.training.job.job import Compute
 
 
 def drawn(compute, iterations=4000, workers=4):

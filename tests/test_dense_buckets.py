@@ -6,7 +6,7 @@ import pytest
 
 from commands import did, refused
 from jobs import AG, DENSE, Source, job_on, star
-from simnet.training.job import Compute, Overlap, create_sparsifier, gradient_buckets
+from simnet.training.job.job import Compute, Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import exchange_memory
 
 FIELDS = (

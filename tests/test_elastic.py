@@ -16,10 +16,11 @@ from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
 from simnet.sparsifier_models import create as sparsifier
 from simnet.strategies import SGD, Averaging, Replicas, create
-from simnet.training.job import Checkpoint, Compute, run_policy
+from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.elastic import Absence, Churn, WorkerPresence, deadline_at
-from simnet.training.job.job import LocalSteps
+from simnet.training.job.job import Compute, LocalSteps
 from simnet.training.job.local_steps import start_strategy
+from simnet.training.job.running import run_policy
 
 WORKERS, ENTRIES = 5, 40
 TOPK = Candidate("topk", "topk")

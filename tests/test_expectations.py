@@ -22,7 +22,8 @@ from simnet.studies.choosing.sampled_exchanges import KEPT_EACH, SampledExchange
 from simnet.studies.choosing.whole_job import decide_job
 from simnet.studies.choosing.win_probability import over_job
 from simnet.traces import synthetic
-from simnet.training.job import Compute, Job, run_in_step
+from simnet.training.job.job import Compute, Job
+from simnet.training.job.running import run_in_step
 from simnet.training.job.steady import last_half
 
 WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120

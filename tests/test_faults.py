@@ -19,8 +19,9 @@ from simnet.network.weather import Weather, constant, markov
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.training.job import Compute, Overlap, run_policy
 from simnet.training.job.exchange import SparsifierSet
+from simnet.training.job.job import Compute, Overlap
+from simnet.training.job.running import run_policy
 
 
 def stall(network, *arguments, **options):

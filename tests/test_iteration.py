@@ -25,7 +25,8 @@ from simnet.report.run_setup import stack_summary
 from simnet.scenario import load
 from simnet.sparsifier_models import create
 from simnet.studies.iteration import PARTS, predict_job
-from simnet.training.job import Overlap, create_sparsifier, gradient_buckets, run_policy
+from simnet.training.job.job import Overlap, create_sparsifier, gradient_buckets
+from simnet.training.job.running import run_policy
 from simnet.validate.jobs import report
 from simnet.validate.jobs.comparing import compared
 from simnet.validate.jobs.tables import over_ranks, read_logs

@@ -12,7 +12,7 @@ from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.traces.live import LiveTraining, Sizes, classification, create_model, letters, train, training_size, words
 from simnet.traces.live.data import deal_shards
-from simnet.training.job import run_policy
+from simnet.training.job.running import run_policy
 
 SIZES = {"samples": 50, "features": 6, "classes": 3}
 WORDS = {"vocabulary": 50, "context": 5}

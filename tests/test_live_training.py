@@ -22,7 +22,8 @@ from simnet.policies.moo import DensitySearch, Moo
 from simnet.report import figures, learning
 from simnet.scenario import load
 from simnet.traces.live import LearningRate, Perceptron, classification, data, digits, train
-from simnet.training.job import Overlap, run_policy
+from simnet.training.job.job import Overlap
+from simnet.training.job.running import run_policy
 
 SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
 DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")

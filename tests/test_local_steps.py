@@ -24,8 +24,10 @@ from simnet.studies.exporting import exchange
 from simnet.studies.iteration import predict_job, spread_of
 from simnet.traces.live import train
 from simnet.training.advise.policy import Advised
-from simnet.training.job import Checkpoint, Compute, LocalSteps, Overlap, run_policy
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.job import Compute, LocalSteps, Overlap
 from simnet.training.job.local_steps import StrategySet, start_strategy
+from simnet.training.job.running import run_policy
 
 COMPUTE, WHOLE = 0.01, float("inf")
 SAME = {"localsgd": {"period": 1}, "dataparallel": {}}
@@ -121,17 +123,6 @@ def trained(name, options, *, candidate=DENSE, iterations=6, dirichlet=None):
     steps = start_strategy(source, name, options, candidate, bucket=WHOLE).steps
     job = job_on(star(), 4, iterations, source=source, strategy=LocalSteps(name, options, steps, WHOLE))
     return run_policy(job, "p", Fixed(candidate)).iterations
-
-
-def test_live_training_by_data_parallelism_is_that_of_a_job_without_a_strategy():
-    found = trained("dataparallel", {"inner": SGD(0.2, momentum=0.9)})
-    expected = run_policy(job_on(star(), 4, 6, source=learning()), "p", Fixed(DENSE)).iterations
-    pd.testing.assert_frame_equal(found, expected, check_exact=True)
-
-
-def test_local_sgd_after_every_step_is_data_parallelism_by_plain_descent():
-    one, other = (trained(name, {"inner": SGD(0.2), **more}) for name, more in SAME.items())
-    assert one["loss"].to_numpy() == pytest.approx(other["loss"].to_numpy(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -260,20 +251,6 @@ def test_policies_under_data_parallelism_do_as_in_the_job_without_a_strategy(nam
     assert expected.iterations["choice"].nunique() > 1
     pd.testing.assert_frame_equal(found.iterations, expected.iterations, check_exact=True)
     pd.testing.assert_frame_equal(found.workers, expected.workers, check_exact=True)
-
-
-@pytest.mark.parametrize("name", ["flexible", "oracle"])
-def test_local_sgd_after_every_step_switches_as_data_parallelism_by_plain_descent_does(name):
-    # Parameters go by exchanges that keep nothing back.
-    rings = [Candidate(one, "dense", {"algorithm": one}) for one in ("ring", "tree")]
-    make = (lambda: Flexible(rings, Monitor(every=0.0))) if name == "flexible" else (lambda: OneStepOracle(rings))
-    frames = []
-    for strategy_name, more in SAME.items():
-        own = strategy(strategy_name, candidate=rings[0], inner=SGD(0.1), **more)
-        frames.append(run_policy(job_on(None, 4, 7, stages=CHANGING, strategy=own), "p", make()).iterations)
-    assert frames[0]["choice"].nunique() == 2
-    for column in ("choice", "iteration_s", "bytes_sent_B"):
-        assert frames[0][column].tolist() == frames[1][column].tolist()
 
 
 def test_a_policy_chooses_the_exchange_and_the_density_of_each_outer_step():

@@ -11,10 +11,13 @@ import pytest
 from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet.policies import Fixed, Flexible, Monitor
 from simnet.strategies import SGD
-from simnet.training.advise import Advised
 from simnet.training.advise import policy as advice
-from simnet.training.job import Checkpoint, Compute, LocalSteps, row_file, run_policy
+from simnet.training.advise.policy import Advised
+from simnet.training.job import checkpoint
+from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.elastic import Churn
+from simnet.training.job.job import Compute, LocalSteps
+from simnet.training.job.running import run_policy
 
 COMING_AND_GOING = {
     "churn": Churn(stay=0.05, away=0.02),
@@ -33,7 +36,7 @@ HELD, WINDOW = 400, 100
 def _full_soon(monkeypatch):
     """Have little of all that is kept up to a limit."""
     for module, name, most in (
-        (row_file, "_HELD", HELD),
+        (checkpoint, "_HELD", HELD),
         (advice, "_REMEMBERED", 4),
     ):
         monkeypatch.setattr(module, name, most)

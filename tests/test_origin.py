@@ -13,7 +13,7 @@ from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, markov, outages, steps
 from simnet.policies import Fixed
 from simnet.schedule import Round, Schedule
-from simnet.training.job import Compute
+from simnet.training.job.job import Compute
 from simnet.training.job.loop import JobLoop
 from simnet.training.job.record import JobRecord
 from simnet.training.job.running import _time_alone

@@ -17,12 +17,7 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.parallel import (
-    CollectiveCall,
-    ComputePart,
-    StepGraph,
-    StepTiming,
     ddp,
-    expert_capacity,
     expert_parallel,
     fsdp2,
     pipeline,
@@ -32,6 +27,8 @@ from simnet.training.parallel import (
     wrap_units,
     zero,
 )
+from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
+from simnet.training.parallel.passes import expert_capacity
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3

@@ -16,25 +16,21 @@ from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 from simnet.network import Network
 from simnet.topologies import star
 from simnet.training.parallel import (
-    SHARDINGS,
-    CollectiveCall,
-    ComputePart,
-    StepGraph,
-    StepTiming,
     ddp,
     expert_parallel,
     fsdp2,
     model_steps,
-    pass_order,
     pipeline,
     plan_step,
-    sharding_options,
     split_tensors,
     tensor_parallel,
     time_step,
     wrap_units,
     zero,
 )
+from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
+from simnet.training.parallel.pipeline import pass_order
+from simnet.training.parallel.plan import SHARDINGS, sharding_options
 
 BLOCKS = 4
 LAYERS = (

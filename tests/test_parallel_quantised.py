@@ -18,8 +18,10 @@ from simnet.network import Network
 from simnet.sparsifier_models import create
 from simnet.studies.step import planned_of
 from simnet.topologies import star
-from simnet.training.parallel import SDP4Bit, Stage3Limits, StepGraph, ZeroPlusPlus, fsdp2, time_step, wrap_units, zero
-from simnet.training.parallel.quantised import ACROSS, NODE
+from simnet.training.parallel import fsdp2, time_step, wrap_units, zero
+from simnet.training.parallel.graph import StepGraph
+from simnet.training.parallel.quantised import ACROSS, NODE, SDP4Bit, ZeroPlusPlus
+from simnet.training.parallel.zero import Stage3Limits
 
 MATRICES = [Layer(f"h.{number}.w", (256, 64 * (number + 1))) for number in range(3)]
 MIXED = [Layer("h.0.w", (64, 96)), Layer("h.0.b", (96,)), Layer("h.1.w", (10, 7)), Layer("h.1.v", (32, 24))]

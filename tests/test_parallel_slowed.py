@@ -10,21 +10,8 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.job.spans import intersect_intervals, merge_intervals
-from simnet.training.parallel import (
-    CollectiveCall,
-    ComputePart,
-    PlacedStep,
-    StepGraph,
-    StepTiming,
-    ddp,
-    fsdp2,
-    repeat_step,
-    seconds_of,
-    time_step,
-    wrap_units,
-    zero,
-)
-from simnet.training.parallel.graph import GraphBuilder, HeldMemory
+from simnet.training.parallel import PlacedStep, ddp, fsdp2, time_step, wrap_units, zero
+from simnet.training.parallel.graph import CollectiveCall, ComputePart, GraphBuilder, HeldMemory, StepGraph, StepTiming
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),
@@ -79,13 +66,6 @@ def test_a_part_is_slower_while_a_call_is_under_way_and_then_as_fast_as_alone(
     assert found.slowed == pytest.approx(2 * [end - 3.0])
     # Calls take what they take.
     assert found.lasts[1] == pytest.approx(2 * [nbytes / 1e9])
-
-
-def test_two_calls_beside_each_other_slow_a_part_as_one_does() -> None:
-    # They share the links: from second 1 to 3. Of 2 s 2 / 2 = 1 s is done until then, and 1 s is left.
-    found = timed(two_parts((1.0, 2.0), 10**9, ("left", "right")), 2.0, 3.0)
-    assert found.ended[1:3] == pytest.approx(np.full((2, 2), 3.0))
-    assert found.ended[3] == pytest.approx([4.0, 4.0])
 
 
 def test_workers_that_compute_beside_a_call_for_other_times_are_slowed_each_for_its_own() -> None:
@@ -156,14 +136,6 @@ def test_without_computing_a_step_takes_what_its_collectives_take() -> None:
     expected = sum(float(cost[call.operation](5e-6, 1e-9, call.in_bytes, call.ranks)) for call in step.calls)  # type: ignore[index, misc]
     assert found.duration == pytest.approx(expected, rel=1e-9)
     assert all(isinstance(node.does, ComputePart | CollectiveCall) for node in step.nodes)
-
-
-def test_steps_one_after_another_are_slowed_alike() -> None:
-    graph = star(4, latency=5e-6, bandwidth=1e9)
-    one = time_step(WAYS["fsdp2"], Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5)
-    placed = PlacedStep(WAYS["fsdp2"], Network(graph), slowdown=1.5)
-    found = repeat_step(placed, seconds_of(WAYS["fsdp2"], 1e-3, 2e-3), 3)
-    assert found.durations == pytest.approx(3 * [one.duration], rel=1e-12)
 
 
 @pytest.mark.parametrize("slowdown", [0.9, 0.0, -1.0, float("nan"), float("inf")])

@@ -13,18 +13,9 @@ from simnet.network import Network
 from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps
 from simnet.topologies import multi_gpu_nodes, star
-from simnet.training.parallel import (
-    StepGraph,
-    StepSeries,
-    ddp,
-    fsdp2,
-    repeat_step,
-    seconds_of,
-    time_step,
-    wrap_units,
-    zero,
-)
-from simnet.training.parallel.placing import PlacedStep
+from simnet.training.parallel import ddp, fsdp2, repeat_step, seconds_of, time_step, wrap_units, zero
+from simnet.training.parallel.graph import StepGraph
+from simnet.training.parallel.placing import PlacedStep, StepSeries
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),

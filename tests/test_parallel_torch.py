@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from simnet.cost_models.costs.layers import Layer
-from simnet.training.parallel import fsdp2, pass_order, wrap_units
+from simnet.training.parallel import fsdp2, wrap_units
+from simnet.training.parallel.pipeline import pass_order
 
 pytestmark = pytest.mark.extras
 

@@ -17,8 +17,6 @@ from simnet.interchange.chakra import COLLECTIVE_TYPES
 from simnet.network import Network
 from simnet.topologies import star
 from simnet.training.parallel import (
-    CollectiveCall,
-    StepGraph,
     ddp,
     fsdp2,
     pipeline,
@@ -28,8 +26,8 @@ from simnet.training.parallel import (
     wrap_units,
     zero,
 )
+from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming
 from simnet.training.parallel.placing import PlacedStep
-from simnet.training.parallel.timing import StepTiming
 from simnet.training.parallel.traced import TracedStep
 
 LAYERS = [

@@ -28,6 +28,7 @@ from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.report import results, sentences
 from simnet.report.run_summary import RunFacts, significant
+from simnet.training.job.checkpoint import RowTable
 
 PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"
@@ -83,10 +84,8 @@ def made_up_run(iterations=40, workers=4):
             interruptions=(),
             job_shares=(),
         )
-        table = made[name].workers
-        made[name].worker_rows = SimpleNamespace(
-            total=len(split), table=lambda first, last, table=table: table.iloc[first:last]
-        )
+        made[name].worker_rows = RowTable(policy=name)
+        made[name].worker_rows.append({column: made[name].workers[column].to_numpy() for column in own[1:]})
     return made
 
 

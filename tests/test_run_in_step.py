@@ -8,7 +8,9 @@ from simnet.base.errors import SimnetError
 from simnet.policies import Fixed, OneStepOracle
 from simnet.scenario import load
 from simnet.traces.source import CachedSource, cached_source
-from simnet.training.job import Checkpoint, Overlap, run_in_step, run_policy
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.job import Overlap
+from simnet.training.job.running import run_in_step, run_policy
 from test_checkpoints import KilledError, assert_same, flexible, job, learning, moo
 
 POLICIES = {

@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 
 from simnet.report import results as run_tables
 from simnet.report.results import rounded
-from simnet.training.job.row_file import KeptRows
-from simnet.training.job.worker_rows import SPLIT, WorkerRows
-
-PLACES = st.lists(st.integers(0, 40), min_size=2, max_size=2).map(sorted)
 
 
 def iterations(count, seed, losses=True):
@@ -52,23 +48,3 @@ def test_a_table_in_pieces_has_the_bytes_of_the_whole(tmp_path_factory, counts, 
     plain = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(None)
     pq.write_table(plain, wanted, compression="zstd", row_group_size=group)
     assert (folder / "table.parquet").read_bytes() == wanted.getvalue()
-
-
-@given(places=PLACES, active=st.lists(st.integers(0, 2), max_size=12))
-def test_a_stretch_of_the_rows_of_workers_is_that_of_all(places, active):
-    sets = [np.arange(4), np.array([0, 2, 3]), np.array([3])]
-    count = sum(sets[one].size for one in active)
-    purposes = ["explore" if one % 3 else "train" for one in range(len(active))]
-    split = np.random.default_rng(1).random((count, len(SPLIT)))
-    kept = KeptRows(len(SPLIT), None, 0, split.tobytes())
-    rows = WorkerRows("p", np.arange(len(active)) * 2, purposes, sets, np.array(active, dtype=np.int64), kept)
-    whole = rows.table()
-    assert whole["worker"].tolist() == [worker for one in active for worker in sets[one].tolist()]
-    assert whole["iteration"].tolist() == [2 * at for at, one in enumerate(active) for _ in sets[one]]
-    assert whole["purpose"].tolist() == [purposes[at] for at, one in enumerate(active) for _ in sets[one]]
-    assert np.array_equal(whole[list(SPLIT)].to_numpy(), split)
-    first, last = (min(place, count) for place in places)
-    # Without rows, texts have no type.
-    pd.testing.assert_frame_equal(
-        rows.table(first, last), whole.iloc[first:last].reset_index(drop=True), check_dtype=last > first
-    )

@@ -24,7 +24,7 @@ from simnet.cost_models import costs
 from simnet.network.weather import profile_state
 from simnet.policies import density_at
 from simnet.scenario import Scenario, load, loader, network_parts, schema
-from simnet.training.job import run_policy
+from simnet.training.job.running import run_policy
 
 BASE = """\
 name: small

@@ -19,7 +19,8 @@ from commands import contents, did, invoke
 from simnet.report import paired, seeds
 from simnet.report.console import show_seeds
 from simnet.report.run_summary import RunFacts, summarize
-from simnet.training.job import Checkpoint, Interruption
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.record import Interruption
 from test_report import Page, frame
 
 SMALL = """\

@@ -23,8 +23,11 @@ from simnet.scenario.identity import identity
 from simnet.scenario.runner import results_of
 from simnet.studies.step import timed
 from simnet.studies.timing import in_scenario
-from simnet.training.job import Checkpoint, PolicyResult, run_policy
-from simnet.training.parallel import describe_slowdown, fsdp2, time_step, wrap_units
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.record import PolicyResult
+from simnet.training.job.running import run_policy
+from simnet.training.parallel import fsdp2, time_step, wrap_units
+from simnet.training.parallel.graph import describe_slowdown
 from test_parallel_traced import as_traces
 
 STEPS = 5

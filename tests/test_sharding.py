@@ -19,7 +19,7 @@ from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.traces import recorded, synthetic
 from simnet.traces.sharded import ShardedSource
-from simnet.training.job import Checkpoint
+from simnet.training.job.checkpoint import Checkpoint
 from test_checkpoints import FEEDBACK, JOBS, assert_same, job, killed_after, run
 
 SEPARABLE = sorted(name for name, scheme in SCHEMES.items() if scheme.traits.separable)

@@ -17,7 +17,8 @@ from simnet.network import Network
 from simnet.studies.step import planned_of, timed
 from simnet.studies.timing import Place
 from simnet.topologies import star
-from simnet.training.parallel import Stage3Limits, fsdp2, time_step, wrap_units, zero
+from simnet.training.parallel import fsdp2, time_step, wrap_units, zero
+from simnet.training.parallel.zero import Stage3Limits
 from simnet.verbs.commands.step import Around
 from test_parallel_traced import as_traces
 

@@ -12,7 +12,6 @@ from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.cost_models.costs.devices import (
     CollectiveSlowdown,
-    DeviceOp,
     DeviceProfile,
     KernelMethod,
     SideStreamSlowdown,
@@ -22,7 +21,8 @@ from simnet.network import Network, Stack, engine_selection
 from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
-from simnet.training.job import ColocatedJob, Compute, Overlap, exchange, run_policy
+from simnet.training.job.job import Compute, Overlap
+from simnet.training.job.running import ColocatedJob, run_policy
 
 LATENCY, BANDWIDTH = 1.0, 1e3
 
@@ -320,7 +320,7 @@ def test_a_job_with_a_side_stream_by_hand():
     assert result.workers["compute_s"].to_numpy() == pytest.approx(11.5e-3)
 
 
-def test_copies_and_software_of_the_host_have_rows_of_their_own():
+def test_copies_are_part_of_selecting_and_software_of_the_host_has_a_row_of_its_own():
     methods = {
         "*": KernelMethod(1e-3, 0, "made up"),
         "copy_out": KernelMethod(2e-3, 0, "made up"),
@@ -341,42 +341,14 @@ def test_copies_and_software_of_the_host_have_rows_of_their_own():
     ]
     result = run_policy(one, "p", Fixed(Candidate("Ok-Topk", "oktopk", {"wire": "released"})), timeline=1)
     check_split(result)
-    assert set(result.spans["resource"]) == {"compute", "copy engine", "host thread", "network"}
+    assert set(result.spans["resource"]) == {"compute", "host thread", "network"}
     # Out behind two scans and a gather of 3 ms; in, two scatters, and out again before a scan; in before all else.
     work = [one[2:] for one in rows(result) if one[:2] == ("compute", "select")][1:]
     assert work == [(11.850004, 16.850004), (19.200008, 27.200008), (28.900156, 34.900156)]
-    assert [one[1:] for one in rows(result) if one[0] == "copy engine"] == [
-        ("copy_out", 14.850004, 16.850004),
-        ("copy_in", 19.200008, 22.200008),
-        ("copy_out", 24.200008, 26.200008),
-        ("copy_in", 28.900156, 31.900156),
-    ]
     paper = run_policy(one, "p", Fixed(Candidate("Ok-Topk", "oktopk", {"wire": "paper"})), timeline=1)
     copied = result.workers["select_s"] - paper.workers["select_s"]
     # Out and in around the split of the gradient, and around the gathering of the sums.
     assert copied.to_numpy() == pytest.approx(10e-3)
-
-
-@pytest.mark.parametrize(
-    ("side", "first"),
-    [(None, [(8.75, 9.25), (12, 12.25)]), (SideStreamSlowdown(2.0, 2.0, ""), [(10, 11), (11.60008, 12.10008)])],
-)
-def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
-    # As in jobs above, with 0.5 ms out behind each selection of 1.25 ms, and 0.25 ms in behind the 0.25 ms that put a
-    # bucket together. In turn: select 7.5-9.25, slice -11.75, unpack -12.25, select -14. Beside each other: both at
-    # half speed 7.5-11 and, to unpack, 11.10008-12.10008; what is left of the slice takes until 12.25, select -14.
-    def copying(device, model, sent):
-        return DeviceOp("copy_out", 1.0), DeviceOp("copy_in", 1.0, before=len(sent.schedule.rounds))
-
-    monkeypatch.setattr(exchange, "hook_kernels", copying)
-    device = profile(side_stream=side)
-    copies = {"copy_out": KernelMethod(5e-4, 0, "made up"), "copy_in": KernelMethod(2.5e-4, 0, "made up")}
-    result = run_policy(overlapped(replace(device, methods={**device.methods, **copies})), "p", Fixed(AG), timeline=1)
-    check_split(result)
-    (out, into), (last_out, last_in) = first, [(13.5, 14), (14.35008, 14.60008)]
-    assert [one[1:] for one in rows(result) if one[0] == "copy engine"] == [
-        ("copy_out", *out), ("copy_in", *into), ("copy_out", *last_out), ("copy_in", *last_in),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

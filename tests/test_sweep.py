@@ -35,7 +35,7 @@ from simnet.scenario.short_keys import full_key
 from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell, drawing, grid, schedulers, work
 from simnet.traces.synthetic import SyntheticSource
-from simnet.training.job import run_policy
+from simnet.training.job.running import run_policy
 
 TINY = """
 workers: 2

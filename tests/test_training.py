@@ -17,8 +17,9 @@ from simnet.network import Network, Stack
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Decision, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
 from simnet.schedule import Round, Schedule
-from simnet.training.job import Compute, Overlap, gradient_buckets, run_policy
 from simnet.training.job.exchange import SparsifierSet
+from simnet.training.job.job import Compute, Overlap, gradient_buckets
+from simnet.training.job.running import run_policy
 
 
 def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, network=None, **changes):
@@ -262,12 +263,6 @@ def test_an_oracle_is_never_slower_than_any_fixed_policy_it_may_imitate():
         fixed = run_policy(one, "p", Fixed(candidate)).iterations
         assert (ends <= (fixed["start_s"] + fixed["iteration_s"]).to_numpy() * (1 + 1e-12)).all()
     assert best.iterations["choice"].nunique() > 1
-
-
-def test_an_oracle_with_one_candidate_does_what_the_fixed_policy_does():
-    one = job(4, weather=noisy_weather(), network=None)
-    fixed, oracle = run_policy(one, "p", Fixed(RING)), run_policy(one, "p", OneStepOracle([RING]))
-    assert fixed.iterations.equals(oracle.iterations)
 
 
 def test_the_residual_goes_along_when_the_exchange_changes(monkeypatch):

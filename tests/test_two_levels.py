@@ -14,8 +14,7 @@ from simnet.policies import Candidate, closed_form
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, conformance, create, scheme
 from simnet.topologies import multi_gpu_nodes, star, wan_of_clusters
-from simnet.training.job import create_sparsifier, gradient_buckets
-from simnet.training.job.two_level_placement import node_sizes
+from simnet.training.job.job import create_sparsifier, gradient_buckets, node_sizes
 
 LINKS = {"intra_latency": 2e-6, "intra_bandwidth": 1e11, "nic_latency": 5e-5, "nic_bandwidth": 1.25e9}
 OVER_NODES = [name for name, one in SCHEMES.items() if "ranks_per_node" in one.option_type.__dataclass_fields__]

@@ -13,9 +13,14 @@ from simnet.scenario import load
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.forecast import PAIRED
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
-from simnet.training.job import run_policy
-from simnet.training.job.progress_model import ProgressModel, fit_progress_model
-from simnet.training.job.sampling import IterationSampling, RecordedExchanges, total_time
+from simnet.training.job.running import run_policy
+from simnet.training.job.sampling import (
+    IterationSampling,
+    ProgressModel,
+    RecordedExchanges,
+    fit_progress_model,
+    total_time,
+)
 
 # Schemes that only with options, or with a shape, can be made of any size.
 OPTIONS = {"hardthreshold": {"threshold": 1.0}}

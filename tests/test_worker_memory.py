@@ -23,10 +23,8 @@ from simnet.studies import comparison
 from simnet.studies.choosing import memory_filter
 from simnet.studies.choosing.choices import choices
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.training.job import LocalSteps, Overlap
-from simnet.training.job.job import create_sparsifier, gradient_buckets
+from simnet.training.job.job import LocalSteps, Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import (
-    MOMENTS,
     WorkerMemory,
     candidates_memory,
     combine_memory,
@@ -100,13 +98,6 @@ def test_momentum_of_a_scheme_takes_the_place_of_the_optimisers(scheme):
     )
     assert (plain.optimizer, corrected.optimizer) == (0, N)
     assert plain.state == corrected.state == 0
-
-
-@pytest.mark.parametrize("optimizer", MOMENTS)
-def test_optimisers_hold_their_moments(optimizer):
-    found = exchange_memory(replace(JOB, optimizer=optimizer), DENSE)
-    assert found.optimizer == MOMENTS[optimizer] * N
-    assert found.peak == pytest.approx((2 + MOMENTS[optimizer]) * N + found.received)
 
 
 def _under(name, candidate=DENSE, steps=1, **options):

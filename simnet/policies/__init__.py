@@ -6,12 +6,13 @@ density. `simnet.policies.moo` is the choice by several objectives.
 
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.flexible import Aggregate, Flexible, Monitor, probe_pairs
-from simnet.policies.oracle import Fixed, OneStepOracle
 from simnet.policies.protocol import (
     Adaptive,
     Decision,
+    Fixed,
     Measures,
     Observation,
+    OneStepOracle,
     Policy,
     PolicyContext,
     Ramp,

@@ -49,9 +49,85 @@ from simnet.base.checks import check_int
 from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.flexible import Monitor
-from simnet.policies.pareto import knee_point, normalise_points, pareto_front, weighted_point
 from simnet.policies.protocol import Decision, Observation, PolicyContext, Ramp, density_at
 from simnet.sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
+
+# A front whose points are closer to the chord than this, in parts of its extent, is straight but for rounding.
+_STRAIGHT = 1e-9
+
+
+def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
+    """Return the rows of points, shape (D, m), that no other point beats; less is better.
+
+    A point beats another if it is as good in every objective and better in one.
+    """
+    given = np.asarray(points, dtype=np.float64)
+    if given.shape[1] == 2:
+        # Sorted by the first objective, the least of the second so far tells at once.
+        level = np.unique(given[:, 0], return_inverse=True)[1].reshape(-1)
+        least = np.full(len(given), np.inf)
+        np.minimum.at(least, level, given[:, 1])
+        before = np.append(np.inf, np.minimum.accumulate(least)[:-1])
+        return np.flatnonzero((before[level] > given[:, 1]) & (least[level] >= given[:, 1]))
+    beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
+    return np.flatnonzero(~np.array(beaten, dtype=bool))
+
+
+def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
+    """Return points, shape (D, m), scaled to start at 0 in each objective.
+
+    Objectives with equal numbers in `units` are divided by the largest extent among them, so that a time that hardly
+    varies counts little next to one that does. Constant objectives are 0.
+    """
+    given = np.asarray(points, dtype=np.float64)
+    extent = np.ptp(given, axis=0)
+    shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
+    scaled: Floats = np.divide(given - given.min(axis=0), shared, out=np.zeros_like(given), where=shared > 0)
+    return scaled
+
+
+def knee_point(front: ArrayLike) -> int:
+    """Return the knee of a normalised front, shape (F, m): the point farthest from the chord, on its better side.
+
+    The chord joins the best point of the first objective and that with the smallest sum of the others; ties go to the
+    best in the sum or the first objective, and then in one objective after the other. Without a point on that side it
+    is the point of `weighted_point` with equal weights.
+
+    Examples
+    --------
+    >>> knee_point([[0, 1], [0.1, 0.2], [0.5, 0.1], [1, 0]]), knee_point([[0, 1], [0.5, 0.5], [1, 0]])
+    (1, 1)
+    """
+    given = np.asarray(front, dtype=np.float64)
+    rest = given[:, 1:].sum(axis=1)
+    # The last key is the first to sort by.
+    order = [*given.T[::-1]]
+    first, last = given[np.lexsort((*order, rest, given[:, 0]))[0]], given[np.lexsort((*order, rest))[0]]
+    chord = last - first
+    length = float(chord @ chord)
+    along = (given - first) @ chord / length if length else np.zeros(len(given))
+    off = given - first - np.outer(along, chord)
+    distance = np.where(off.sum(axis=1) < 0, np.sqrt(np.square(off).sum(axis=1)), 0.0)
+    if distance.max() > _STRAIGHT:
+        return _first_least(-distance)
+    return weighted_point(given, np.ones(given.shape[1]))
+
+
+def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
+    """Return the point of a normalised front, shape (F, m), with the least largest weighted loss.
+
+    Of several it is the one with the least sum. Unlike the least weighted sum, this chooses any point for some weights.
+    """
+    losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
+    largest, total = losses.max(axis=1), losses.sum(axis=1)
+    return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
+
+
+def _first_least(values: Floats) -> int:
+    """Return where the first value stands that is the least but for rounding."""
+    least = float(values.min())
+    return int(np.argmax(values <= least + _STRAIGHT * max(1.0, abs(least))))
+
 
 Mode: TypeAlias = Literal["grid", "published"]
 
@@ -86,12 +162,6 @@ def choose_candidate(
     """Return the candidate of the mode ``grid``: the knee of the Pareto front, or the weighted choice.
 
     Arrays have shape (D,): gain within (0, 1], seconds to select, and seconds to communicate.
-
-    Examples
-    --------
-    >>> gain, sync = [0.9, 0.8, 0.7, 0.5, 0.2], [1.0, 0.33, 0.11, 0.04, 0.01]
-    >>> choose_candidate(gain, [0.002] * 5, sync), choose_candidate(gain, [0.002] * 5, sync, ObjectiveWeights(gain=9))
-    (2, 1)
     """
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
@@ -116,13 +186,6 @@ def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: Ar
 
     Arrays have shape (D,), D >= 4: densities, the gain as the released code measures it, and the smallest communication
     time [s].
-
-    Examples
-    --------
-    >>> from simnet.cost_models import costs
-    >>> sync = costs.best_collective(1e-3, 8 / 25e9, 46_758_048, DENSITIES, 8).seconds
-    >>> round(choose_as_published(DENSITIES, [0.7, 0.48, 0.27, 0.19, 0.1], sync), 2)
-    0.02
     """
     c = np.asarray(densities, dtype=np.float64)
     fine = np.geomspace(c.max(), c.min(), _FINE)
@@ -210,18 +273,8 @@ class Moo:
 
     While a probe finds a link down, the decision stands, and no exploration begins. A candidate density is tried with
     the exchange whose closed form is smallest there when exploration begins. Where a fit of the mode ``published`` does
-    not converge, the density stands and the exchange is chosen again.
-
-    Raises ValueError if there is no candidate, or one without a closed form.
-
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        Exchanges, each with a closed form.
-    monitor : Monitor
-        How the links are watched.
-    search : DensitySearch
-        How the density is searched for.
+    not converge, the density stands and the exchange is chosen again. Raises ValueError if there is no candidate, or
+    one without a closed form.
     """
 
     def __init__(

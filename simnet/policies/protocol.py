@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from simnet.base.quantities import Density, Iterations
 from simnet.cost_models.costs.devices import DeviceProfile, load_device
 from simnet.network import Network
-from simnet.policies.candidate import Candidate
+from simnet.policies.candidate import Candidate, check_distinct
 from simnet.schedule import Schedule
 
 
@@ -158,3 +158,28 @@ class Measures(Policy, Protocol):
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
         """Learn when the last message of each round had arrived, in seconds since the last worker began."""
+
+
+class OneStepOracle:
+    """The exchange that is fastest in the iteration to come, on the true weather, found by simulating all of them.
+
+    The regret of other policies is reported against it. It looks one iteration ahead only: each iteration begins when
+    the one before it ended, so a slower exchange can lead to better weather, and a real policy can come out ahead.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = check_distinct(candidates)
+
+    def reset(self) -> None:
+        """Forget nothing: there is nothing to remember."""
+
+    def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
+        """Return all candidates."""
+        return self.candidates
+
+
+class Fixed(OneStepOracle):
+    """Always the same exchange."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        super().__init__((candidate,))

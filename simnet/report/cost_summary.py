@@ -16,7 +16,7 @@ from simnet.report.columns import Fields, headings, write_cells
 from simnet.training.job.memory import WorkerMemory
 
 if TYPE_CHECKING:
-    from simnet.training.job import Job
+    from simnet.training.job.job import Job
 
 COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
 """Columns of tables that have a row per policy."""

@@ -1,8 +1,8 @@
 """The figures of a run: what was learnt, iteration time under the network's weather, total time, breakdown, choices.
 
-Each function takes the iterations of all policies (one frame, see `simnet.training.job.PolicyResult`) and returns a
-matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
-before they are drawn: a line is the mean over a stretch of iterations, its band the extremes.
+Each function takes the iterations of all policies (one frame, see `simnet.training.job.record.PolicyResult`) and
+returns a matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are
+thinned before they are drawn: a line is the mean over a stretch of iterations, its band the extremes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from simnet.report.drawing import (
 )
 from simnet.report.run_summary import PHASES, exchange_seconds, with_exploration
 from simnet.report.seeds import MORE, ranking
-from simnet.training.job import TRAIN
+from simnet.training.job.record import TRAIN
 
 # Title and explanation of each figure.
 _CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_data("figures.csv")}

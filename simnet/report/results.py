@@ -46,7 +46,7 @@ from simnet.report.timeline import Bandwidths, LinkNames, Recorded, write_timeli
 
 if TYPE_CHECKING:
     from simnet.report.drawing import Plot
-    from simnet.training.job import PolicyResult
+    from simnet.training.job.record import PolicyResult
 
 
 PAGE = FileSet("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
@@ -102,7 +102,7 @@ def write_run(
         files |= draw_run(json.loads(text), iterations, scenario_lock, setting or {}, recorded)
     write_files(folder, files)
     write_table(folder, "iterations", {name: table_rows(one.iterations) for name, one in results.items()}, rounded)
-    by_worker = {name: Rows(one.worker_rows.total, one.worker_rows.table) for name, one in results.items()}
+    by_worker = {name: Rows(len(one.worker_rows), one.worker_rows.frame) for name, one in results.items()}
     write_table(folder, "workers", by_worker, csv=False)
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):

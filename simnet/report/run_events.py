@@ -10,7 +10,7 @@ from simnet.base.units import format_seconds
 from simnet.report.columns import Fields, headings, write_cells
 
 if TYPE_CHECKING:
-    from simnet.training.job import Interruption, JobShare
+    from simnet.training.job.record import Interruption, JobShare
 
 MAX_WAITING = 20
 """Waiting workers that the summary lists per stop; all of them are counted, and stand in deaths.csv."""

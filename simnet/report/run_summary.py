@@ -27,7 +27,7 @@ from simnet.report.cost_summary import cost_summary, throughput
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.report.run_events import stop_summary
 from simnet.report.run_setup import stack_summary
-from simnet.training.job import EXPLORE, MAIN, Interruption, JobShare
+from simnet.training.job.record import EXPLORE, MAIN, Interruption, JobShare
 from simnet.training.job.steady import SteadyPart, common_start, steady_part
 
 PHASES = ("compute", "select", "communicate", "wait")

@@ -13,7 +13,7 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.run_summary import PHASES, PolicySummary, RunSummary, known_of, ranked
 from simnet.report.wording import listed
-from simnet.training.job import MAIN
+from simnet.training.job.record import MAIN
 
 Key: TypeAlias = str | float | None
 """By what a cell of a table is sorted; None comes last."""

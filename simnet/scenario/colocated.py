@@ -6,7 +6,7 @@ from simnet.base.rng import stream
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
-from simnet.training.job import MAIN
+from simnet.training.job.record import MAIN
 
 
 def check_colocated(config: schema.Config, found: Findings) -> None:

@@ -10,7 +10,7 @@ from simnet.scenario import network_parts, schema
 from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.topology import calibrated_stack
-from simnet.training.parallel import describe_slowdown
+from simnet.training.parallel.graph import describe_slowdown
 
 
 def sending_stack(network: network_parts.Network, folder: Path) -> str | None:

@@ -30,11 +30,10 @@ from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count as synthetic_rows
-from simnet.training.job import ColocatedJob, Job, LocalSteps, Overlap, create_sparsifier, job_buckets
 from simnet.training.job.elastic import Absence, deadline_at
-from simnet.training.job.job import Optimizer
-from simnet.training.job.local_steps import StrategySet, check_switching, start_strategy
-from simnet.training.job.steps import NoGradients
+from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, job_buckets
+from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
+from simnet.training.job.running import ColocatedJob
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
 # gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.

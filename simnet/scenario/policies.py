@@ -7,7 +7,7 @@ from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Policy
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import schema
 from simnet.scenario.resolve import candidates
-from simnet.training.advise import Advised
+from simnet.training.advise.policy import Advised
 
 
 def labels_of(policy: schema.Policy) -> list[str]:

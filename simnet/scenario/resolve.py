@@ -27,8 +27,9 @@ from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.steps import model_of
 from simnet.scenario.topology_parts import PlatformNodes, Topology, TopologyFile
-from simnet.training.job import DDP_OVERLAP, Overlap, check_feedback
-from simnet.training.parallel import sharding_options
+from simnet.training.job.exchange import check_feedback
+from simnet.training.job.job import DDP_OVERLAP, Overlap
+from simnet.training.parallel.plan import sharding_options
 
 FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""

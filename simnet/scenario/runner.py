@@ -17,7 +17,9 @@ from simnet.base.processes import Pool
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.source import Source
-from simnet.training.job import EVERY, Checkpoint, PolicyResult, run_in_step, workers_in_shards
+from simnet.training.job.checkpoint import EVERY, Checkpoint
+from simnet.training.job.record import PolicyResult
+from simnet.training.job.running import run_in_step, workers_in_shards
 
 K = TypeVar("K")
 
@@ -84,7 +86,7 @@ def run_policies(
     progress : callable
         Called with the key of a scenario, the name of a policy, and the number of its finished iterations.
     workers_on : str, optional
-        Where simulated workers live, as of `simnet.training.job.workers_in_shards`; policies then run one by one.
+        Where simulated workers live, as of `simnet.training.job.running.workers_in_shards`; policies run one by one.
     """
     efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
     total = sum(efforts.values())

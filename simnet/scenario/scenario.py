@@ -49,7 +49,8 @@ from simnet.scenario.short_keys import full_key
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
-from simnet.training.job import ColocatedJob, Job
+from simnet.training.job.job import Job
+from simnet.training.job.running import ColocatedJob
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class Scenario:
     folder : Path
         Where file names in it start from.
     elsewhere : bool
-        Whether its workers live on other machines; see `simnet.training.job.workers_in_shards`.
+        Whether its workers live on other machines; see `simnet.training.job.running.workers_in_shards`.
     """
 
     config: schema.Config

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, SerializeAsAny, Tag
 
-import simnet.training.job
 from simnet import policies, strategies, traces
 from simnet.base.quantities import (
     Count,
@@ -43,7 +42,8 @@ from simnet.scenario.parts import (
 )
 from simnet.scenario.sharding_parts import MEANINGLESS, Sharding, one_or_several
 from simnet.traces import live
-from simnet.training import advise
+from simnet.training.advise import policy as advise
+from simnet.training.job import job as training_job
 from simnet.training.job.elastic import Churn
 
 
@@ -68,7 +68,7 @@ Densities: TypeAlias = ValueOrList[Density, Annotated[list[Ramp], Field(min_leng
 
 
 @configures(
-    simnet.training.job.Compute,
+    training_job.Compute,
     only=("straggle", "slowdown"),
     required=("straggle", "slowdown"),
     straggle="probability",
@@ -77,9 +77,7 @@ class Straggle(Part):
     """A worker is slow for an iteration now and then."""
 
 
-@configures(
-    simnet.training.job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"}
-)
+@configures(training_job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"})
 class Compute(Part):
     """How long the forward and backward pass take on each worker."""
 
@@ -90,7 +88,7 @@ class Compute(Part):
 
 
 @configures(
-    simnet.training.job.Overlap,
+    training_job.Overlap,
     only=("bucket", "first", "exchanges", "backward"),
     optional={"backward": "that of the model"},
 )
@@ -325,7 +323,7 @@ DeviceMemory: TypeAlias = Annotated[
 """Bytes that a device holds."""
 
 
-@configures(simnet.training.job.Job, only=("iterations", "update", "barrier"))
+@configures(training_job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent.

@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from simnet.base.quantities import Seconds, Share
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Part
-from simnet.training.parallel import UNIT_NAME, ListedUnit, unit_name
+from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 _GONE = "without some of the workers nobody has all parameters"
 

@@ -9,7 +9,8 @@ from simnet.interchange.kinds import trace_prefix
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
-from simnet.training.parallel import TrainingSteps, model_steps, profile_of_units, read_traced_step
+from simnet.training.parallel import model_steps, profile_of_units, read_traced_step
+from simnet.training.parallel.plan import TrainingSteps
 
 
 def model_of(job: schema.Job) -> ModelProfile:

@@ -44,12 +44,11 @@ from simnet.base.errors import suggest_names
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
 from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation
-from simnet.strategies.diloco import DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo
+from simnet.strategies.diloco import DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo, StreamingDiLoCo
 from simnet.strategies.local_sgd import LocalSGD
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
 from simnet.strategies.replicas import Replicas
 from simnet.strategies.sparta import SPARTA
-from simnet.strategies.streaming import StreamingDiLoCo
 
 __all__ = [
     "SGD",
@@ -95,13 +94,7 @@ _IGNORED = str.maketrans("", "", "-_ ")
 
 
 def names() -> list[str]:
-    """Return the names that `create` knows, also of strategies registered by others, sorted.
-
-    Examples
-    --------
-    >>> set(names()) >= {"dataparallel", "diloco", "localsgd"}
-    True
-    """
+    """Return the names that `create` knows, also of strategies registered by others, sorted."""
     return sorted({*STRATEGIES, *plugins.plugin_names("strategies")})
 
 
@@ -110,11 +103,6 @@ def strategy(name: str) -> type[Strategy]:
 
     Names of this package take precedence; case, hyphens, underscores and blanks in them are ignored. Raises ValueError
     for an unknown or incomplete strategy, InputError for a file without the class.
-
-    Examples
-    --------
-    >>> strategy("Local SGD").name
-    'localsgd'
     """
     if not isinstance(name, str):
         raise ValueError(f"a strategy has a name, got {name!r}")
@@ -139,13 +127,7 @@ def usable() -> dict[str, type[Strategy]]:
 
 
 def options(found: type[Strategy]) -> dict[str, Parameter]:
-    """Return the options of a strategy: the parameters of its class except `replicas`, by name.
-
-    Examples
-    --------
-    >>> list(options(LocalSGD))
-    ['inner', 'period', 'averaging', 'compat']
-    """
+    """Return the options of a strategy: the parameters of its class except `replicas`, by name."""
     return dict([*signature(found).parameters.items()][1:])
 
 

@@ -27,11 +27,6 @@ class Averaging:
 
     Tensors are exchanged together up to `bucket` bytes in float32; 0 is tensor by tensor, as in torchft and gym, None a
     fragment as a whole. Raises ValueError if density or bucket is out of range.
-
-    Examples
-    --------
-    >>> Averaging().bucket_bytes, Averaging(bucket=0).bucket_bytes
-    (inf, 0)
     """
 
     scheme: str = "dense"
@@ -42,11 +37,6 @@ class Averaging:
     def __post_init__(self) -> None:
         if self.bucket not in (None, np.inf):
             check_bounds(self.bucket, Size, "bucket")
-
-    @property
-    def bucket_bytes(self) -> float:
-        """The bucket in force [byte]."""
-        return np.inf if self.bucket is None else self.bucket
 
 
 class Sync(NamedTuple):
@@ -104,7 +94,7 @@ class Averager:
 
     def offer(self, averaging: Averaging) -> None:
         """Add a way to average, which `switch` brings into force; raise ValueError as for the first one."""
-        pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket_bytes))
+        pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
             raise ValueError(
@@ -194,13 +184,13 @@ def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: 
     return exchange
 
 
-def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float) -> Iterator[tuple[list[int], slice]]:
+def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float | None) -> Iterator[tuple[list[int], slice]]:
     """Yield the tensors of each piece of a fragment, and its columns among those of the fragment."""
     piece: list[int] = []
     begin = end = 0
     for number in fragment.layers:
         size = replicas.tensors[number][1]
-        if piece and _FLOAT * replicas.scale * (end + size - begin) > bucket:
+        if piece and bucket is not None and _FLOAT * replicas.scale * (end + size - begin) > bucket:
             yield piece, slice(begin, end)
             piece, begin = [], end
         piece.append(number)

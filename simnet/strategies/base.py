@@ -138,10 +138,7 @@ class Strategy(ABC):
         """
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Let workers continue from the global parameters, or from the mean of those of the `present` workers.
-
-        Residuals of the joining workers are kept.
-        """
+        """Let workers continue from the global parameters, or from the mean of those of the `present` workers."""
         if self.alike:
             return
         master = self._kept.get("master")
@@ -281,7 +278,8 @@ class Strategy(ABC):
         before = {prefix: model.save() for prefix, model in models.items()}
         try:
             for prefix, model in models.items():
-                model.restore(_strip_prefix(prefix, state))
+                own_state = {name: array for name, array in state.items() if name.startswith(prefix)}
+                model.restore({name.removeprefix(prefix): array for name, array in own_state.items()})
         except ValueError as error:
             for other, model in models.items():
                 model.restore(before[other])
@@ -346,17 +344,7 @@ class PeriodicStrategy(Strategy):
         """Synchronise the `active` workers, and return the exchanges that begin."""
 
 
-def _strip_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-
 def row_distances(rows: Values, point: Values) -> Floats:
-    """Return the distance of each row, shape (P, n), from a point, or from one for each; float64 of shape (P,).
-
-    Examples
-    --------
-    >>> row_distances(np.array([[3, 4], [0, 0]], np.float32), np.zeros(2, np.float32))
-    array([5., 0.])
-    """
+    """Return the distance of each row, shape (P, n), from a point, or from one for each; float64 of shape (P,)."""
     found: Floats = np.linalg.norm((rows - point).astype(np.float64), axis=1)
     return found

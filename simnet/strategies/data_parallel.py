@@ -68,14 +68,8 @@ class GradientAccumulation(DataParallel):
 class DeMo(DataParallel):
     """Every step, what a scheme makes of the gradients and its residuals is applied by its sign.
 
-    Parameters
-    ----------
-    lr, weight_decay : float
-        As of `SignDescent`.
-    averaging : Averaging
-        The scheme, which has the momentum as its residual.
-    scaled : bool
-        Whether gradients are multiplied by `lr` before the scheme gets them, as released: the residual then carries it.
+    The scheme has the momentum as its residual. With `scaled` gradients are multiplied by `lr` before the scheme gets
+    them, as released: the residual then carries it.
 
     References
     ----------

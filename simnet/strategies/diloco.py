@@ -7,17 +7,18 @@ and takes its outcome a round late. No code of its authors is known; the formula
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
-from simnet.base.checks import check_choice
-from simnet.base.quantities import Count
+from simnet.base.checks import check_choice, check_int
+from simnet.base.quantities import Count, Share, check_bounds
 from simnet.sparsifier_models.options import AlgorithmOf
 from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
-from simnet.strategies.base import PeriodicStrategy, row_distances
-from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, Values
-from simnet.strategies.replicas import Replicas
+from simnet.strategies.base import PeriodicStrategy, Strategy, row_distances
+from simnet.strategies.optimisers import ALL, SGD, AdamW, LearningRate, Optimiser, Values, row_column_index
+from simnet.strategies.replicas import Replicas, fragments_of
 
 INNER = AdamW(4e-4, 0.9, 0.95, weight_decay=0.1)
 """The inner optimiser of OpenDiLoCo."""
@@ -37,26 +38,12 @@ _FLOAT = 4.0
 class DiLoCo(PeriodicStrategy):
     """Every H inner steps the pseudo-gradients are averaged for an outer step, from which all workers continue.
 
-    A pseudo-gradient is the global parameters less those of the worker.
-
-    Parameters
-    ----------
-    inner, outer : Optimiser, SGD
-        The optimisers of each worker, whose memory stays local, and of the global parameters.
-    period : int
-        H, >= 1.
-    averaging : Averaging
-        How pseudo-gradients are averaged: the scheme.
-    scaled : bool
-        Whether pseudo-gradients are multiplied by the outer learning rate before they are exchanged, which then acts
-        twice.
-    compat : {"paper", "gym", "gym-alias"}
-        ``paper`` is also torchft. In exo-explore/gym (``gym``) the parameters are averaged, worker 0 alone makes the
-        outer step and broadcasts all parameters, and the first time comes after H + 1 inner steps. There, on a CPU,
-        the parameters of worker 0 share their memory with the global ones from the first time on (``gym-alias``):
-        later pseudo-gradients are 0, and the momentum alone moves the average.
-    broadcast : str
-        How gym's broadcast is made.
+    A pseudo-gradient is the global parameters less those of the worker. With `scaled` they are multiplied by the outer
+    learning rate before they are exchanged, which then acts twice. `compat` ``paper`` is also torchft. In
+    exo-explore/gym (``gym``) the parameters are averaged, worker 0 alone makes the outer step and broadcasts all
+    parameters by `broadcast`, and the first time comes after H + 1 inner steps. There, on a CPU, the parameters of
+    worker 0 share their memory with the global ones from the first time on (``gym-alias``): later pseudo-gradients are
+    0, and the momentum alone moves the average.
 
     References
     ----------
@@ -243,3 +230,71 @@ class EagerDiLoCo(DelayedDiLoCo):
         alone = self.first == "own" and self.iteration < self.period
         self.outer.step(self.master, own if alone else share + self._before[active], self._outer_state, active)
         self._before[active] = average - share
+
+
+class StreamingDiLoCo(Strategy):
+    """DiLoCo whose F fragments take turns, one every H / F inner steps, and have tau inner steps to arrive.
+
+    `fragments` is F, or the names of the layers of each in the order of their turns; each has a momentum of its own.
+    `period` is H, a multiple of F. The outer step is made `delay` = tau < H / F inner steps after pseudo-gradients are
+    taken. `mixing` is alpha, the weight of the worker's own parameters when it takes over the global ones: with 0 what
+    it trained during the delay is lost.
+
+    References
+    ----------
+    A. Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv 2501.18512; pytorch/torchft,
+    ``DiLoCo``.
+    """
+
+    name = "streaming"
+    takes_late = True
+    paper = "Douillard et al., arXiv 2501.18512"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        fragments: Count | Sequence[Sequence[str]],
+        inner: Optimiser = INNER,
+        outer: SGD = OUTER,
+        period: Count = 100,
+        delay: int = 1,
+        mixing: Share = 0.0,
+        averaging: Averaging = Averaging(),
+    ) -> None:
+        super().__init__(replicas, inner)
+        self.fragments = fragments_of(replicas, fragments)
+        self.period, count = check_int(period, "period", 1), len(self.fragments)
+        if period % count:
+            raise ValueError(f"period must be a multiple of the {count} fragments, got {period}")
+        self._between = self.steps = period // count
+        sizes = [sum(replicas.tensors[layer][1] for layer in one.layers) for one in self.fragments]
+        self.shares = tuple(size / replicas.parameters for size in sizes)
+        self.delay = check_int(delay, "delay", 0)
+        if delay >= self._between:
+            raise ValueError(
+                f"delay must be less than the {self._between} inner steps from one fragment to the next, got {delay}"
+            )
+        self.outer, self.mixing = outer, np.float32(check_bounds(mixing, Share, "mixing"))
+        self.master, self._outer_state = self.keep_master(outer)
+        self._under_way = self.keep("under way", np.zeros_like(self.master))
+        self._averagers_of = [
+            self.averager("pseudo-gradients", averaging, fragment, f"fragment {number}")
+            for number, fragment in enumerate(self.fragments)
+        ]
+
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        self.descend(gradients)
+        turn, steps = self.iteration // self._between % len(self.fragments), self.iteration % self._between + 1
+        columns = self.fragments[turn].entries
+        syncs: list[Sync] = []
+        if steps == self._between - self.delay:
+            local, own = self.local[row_column_index(self.active, columns)], self.master[:, columns]
+            self.note("drift", row_distances(local, own[0]))
+            average, syncs = self.average(self._averagers_of[turn], own - local, self.delay)
+            self._under_way[:, columns] = average
+        if steps == self._between:
+            self.outer.step(self.master, self._under_way[:, columns], self._outer_state, ALL, columns)
+            at, own = row_column_index(self.active, columns), self.master[:, columns]
+            self.local[at] = own + self.mixing * (self.local[at] - own)
+        return syncs

@@ -32,13 +32,7 @@ ALL = slice(None)
 
 
 def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
-    """Return the index of some rows and columns of an array; for slices it gives a view.
-
-    Examples
-    --------
-    >>> np.arange(6).reshape(2, 3)[row_column_index(np.array([1]), np.array([0, 2]))]
-    array([[3, 5]])
-    """
+    """Return the index of some rows and columns of an array; for slices it gives a view."""
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return rows[:, np.newaxis], columns
@@ -147,14 +141,6 @@ class AdamW(Optimiser):
         What is added to the root of the latter, > 0.
     weight_decay : float
         The share of the parameters, times `lr`, that each step takes away, in [0, 1].
-
-    Examples
-    --------
-    >>> inner = AdamW(0.1, weight_decay=0)
-    >>> parameters, state = np.zeros((1, 2), np.float32), inner.state(1, 2)
-    >>> inner.step(parameters, np.array([[3, -0.5]], np.float32), state)
-    >>> parameters.round(6).tolist(), state["steps"].tolist()
-    ([[-0.10000000149011612, 0.10000000149011612]], [[1]])
     """
 
     lr: LearningRate = 1e-3
@@ -193,17 +179,7 @@ class AdamW(Optimiser):
 
 @dataclass(frozen=True)
 class SignDescent(Optimiser):
-    """Descent by signs, as DeMo does it: w = (1 - r d) w, then w = w - r sign(g).
-
-    The learning rate r is `lr`, d the `weight_decay`.
-
-    Examples
-    --------
-    >>> parameters = np.ones((1, 3), np.float32)
-    >>> SignDescent(0.25).step(parameters, np.array([[7, -0.5, 0]], np.float32), {})
-    >>> parameters
-    array([[0.75, 1.25, 1.  ]], dtype=float32)
-    """
+    """Descent by signs, as DeMo does it: w = (1 - r d) w, then w = w - r sign(g)."""
 
     lr: LearningRate
     weight_decay: Decay = 0.0

@@ -25,11 +25,6 @@ class Replicas:
     and columns, for schemes of matrices) in the order of the parameters. Each entry stands for `scale` parameters;
     `true_shapes` are those of the tensors that layers are samples of. Raises ValueError if the parameters are not
     finite float32, or do not fit the layers.
-
-    Examples
-    --------
-    >>> Replicas(4, np.zeros(3, np.float32), layers=[("weight", 2), ("bias", 1)]).parameters
-    3
     """
 
     workers: int
@@ -82,16 +77,7 @@ def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
 
 
 def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
-    """Return the fragments of a model: runs of tensors of about equal size, or those of the given names.
-
-    Raises ValueError if there are more fragments than tensors, or a tensor is unknown, missing or repeated.
-
-    Examples
-    --------
-    >>> model = Replicas(2, np.zeros(10, np.float32), layers=[("a", 4), ("b", 1), ("c", 5)])
-    >>> [one.layers for one in fragments_of(model, 2)], fragments_of(model, [["b"], ["a", "c"]])[0].entries
-    ([(0, 1), (2,)], slice(4, 5, None))
-    """
+    """Return the fragments of a model: runs of tensors of about equal size, or those of the given names."""
     names = [name for name, _ in replicas.tensors]
     if not isinstance(fragments, int) and not _names_in_lists(fragments):
         raise ValueError(f"fragments must be a whole number, or lists of names of layers, got {fragments!r:.200}")

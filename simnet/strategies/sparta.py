@@ -31,20 +31,9 @@ _FLOAT, _BOOL = 4.0, 1.0
 class SPARTA(DiLoCo):
     """After every inner step each parameter is averaged over the workers with probability p.
 
-    With a period H, DiLoCo makes an outer step every H inner steps as well (SPARTA-DiLoCo).
-
-    Parameters
-    ----------
-    share : float
-        p.
-    masks : {"broadcast", "seeded"}
-        Whether worker 0 broadcasts the masks, a byte for each parameter, or all workers draw them from one seed.
-    algorithm, broadcast : str
-        The all-reduce and the broadcast.
-    draw : callable, optional
-        What replaces the random masks.
-    period : int, optional
-        H of DiLoCo, >= 1; no outer step if None. `outer`, `averaging` and `compat` are for this step.
+    With a period H, DiLoCo makes an outer step every H inner steps as well (SPARTA-DiLoCo), by `outer`, `averaging` and
+    `compat`. p is `share`. Worker 0 broadcasts the `masks`, a byte for each parameter, or all workers draw them from
+    one seed (``seeded``); `draw` replaces the random masks.
 
     References
     ----------
@@ -81,9 +70,12 @@ class SPARTA(DiLoCo):
                 replicas, inner=inner, outer=outer, period=period, averaging=averaging, compat=compat,
                 broadcast=broadcast,
             )  # fmt: skip
-        self._share, self._masks = check_bounds(share, PositiveShare, "share"), masks
+        check_bounds(share, PositiveShare, "share")
+        self._masks = masks
         self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
-        self._draw = draw or self._drawn
+        self._draw = draw or (
+            lambda iteration: stream(replicas.seed, "sparta", iteration).random(replicas.parameters) < share
+        )
         # Masks are as long every time.
         self._spread: dict[int, list[Sync]] = {}
         # Something is exchanged after every inner step.
@@ -101,10 +93,6 @@ class SPARTA(DiLoCo):
         syncs = self._syncs(mask, len(rows))
         outer = self._has_outer_step and self.due(self.period, self.one_late)
         return [*syncs, *self._synchronise()] if outer else syncs
-
-    def _drawn(self, iteration: int) -> NDArray[np.bool_]:
-        draws = stream(self.replicas.seed, "sparta", iteration).random(self.replicas.parameters)
-        return np.asarray(draws < self._share)
 
     def _syncs(self, mask: NDArray[np.bool_], workers: int) -> list[Sync]:
         """Return what is sent of each tensor."""

@@ -23,7 +23,7 @@ from simnet.report.paired import TIE, fastest
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
-from simnet.training.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
+from simnet.training.job.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
 
 EFFORT = 0.25
 """About how many seconds of one processor a sample of a job takes."""

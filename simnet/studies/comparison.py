@@ -55,7 +55,8 @@ from simnet.training.job.steady import MOVED, SteadyPart, common_start, steady_p
 
 if TYPE_CHECKING:
     from simnet.policies import Policy
-    from simnet.training.job import Job, PolicyResult
+    from simnet.training.job.job import Job
+    from simnet.training.job.record import PolicyResult
 
 # The keys of a row under which are its iterations, their steady part, and what its training is judged by.
 _ITERATIONS, _STEADY, _TRAINING, _TIMED = "iterations", "steady", "training", "timed"

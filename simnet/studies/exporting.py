@@ -121,7 +121,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     # Collectives and networks do without all that a job is made of.
     from simnet.policies import density_at
     from simnet.scenario.resolve import candidate
-    from simnet.training.job import create_sparsifier, job_buckets
+    from simnet.training.job.job import create_sparsifier, job_buckets
     from simnet.training.job.local_steps import strategy_syncs
 
     options.of_gradients(scenario, "what is exported is the exchange of one iteration's gradients", ["sharding"])

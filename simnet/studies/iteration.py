@@ -60,8 +60,9 @@ from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import of_gradients
 from simnet.studies.samples import sample_warnings, warning_lines
-from simnet.training.job import Job, PolicyResult, run_policy
-from simnet.training.job.iteration import TRAIN
+from simnet.training.job.job import Job
+from simnet.training.job.record import TRAIN, PolicyResult
+from simnet.training.job.running import run_policy
 from simnet.training.job.steady import SteadyPart, common_start, steady_part
 
 PARTS = ("compute", "select", "messages", "merge", "exposed", "update", "total")
@@ -321,7 +322,7 @@ def stack_name(job: Job) -> str:
 
 
 def spread_of(job: Job) -> float:
-    """Return the spread of the time that a worker computes in an iteration, as that of `simnet.training.job.Compute`.
+    """Return the spread of a worker's compute time in an iteration, as that of `simnet.training.job.job.Compute`.
 
     A sum of inner steps that are each for itself log-normal is taken to be log-normal, too, of their mean and variance.
     """

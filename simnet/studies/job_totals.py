@@ -25,9 +25,9 @@ from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.report.run_summary import Judgement, significant
 from simnet.scenario import Run, Scenario
-from simnet.training.job import Job, PolicyResult
-from simnet.training.job.job import job_buckets
+from simnet.training.job.job import Job, job_buckets
 from simnet.training.job.local_steps import start_strategy
+from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import steady_part
 
 _ENTRIES = 64

@@ -38,16 +38,10 @@ from simnet.studies.codes import with_codes
 from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
-from simnet.training.job import (
-    Checkpoint,
-    Job,
-    LocalSteps,
-    PolicyResult,
-    create_sparsifier,
-    gradient_buckets,
-    job_buckets,
-)
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.job import Job, LocalSteps, create_sparsifier, gradient_buckets, job_buckets
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
+from simnet.training.job.record import PolicyResult
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.software import CallPrediction

@@ -8,7 +8,7 @@ from simnet.policies import Candidate, Policy
 from simnet.policies.moo import Moo
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.samples import density_warning
-from simnet.training.job import Job, create_sparsifier, job_buckets
+from simnet.training.job.job import Job, create_sparsifier, job_buckets
 from simnet.training.job.local_steps import start_strategy
 
 

@@ -19,10 +19,9 @@ from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.scenario import Run
 from simnet.strategies import options as strategy_options
 from simnet.strategies import strategy
-from simnet.training.job import PolicyResult
 from simnet.training.job.job import Job
 from simnet.training.job.loop import JobLoop
-from simnet.training.job.record import JobRecord
+from simnet.training.job.record import JobRecord, PolicyResult
 
 
 class Course(NamedTuple):
@@ -96,11 +95,11 @@ def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
     found = start_spread(
         one.network,
         one.parts,
-        np.asarray(one.placement),
-        one.origin,
+        np.asarray(one.options["placement"]),
+        one.options["origin"],
         ready=one.start,
-        computing=one.computing,
+        computing=one.options["computing"],
         seed=job.seed,
-        name=one.stream,
+        name=one.options["stream"],
     )
     return sum(schedule.n_messages for schedule, _ in one.parts) if found is None else found

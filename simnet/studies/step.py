@@ -20,18 +20,10 @@ from simnet.report.cost_summary import throughput, throughput_sentences
 from simnet.scenario.device import default_device, stack_doubt
 from simnet.studies import options
 from simnet.studies.timing import Place
-from simnet.training.parallel import (
-    SHARDINGS,
-    CollectiveCall,
-    PlacedStep,
-    PlannedStep,
-    StepSeries,
-    StepTiming,
-    describe_slowdown,
-    plan_step,
-    read_traced_step,
-    repeat_step,
-)
+from simnet.training.parallel import PlacedStep, plan_step, read_traced_step, repeat_step
+from simnet.training.parallel.graph import CollectiveCall, StepTiming, describe_slowdown
+from simnet.training.parallel.placing import StepSeries
+from simnet.training.parallel.plan import SHARDINGS, PlannedStep
 
 # Options that are lists of names.
 _LISTS = ("ready", "reshard_after_forward", "expert_blocks", "expert_tensors")

@@ -3,7 +3,7 @@
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
 exchanged, every H / F steps a fragment of n / F values, leaves in buckets, one after the other through one link, each
-when the backward pass has made its entries. Data parallelism has the buckets of `simnet.training.parallel.ddp.cut`;
+when the backward pass has made its entries. Data parallelism has the buckets of `simnet.training.parallel.pytorch.cut`;
 other strategies exchange a fragment as a whole, as in `simnet.strategies`; the page has 128 equal ones. A bucket is an
 all-reduce round a ring. Workers wait for the last one `delay` steps after that step. The utilisation is the share of
 computing in the time of H steps, once every round takes as long as the one before.
@@ -33,7 +33,7 @@ from simnet.strategies import options as options_of
 from simnet.strategies import strategy as class_of
 from simnet.studies import options
 from simnet.studies.codes import computing_told
-from simnet.training.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
+from simnet.training.parallel.pytorch import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 
 STRATEGIES = ("dataparallel", "localsgd", "diloco", "streaming", "delayed", "eager")
 """Strategies of `simnet.strategies` that are known here: those that exchange all n values, or fragments of them."""

@@ -34,7 +34,8 @@ from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import policy, policy_file, problem, request
 from simnet.traces import converting, recorded
-from simnet.training.job import Checkpoint, run_policy
+from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.running import run_policy
 
 ROOT = Path(simnet.__file__).parents[1]
 

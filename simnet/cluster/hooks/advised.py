@@ -22,7 +22,7 @@ from simnet.cluster.hooks.log import Clock, Iteration, open_log
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, TimingOutcome
 from simnet.studies.choosing.policy_file import Entry
-from simnet.training.advise import PINGS, WORD, Adviser, ExchangeCost, exchange_cost, probe_bytes
+from simnet.training.advise.adviser import PINGS, WORD, Adviser, ExchangeCost, exchange_cost, probe_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor

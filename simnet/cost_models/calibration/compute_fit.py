@@ -1,4 +1,4 @@
-"""Compute times of workers, fitted to logs of a training job: the distribution of `simnet.training.job.Compute`.
+"""Compute times of workers, fitted to logs of a training job: the distribution of `simnet.training.job.job.Compute`.
 
 The logarithm of a worker's time is normal about the median of that worker. With some probability an iteration is a
 straggler and takes a factor longer. Mean, spread, slow workers and stragglers are fitted to every other iteration and
@@ -35,7 +35,7 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """Fitted distribution of compute times, with the fields of `simnet.training.job.Compute`, and the size of the log.
+    """Fitted distribution of compute times, with fields of `simnet.training.job.job.Compute`, and the size of the log.
 
     `measured` and `fitted` are `PERCENTS` percentiles of the iterations not fitted, every other one, and of draws [s].
     """

@@ -36,7 +36,7 @@ from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import computing_factors, evidence_of_job
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import Course, start_ranges
-from simnet.training.job.two_level_placement import job_node_sizes
+from simnet.training.job.job import job_node_sizes
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
 """Topologies whose workers lie in groups."""

@@ -17,8 +17,8 @@ from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import SAMPLED, CostModel, Estimate
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.win_probability import at_point, corrected_interval
+from simnet.training.job.exchange import exposed_after_backward
 from simnet.training.job.job import Overlap
-from simnet.training.job.streams import exposed_after_backward
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
 """What a decision is held against, one at a time."""

@@ -17,8 +17,7 @@ from simnet.studies.choosing.decision import QUANTITIES, Flip, flips
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.whole_job import decide_job
-from simnet.training.job import Job
-from simnet.training.job.job import job_buckets, job_overlap
+from simnet.training.job.job import Job, job_buckets, job_overlap
 
 AGREE = 0.02
 """By which share of an iteration closed forms may be off for the first two exchanges."""
@@ -91,7 +90,7 @@ def iteration_model(job: Job) -> CostModel:
     """Return the cost model of whole iterations of a job by closed forms, on links that are all alike.
 
     Buckets follow each other on the links, and kernels of a bucket, which all count before its messages, delay the
-    slices of the backward pass to come, as of `simnet.training.job.streams.exposed_after_backward`.
+    slices of the backward pass to come, as of `simnet.training.job.exchange.exposed_after_backward`.
     """
     exchange = by_closed_form(job.device)
 

@@ -39,7 +39,7 @@ from simnet.studies.comparison import each_fixed
 from simnet.studies.job_totals import JobTotal, Spent, computing_factors, judged, messages, off_alike
 from simnet.studies.options import of_gradients
 from simnet.studies.sweeping import work
-from simnet.training.job import Job
+from simnet.training.job.job import Job
 from simnet.training.job.memory import WorkerMemory, exchange_memory
 
 NEAR = 0.05

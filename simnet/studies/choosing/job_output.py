@@ -24,8 +24,7 @@ from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.memory_filter import HEADING, NOTHING, Held
 from simnet.studies.choosing.output import advice, few_kept, flip_figures, flips_told, lead, share, sole_recommendation
 from simnet.studies.choosing.sampled_exchanges import KEPT_EACH
-from simnet.training.job import Job
-from simnet.training.job.job import job_buckets
+from simnet.training.job.job import Job, job_buckets
 from simnet.training.job.sampling import RecordedExchanges
 
 _HEADINGS = (

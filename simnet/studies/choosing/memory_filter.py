@@ -15,7 +15,7 @@ from simnet.studies import options
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 from simnet.studies.choosing.sampled_exchanges import first_rows
-from simnet.training.job import Job
+from simnet.training.job.job import Job
 from simnet.training.job.memory import (
     WorkerMemory,
     combine_memory,

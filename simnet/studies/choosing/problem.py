@@ -37,7 +37,7 @@ from simnet.studies.codes import computing_told
 from simnet.studies.options import of_gradients
 from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
-from simnet.training.job import Job, Overlap
+from simnet.training.job.job import Job, Overlap
 from simnet.training.job.local_steps import check_switching, start_strategy
 
 if TYPE_CHECKING:

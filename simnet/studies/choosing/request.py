@@ -18,7 +18,7 @@ from simnet.scenario.named_exchanges import named_exchanges as exchanges_by_name
 from simnet.scenario.parts import field_names
 from simnet.studies import options
 from simnet.studies.choosing.choices import follows_gradients
-from simnet.training.job import Overlap
+from simnet.training.job.job import Overlap
 
 MOST_SIMULATED = 4096
 """The most workers that are simulated, of those that flags ask for."""

@@ -38,12 +38,11 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices, same_exchange
 from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, ahead, error_between
-from simnet.training.job import ColocatedJob, Job, job_overlap, run_policy
-from simnet.training.job.iteration import TRAIN
-from simnet.training.job.progress_model import fit_progress_model
-from simnet.training.job.sampling import IterationSampling, RecordedExchanges
+from simnet.training.job.job import Job, fit_to_network, job_overlap
+from simnet.training.job.record import TRAIN
+from simnet.training.job.running import ColocatedJob, run_policy
+from simnet.training.job.sampling import IterationSampling, RecordedExchanges, fit_progress_model
 from simnet.training.job.steady import steady_part
-from simnet.training.job.two_level_placement import fit_to_network
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""

@@ -18,7 +18,7 @@ from simnet.policies import Candidate
 from simnet.studies.choosing.cost_models import Estimate
 from simnet.studies.choosing.forecast import Forecast, error_between
 from simnet.studies.job_totals import JobTotal, Spent, judged, messages, off_alike
-from simnet.training.job import Job
+from simnet.training.job.job import Job
 
 
 def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:

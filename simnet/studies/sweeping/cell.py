@@ -46,7 +46,8 @@ from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
 from simnet.traces.source import CachedSource
 from simnet.traces.synthetic import SyntheticSource
-from simnet.training.job import Job, PolicyResult, job_overlap
+from simnet.training.job.job import Job, job_overlap
+from simnet.training.job.record import PolicyResult
 
 FORMAT = "simnet sweep cell 12"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""

@@ -87,15 +87,6 @@ class Estimator:
     `state` and `deviation` are mean and standard deviations at first; `wanders` says which quantities move between
     times. `state`, shape (n,), and `covariance`, (n, n), are the current ones; `noise` and `drift` the relative
     standard deviations of a time and of a move; `jumps` counts jumps.
-
-    Examples
-    --------
-    >>> links, no_factor = Estimator([1e-3, 1e-9], [1.0, 1e-6], [True, True]), np.zeros(2)
-    >>> for _ in range(5):
-    ...     links.learn(WeightedTimes(np.array([1.0, 0.0]), no_factor), 0.02)
-    ...     links.learn(WeightedTimes(np.array([1.0, 1e8]), no_factor), 0.52)
-    >>> links.state.round(10)
-    array([2.e-02, 5.e-09])
     """
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:

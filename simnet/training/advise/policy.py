@@ -19,8 +19,17 @@ from simnet.policies import (
     closed_form,
 )
 from simnet.schedule import Round, Schedule
-from simnet.training.advise.adviser import HORIZON, MARGIN, PINGS, WORD, Advice, Adviser, probe_bytes
-from simnet.training.advise.exchanges import ExchangeCost, exchange_cost
+from simnet.training.advise.adviser import (
+    HORIZON,
+    MARGIN,
+    PINGS,
+    WORD,
+    Advice,
+    Adviser,
+    ExchangeCost,
+    exchange_cost,
+    probe_bytes,
+)
 
 AGREES = 2
 """Iterations before a decision of which it knows no more: workers agree on an iteration beside the one after it."""

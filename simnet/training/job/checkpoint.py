@@ -13,10 +13,11 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,134 @@ from safetensors.numpy import save_file
 from simnet.base.errors import InputError
 from simnet.base.rows import Rows
 from simnet.base.writing import sync_to_disk, temporary_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NUMBER = 8
+# Bytes that are in memory, and that are read at a time.
+_HELD = 1 << 20
+_TEXT, _FLOAT, _INT = "text", "float64", "int64"
+
+
+class RowTable:
+    """Rows with equal keys: integers, floats or texts, one type a column, eight bytes each.
+
+    Long tables move to the file `path`, whose folder must exist; without a file they stay in memory. A table without
+    rows has the columns `expected`; `constants` are texts of all rows.
+
+    Examples
+    --------
+    >>> rows = RowTable(policy="AG")
+    >>> rows.append({"worker": np.arange(2), "seconds": [0.5, 1.5], "purpose": "train"})
+    >>> rows.append({"worker": 0, "seconds": 0.25, "purpose": "explore"})
+    >>> len(rows), rows.between(1)["seconds"], rows.between()["purpose"].tolist(), list(rows.frame())
+    (3, array([1.5 , 0.25]), ['train', 'train', 'explore'], ['policy', 'worker', 'seconds', 'purpose'])
+    """
+
+    def __init__(self, path: Path | None = None, expected: Sequence[str] = (), **constants: str) -> None:
+        self._path, self._most, self._expected, self._constants = path, _HELD, expected, constants
+        self._kinds: dict[str, str] = {}
+        # Each text of a column, and its number.
+        self._texts: dict[str, dict[str, int]] = {}
+        self._held, self._filed, self._checksum = bytearray(), 0, 0
+
+    @property
+    def _row_bytes(self) -> int:
+        return _NUMBER * max(len(self._kinds), 1)
+
+    def __len__(self) -> int:
+        return (self._filed + len(self._held)) // self._row_bytes
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Add a row, or several where values are arrays; texts and single numbers are those of all."""
+        if not self._kinds:
+            for name, one in columns.items():
+                self._kinds[name] = (
+                    _TEXT if isinstance(one, str) else _FLOAT if np.asarray(one).dtype.kind == "f" else _INT
+                )
+            self._texts = {name: {} for name, kind in self._kinds.items() if kind == _TEXT}
+        numbers = dict(columns)
+        for name, known in self._texts.items():
+            numbers[name] = known.setdefault(columns[name], len(known))
+        (count,) = np.broadcast_shapes((1,), *map(np.shape, numbers.values()))
+        rows = np.empty((count, len(self._kinds)))
+        integers = rows.view(np.int64)
+        for place, (name, kind) in enumerate(self._kinds.items()):
+            (rows if kind == _FLOAT else integers)[:, place] = numbers[name]
+        self._held += rows.data
+        if len(self._held) >= self._most and self._path is not None:
+            self._file(self._path)
+
+    def _file(self, path: Path) -> None:
+        """Move the rows in memory to the file; if it cannot be written, warn, and keep them."""
+        try:
+            with path.open("r+b" if self._filed else "wb") as stream:
+                # What an earlier process wrote after its last checkpoint goes.
+                stream.truncate(self._filed)
+                stream.seek(0, os.SEEK_END)
+                stream.write(self._held)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            warnings.warn(f"{path} cannot be written, rows stay in memory: {error.strerror}", stacklevel=2)
+            self._most = 2 * len(self._held)
+            return
+        self._checksum, self._filed = zlib.crc32(self._held, self._checksum), self._filed + len(self._held)
+        self._held.clear()
+
+    def between(self, first: int = 0, last: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return the columns of rows `first` to `last` (exclusive), int64, float64 or texts; all by default."""
+        last = len(self) if last is None else min(last, len(self))
+        count, step = max(last - first, 0), max(_HELD // self._row_bytes, 1)
+        found = {name: np.empty(count, _FLOAT if kind == _FLOAT else _INT) for name, kind in self._kinds.items()}
+        for begin in range(first, last, step):
+            rows = self._read(begin, min(begin + step, last))
+            for place, column in enumerate(found.values()):
+                column[begin - first : begin - first + len(rows)] = rows[:, place].view(column.dtype)
+        texts = {name: np.array([*known], dtype=object)[found[name]] for name, known in self._texts.items()}
+        return found | texts
+
+    def _read(self, first: int, last: int) -> NDArray[np.float64]:
+        row, filed = self._row_bytes, self._filed // self._row_bytes
+        parts = [np.frombuffer(self._held[max(first - filed, 0) * row : max(last - filed, 0) * row])]
+        if first < filed and self._path is not None:
+            count = (min(last, filed) - first) * row // _NUMBER
+            parts.insert(0, np.fromfile(self._path, dtype=np.float64, count=count, offset=first * row))
+        return np.concatenate(parts).reshape(last - first, len(self._kinds))
+
+    def frame(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
+        """Return rows `first` to `last` (exclusive) as a table; all by default."""
+        import pandas as pd
+
+        found = self.between(first, last) or {name: np.zeros(0, dtype=object) for name in self._expected}
+        # As they are: a copy of them all would be there beside them.
+        return pd.DataFrame({**self._constants, **found}, copy=False)
+
+    def save(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the rows."""
+        texts = {name: list(known) for name, known in self._texts.items()}
+        held = np.frombuffer(bytes(self._held), dtype=np.int64)
+        return {"kinds": self._kinds, "texts": texts, "filed": self._filed, "checksum": self._checksum, "held": held}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over the rows that `save` returned, and cut the file to them."""
+        self._kinds = dict(saved["kinds"])
+        self._texts = {name: {text: number for number, text in enumerate(own)} for name, own in saved["texts"].items()}
+        self._held, left = bytearray(np.asarray(saved["held"]).tobytes()), int(saved["filed"])
+        self._filed, self._checksum = left, 0
+        if left < 0 or left % self._row_bytes or len(self._held) % self._row_bytes:
+            raise ValueError("these are no rows")
+        if left and (self._path is None or not self._path.is_file()):
+            raise ValueError("the rows are gone")
+        if left and self._path is not None:
+            with self._path.open("rb") as stream:
+                while left and (piece := stream.read(min(left, _HELD))):
+                    self._checksum = zlib.crc32(piece, self._checksum)
+                    left -= len(piece)
+        if left or self._checksum != saved["checksum"]:
+            raise ValueError("the rows are not those of the checkpoint")
+
 
 State: TypeAlias = Mapping[str, Any]
 """What is kept, by name: None, truth values, numbers, texts, arrays, lists of these, and mappings by text to these."""
@@ -51,15 +180,6 @@ class Checkpoint:
     The folder of `path` must exist. A file with another `identity` is not read. `every` is the time between two
     checkpoints [s]; writing takes at most 5 % of the time, shared by `beside` jobs of this process. With 0 there is one
     after each iteration.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.checkpoint")
-    ...     Checkpoint(path, "job 7").write({"weights": np.ones(2), "rows": [{"loss": 0.25}]}, done=3)
-    ...     Checkpoint(path, "job 7").read(), Checkpoint(path, "job 8").read()
-    ({'weights': array([1., 1.]), 'rows': [{'loss': 0.25}]}, None)
     """
 
     def __init__(self, path: Path, identity: str, every: float = EVERY, beside: int = 1) -> None:
@@ -76,10 +196,7 @@ class Checkpoint:
         return self._began >= self._next
 
     def write(self, state: State, done: int, ended: bool = False) -> None:
-        """Write the state after `done` iterations atomically; warn and keep the last file if that fails.
-
-        `ended` says that there are no more iterations.
-        """
+        """Write the state after `done` iterations atomically; warn and keep the last file if that fails."""
         arrays: dict[str, NDArray[Any]] = {}
         text = json.dumps(_flatten_state(state, arrays), separators=(",", ":"))
         # As a tensor, since there is a limit to how long a header may be.
@@ -109,19 +226,16 @@ class Checkpoint:
         """Return the iterations of the last checkpoint and whether the job has ended; None if this job has none."""
         with suppress(*_BROKEN), self._opened() as file:
             header = file.metadata()
-            if header["identity"] == self._identity:
-                return int(header["done"]), header["ended"] == str(True)
+            return int(header["done"]), header["ended"] == str(True)
         return None
 
     def read(self) -> dict[str, Any] | None:
         """Return the state of the last one; None if there is none of this job, or it is not whole."""
         with suppress(*_BROKEN):
             with self._opened() as file:
-                header = file.metadata()
-                if header["identity"] != self._identity:
-                    return None
+                sha256 = file.metadata()["sha256"]
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if header["sha256"] == _state_digest(arrays):
+            if sha256 == _state_digest(arrays):
                 found = _nest_state(json.loads(arrays[_STATE].tobytes()), arrays)
                 return found if isinstance(found, dict) else None
         return None
@@ -130,7 +244,10 @@ class Checkpoint:
         # To open a pipe would wait for ever.
         if not self.path.is_file():
             raise FileNotFoundError(self.path)
-        return safe_open(self.path, framework="numpy")
+        file: Any = safe_open(self.path, framework="numpy")
+        if file.metadata()["identity"] != self._identity:
+            raise ValueError("the checkpoint is of another job")
+        return file
 
     @contextmanager
     def understood(self) -> Iterator[None]:
@@ -144,10 +261,7 @@ class Checkpoint:
 def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Return a value as JSON can hold it; arrays of numbers go into `arrays`, those of texts become lists."""
     if isinstance(value, Rows):
-        gathered = np.empty(value.shape, dtype=value.dtype)
-        for here, row in zip(gathered, value, strict=True):
-            here[:] = row
-        value = gathered
+        value = np.stack([*value])
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             return {_TEXTS: value.tolist()}

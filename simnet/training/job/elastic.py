@@ -65,15 +65,7 @@ class Churn:
                 raise ValueError(f"{name} must be >= {_SHORTEST:g} s and finite, got {getattr(self, name):g} s")
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
-        """Yield the absences of a worker without end, from its own random stream.
-
-        Examples
-        --------
-        >>> from itertools import islice
-        >>> first, second = islice(Churn(100.0, 10.0).absences(1, 0), 2)
-        >>> 0 < first.begin < first.end < second.begin < second.end
-        True
-        """
+        """Yield the absences of a worker without end, from its own random stream."""
         draws, now = stream(seed, "churn", worker), 0.0
         while True:
             begin = now + draws.exponential(self.stay)
@@ -128,10 +120,7 @@ class WorkerPresence:
 def parameters_sent(
     job: Job, iteration: int, now: float, source: int, target: int, stream: tuple[str | int, ...]
 ) -> float:
-    """Return the seconds in which the parameters travel from worker `source` to worker `target` from `now` on.
-
-    The network is that of the iteration; `stream` names the random stream of the jitter.
-    """
+    """Return the seconds in which the parameters travel from worker `source` to worker `target` from `now` on."""
     order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
     placement, named = job.hosts[[source, target]], (*stream, target)
     timing = job.network(iteration).time(order, placement=placement, stream=named, origin=now)
@@ -142,13 +131,6 @@ def deadline_at(job: Job, quantile: float) -> float:
     """Return a quantile of the seconds by which workers compute longer than the first in its iteration.
 
     The sample is the first 200 iterations, whatever the length of the job.
-
-    Examples
-    --------
-    >>> from simnet.scenario import load
-    >>> job = load("local_steps_wan", ["job.scale=200000", "job.strategy.period=5"]).build().job
-    >>> 0 < deadline_at(job, 0.5) < deadline_at(job, 0.9) < job.compute.mean
-    True
     """
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])

@@ -2,37 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import math
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Adds, Floats
 from simnet.base.errors import StalledError
 from simnet.base.rows import zeros_like
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
-from simnet.network import Network, Timing
+from simnet.network import STACKS, Network, Stack, Timing
 from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate
 from simnet.schedule import Schedule
-from simnet.traces.source import Training, Values, begin_training
+from simnet.sparsifier_models import Exchange
+from simnet.sparsifier_models.base import Stats
+from simnet.traces.source import Training, Values, WithoutLearning, begin_training
 from simnet.training.job.checkpoint import State
-from simnet.training.job.iteration import Iteration
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
+from simnet.training.job.record import Iteration
 from simnet.training.job.spans import Span
-from simnet.training.job.streams import BucketExchange, queue_buckets, slows_backward
 
 if TYPE_CHECKING:
-    from simnet.sparsifier_models import Exchange, Sparsifier
+    from simnet.sparsifier_models import Sparsifier
+
+
+class BucketExchange(NamedTuple):
+    """The messages and kernels of a bucket, and when each worker would have its gradient if nothing else ran [s].
+
+    `ready` has shape (P,). `dense` says that all of the gradient is sent.
+    """
+
+    schedule: Schedule
+    kernels: Sequence[DeviceOp]
+    ready: Floats
+    dense: bool
+
+
+def queue_buckets(
+    buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
+) -> tuple[list[tuple[Schedule, Floats]], Computing]:
+    """Return the parts of an exchange and what workers compute, as `Network.time` takes both."""
+    parts, select = [], []
+    for one in buckets:
+        selecting, between = device.work(one.kernels, one.schedule.n_ranks)
+        parts.append((one.schedule.with_work(between), one.ready))
+        select.append(selecting)
+    side, collectives = device.side_stream, device.beside_collectives
+    shares = collectives is not None and stack == STACKS["nccl"]
+    factors = [collectives.compute if collectives is not None and shares and one.dense else 1.0 for one in buckets]
+    computing = Computing(np.stack(select), None if side is None else (side.compute, side.kernels), factors)
+    return parts, computing
+
+
+def slows_backward(computing: Computing) -> bool:
+    """Return whether kernels or collectives make a backward pass slower."""
+    beside = computing.beside
+    # Without numpy, whose overhead for a few numbers is more than all else.
+    factors = beside if isinstance(beside, (list, tuple)) else np.ravel(beside).tolist()
+    return computing.side_stream is not None or any(one != 1.0 for one in factors)
+
+
+def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
+    """Return the seconds of exchanges after a backward pass that they overlap in equal buckets.
+
+    The kernels of a bucket take `select` seconds, before its first message, and delay the rest of the backward pass;
+    its messages take `communicate` seconds, and the next bucket waits for them.
+    """
+    select, communicate = np.asarray(select), np.asarray(communicate)
+    # Either all are under way one after another from the first on, or the last bucket finds the others gone.
+    first, last = backward / buckets + select + buckets * communicate, backward + buckets * select + communicate
+    return np.asarray(np.maximum(first, last) - backward)
+
+
+def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
+    """Return the seconds that all buckets travel, given the `left` seconds after the backward pass.
+
+    `backward` and `select` are the seconds of the backward pass, in equal slices, and of the kernels of all buckets.
+    """
+    # Either the last bucket finds the others gone, or all are under way one after another from the first on.
+    return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
+
 
 TimingResult: TypeAlias = Timing | StalledError
 """The times of an exchange, or the error that it can never end."""
 
 
 class TimingRequest(NamedTuple):
-    """A request for the time of an exchange: the network and the arguments of `Network.time` and `Network.run`.
+    """A request for the time of an exchange: the network, and the arguments of `Network.time` and `Network.run`.
 
     Times except those of failures count from the origin, the start of the iteration.
     """
@@ -40,17 +100,11 @@ class TimingRequest(NamedTuple):
     network: Network
     parts: list[tuple[Schedule, Floats]]
     start: Floats
-    placement: list[int]
-    messages: bool
-    stream: tuple[str | int, ...]
-    failures: dict[int, float]
-    origin: float
-    computing: Computing
+    options: dict[str, Any]
 
-    def options(self) -> dict[str, Any]:
-        """Return what both take by keyword."""
-        names = ("placement", "messages", "stream", "origin", "computing")
-        return {"deaths": self.failures} | {name: getattr(self, name) for name in names}
+    def but(self, **options: Any) -> TimingRequest:
+        """Return the request with other options."""
+        return self._replace(options=self.options | options)
 
 
 TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
@@ -75,6 +129,11 @@ class TimedExchange(NamedTuple):
     held: Floats | float = 0.0
 
     @property
+    def finish_order(self) -> tuple[bool, float]:
+        """What exchanges are sorted by: one that comes to its end is before one that does not."""
+        return isinstance(self.result, StalledError), self.lasts
+
+    @property
     def lasts(self) -> float:
         """Seconds of the iteration until the last worker was done, or everything had stopped."""
         if isinstance(self.result, Timing):
@@ -86,7 +145,48 @@ class TimedExchange(NamedTuple):
 ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchange]
 
 
-class SparsifierSet:
+def keep_fastest(
+    attempts: Iterable[ExchangeProcess],
+) -> Generator[TimingRequest, TimingResult, tuple[int, TimedExchange]]:
+    """Make attempts one after the other, and return the number and the result of the fastest."""
+    best: tuple[int, TimedExchange] | None = None
+    for number, attempt in enumerate(attempts):
+        step = yield from attempt
+        if best is None or step.finish_order < best[1].finish_order:
+            best = number, step
+    assert best is not None, "a policy returned an empty shortlist"
+    return best
+
+
+class ExchangeSet:
+    """What makes and times the exchanges of a job: sparsifiers, a training strategy, or steps of a sharded model."""
+
+    training: Training | WithoutLearning
+
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+        """Exchange with each candidate of the shortlist, and keep the fastest."""
+        raise NotImplementedError
+
+    def explore(self, where: Iteration) -> ExchangeProcess:
+        """Exchange as an attempt of exploration, which leaves the training unchanged."""
+        raise ValueError("in a job of sharded steps no policy explores")
+
+    def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
+        """Return the set of the remaining workers, in the state before the exchange that was interrupted."""
+        raise ValueError("a job of sharded steps does not go on without some of its workers")
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Apply the update of a complete exchange, if that is not done."""
+
+    def save(self) -> State:
+        """Return all that the iterations to come depend on, after one of the training."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Resume from what `save` returned; raise KeyError or ValueError if it is of another job."""
+
+
+class SparsifierSet(ExchangeSet):
     """The sparsifiers of a job, one per candidate and bucket, and the residual that they pass on.
 
     `workers` take part, all by default. Each bucket begins with its `residuals`, shape (workers, entries), or zero;
@@ -102,7 +202,7 @@ class SparsifierSet:
         training: Training | None = None,
     ) -> None:
         self._job = job
-        self.training = begin_training(job.source) if training is None else training
+        self.training: Training = begin_training(job.source) if training is None else training
         self._candidates = candidates
         self._overlap = job_overlap(job, candidates)
         self._buckets = gradient_buckets(job.source, self._overlap)
@@ -121,10 +221,7 @@ class SparsifierSet:
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
-        """Return new sparsifiers for the remaining workers, with their residuals of before the last exchange.
-
-        What else a scheme adapts (thresholds, partitions, momentum) begins anew.
-        """
+        """Return new sparsifiers for the remaining workers, with their residuals of before the last exchange."""
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
         left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
         for label, models in left._models.items():
@@ -142,38 +239,31 @@ class SparsifierSet:
             }
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Exchange the gradients with each candidate of the shortlist, and keep the fastest.
-
-        An exchange that a failure interrupts loses against a complete one. Raises StalledError if one can never end for
-        another reason than a failure.
-        """
-        gradients = self._gradients(where, shortlist)
+        """Exchange the gradients of an iteration; see `ExchangeSet.step`."""
+        gradients = [self._gradients(where, shortlist)]
         in_force, self._explored = self._in_force, None
         self._note_beside()
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
             self._residuals = [model.residual for model in in_force] if switches or self._job.failures else None
-        best: TimedExchange | None = None
-        for candidate in shortlist:
+
+        def attempt(candidate: Candidate, last: bool) -> ExchangeProcess:
             models = self._models[candidate.label]
             if self._residuals is not None and models is not in_force:
                 for model, residual in zip(models, self._residuals, strict=True):
                     model.residual = residual
-            last = candidate is shortlist[-1]
-            exchanges = self._exchanged(models, gradients, where, overwrite=last)
-            if last:
-                del gradients
-            step = yield from self._timed(candidate, exchanges, where)
-            if best is None or finish_order(step) < finish_order(best):
-                best = step
-        assert best is not None, "a policy returned an empty shortlist"
+            # Nobody holds the gradients any more while the last is timed.
+            exchanges = self._exchanged(models, gradients.pop() if last else gradients[0], where, overwrite=last)
+            return (yield from self._timed(candidate, exchanges, where))
+
+        _, best = yield from keep_fastest(attempt(one, one is shortlist[-1]) for one in shortlist)
         self._in_force = self._models[best.candidate.label]
         if not self._job.failures:
             self._residuals = None
         return best
 
     def explore(self, where: Iteration) -> ExchangeProcess:
-        """Exchange gradients as an attempt of exploration, which leaves the training unchanged."""
+        """Exchange gradients with copies of the sparsifiers; see `ExchangeSet.explore`."""
         decision, in_force = where.decision, self._in_force
         (candidate,) = decision.shortlist
         self._note_beside()
@@ -188,7 +278,7 @@ class SparsifierSet:
                     model.residual = zeros_like(model.residual)
                 elif residuals is not None:
                     model.residual = residuals[index]
-        gradients: Values | Adds = self.training.gradients(where.batch, where.active)
+        gradients = self.training.gradients(where.batch, where.active)
         exchanges = self._exchanged(self._explored, gradients, where, overwrite=True)
         del gradients
         return (yield from self._timed(candidate, exchanges, where))
@@ -196,13 +286,6 @@ class SparsifierSet:
     def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
         """Return the sparsifiers of a candidate, one per bucket."""
         return self._models[candidate.label]
-
-    def exchanged(self, candidate: Candidate, gradients: NDArray[np.float32], where: Iteration) -> list[Exchange]:
-        """Exchange gradients.
-
-        Float32 of shape (P', n), with a candidate, and return the exchange of each bucket untimed.
-        """
-        return self._exchanged(self._models[candidate.label], gradients, where)
 
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
         """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
@@ -215,7 +298,7 @@ class SparsifierSet:
         return self.training.gradients(where.batch, where.active, spare)
 
     def save(self) -> State:
-        """Return all that the iterations to come depend on, after one of the training."""
+        """Return the state of sparsifiers and training."""
         sparsifiers = {label: [model.save() for model in models] for label, models in self._models.items()}
         for label, states in sparsifiers.items():
             if self._models[label] is not self._in_force:
@@ -227,7 +310,7 @@ class SparsifierSet:
         return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned; raise KeyError or ValueError if it is of another job."""
+        """Resume from what `save` returned."""
         for label, states in state["sparsifiers"].items():
             for model, one in zip(self._models[label], states, strict=True):
                 model.restore(one)
@@ -245,13 +328,9 @@ class SparsifierSet:
         self.training.apply(update)
 
     def _exchanged(
-        self,
-        models: Sequence[Sparsifier],
-        gradients: Values | Adds,
-        where: Iteration,
-        *,
-        overwrite: bool = False,
+        self, models: Sequence[Sparsifier], gradients: Values | Adds, where: Iteration, *, overwrite: bool = False
     ) -> list[Exchange]:
+        """Exchange gradients bucket by bucket, untimed."""
         exchanges = []
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
@@ -290,17 +369,15 @@ def time_exchanges(
     network = job.network(where.number)
     parts, computing = queue_buckets(sent, job.device, network.stack)
     numbers = where.active.tolist()
-    result = yield TimingRequest(
-        network,
-        parts,
-        start=where.complete - where.behind,
-        placement=where.placement,
-        messages=where.keeps_messages,
-        stream=where.stream,
-        failures={rank: where.failures[worker] for rank, worker in enumerate(numbers) if worker in where.failures},
-        origin=where.now,
-        computing=computing,
-    )
+    options = {
+        "placement": where.placement,
+        "messages": where.keeps_messages,
+        "stream": where.stream,
+        "deaths": {rank: where.failures[worker] for rank, worker in enumerate(numbers) if worker in where.failures},
+        "origin": where.now,
+        "computing": computing,
+    }
+    result = yield TimingRequest(network, parts, where.complete - where.behind, options)
     if isinstance(result, StalledError):
         if not result.failed:
             raise result
@@ -325,9 +402,12 @@ def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -
     return tuple(one for one in named if one.method in device.methods)
 
 
-def finish_order(step: TimedExchange) -> tuple[bool, float]:
-    """Return what exchanges are sorted by: one that comes to its end is before one that does not."""
-    return isinstance(step.result, StalledError), step.lasts
+def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
+    """Return what is known of messages that no scheme made: the bytes of each worker, and norms if given."""
+    stats: Stats = {"bytes_sent": sent, "bytes_received": received}
+    stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
+    selected = np.zeros(sent.size, dtype=np.int64)
+    return Exchange(np.zeros(0, dtype=np.float32), schedule, selected, (), 0, np.zeros(sent.size), stats)
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:

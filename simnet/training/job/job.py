@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,16 +20,18 @@ from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial, registry
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.network import Network
+from simnet.network.ring_order import RingOrder, pair_seconds, ring_order
 from simnet.policies import Candidate, Ramp
+from simnet.sparsifier_models.options import option_values
+from simnet.sparsifier_models.two_level import AUTO, BOTTLENECK, PREFIX, sizes_of
 from simnet.traces.source import tensor_options
 from simnet.training.job.elastic import Absence, Churn
-from simnet.training.job.two_level_placement import fit_to_network
-from simnet.training.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
+from simnet.training.parallel.pytorch import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 
 if TYPE_CHECKING:
     from simnet.sparsifier_models import Sparsifier
     from simnet.traces import GradientSource
-    from simnet.training.parallel import TrainingSteps
+    from simnet.training.parallel.plan import TrainingSteps
 
 
 Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]
@@ -162,43 +164,28 @@ class LocalSteps:
 class Job:
     """A training job on a network.
 
-    Raises ValueError if a value is out of range, or options exclude each other.
+    `source` has the fresh gradients of all workers; it fixes P and n. Each of `stages` is an iteration and the network
+    from it on, the first from 0; most jobs have one. `density` has the target density by iteration. `compute` is the
+    compute time of workers, `device` the cost of kernels, `placement` the host of each worker (worker r on host r if
+    None). `overlap` exchanges buckets during back-propagation; without it the whole gradient goes after it. `seed` is
+    that of everything stochastic. Workers of `failures` fail for good at a time [s]; the others notice after the
+    `patience` [s] and resume, or the job ends. A `strategy`, or `steps` of a replicated or sharded model by labels of
+    candidates, take the place of an exchange of gradients in every iteration; `compute` is then of an inner step, or of
+    the passes of a microbatch (a factor on traces). Under a strategy workers may be away (`absences`, or at random by
+    `churn`), and an exchange waits for late workers until the `deadline` [s]. For memory: `optimizer` moves the
+    parameters (Adam if None), `device_memory` is that of a worker's device [byte]. Raises ValueError if a value is out
+    of range, or options exclude each other.
 
     Parameters
     ----------
-    source : GradientSource
-        The fresh gradients of all workers, iteration by iteration; fixes P and n.
     iterations : int
         How long the job is.
-    stages : sequence of (int, Network)
-        The network from each iteration on, the first from 0; most jobs have one, whose weather is a function of time.
-    density : sequence of Ramp
-        Target density by iteration.
-    compute, device : Compute, DeviceProfile
-        Compute time of the workers, and the cost of kernels.
-    placement : sequence of int, optional
-        Host of each worker; worker r is on host r when omitted.
-    overlap : Overlap, optional
-        Exchange of buckets during back-propagation; without it the whole gradient is exchanged after it.
     update : float
         Time to apply the update, for every worker.
     barrier : bool
         If true, workers begin an iteration together, when the last of them has finished the one before. Otherwise each
         begins when it has finished, as in PyTorch's DistributedDataParallel, and the first iteration after a broadcast
         of worker 0, which agrees on the buckets.
-    seed : int
-        Seed of everything stochastic in the job.
-    failures, patience : mapping of int to float, float, optional
-        Workers that fail for good, and when [s]; the others notice after the patience [s] and resume, or the job ends.
-    strategy, steps : LocalSteps, mapping of str to TrainingSteps, optional
-        A training strategy, or steps of a replicated or sharded model by labels of candidates, in place of an exchange
-        of gradients in every iteration. `compute` is then of an inner step, or of the passes of a microbatch through
-        the whole model (a factor on traces).
-    absences, churn, deadline : sequence of Absence, Churn, float, optional
-        Under a strategy: when workers are away, listed or at random, and the seconds after the first worker until which
-        an exchange waits for the others.
-    optimizer, device_memory : str, float, optional
-        For memory: what moves the parameters (Adam when omitted), and the memory of a worker's device [byte].
     """
 
     source: GradientSource
@@ -378,3 +365,69 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
         **tensor_options(job.source, bucket.layers),
         **options,
     )
+
+
+def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
+    """Return the sizes of groups of consecutive ranks that are close to each other, from inside out.
+
+    The distance of two ranks is the time of a message of `nbytes` between their hosts at the start. A size counts if
+    all groups have it and there are several.
+    """
+    pairs = [network.path(src, dst, 0.0) for src, dst in itertools.pairwise(hosts)]
+    seconds = np.array([latency + (nbytes / bandwidth if bandwidth else np.inf) for latency, bandwidth in pairs])
+    found = []
+    for limit in np.unique(seconds)[:-1].tolist():
+        # What differs by rounding alone is as near.
+        ends = np.flatnonzero(seconds > limit * (1 + 1e-9)) + 1
+        sizes = np.diff([0, *ends, len(hosts)])
+        if len(sizes) > 1 and sizes[0] > 1 and (sizes == sizes[0]).all() and int(sizes[0]) not in found:
+            found.append(int(sizes[0]))
+    return tuple(found)
+
+
+@lru_cache(maxsize=16)
+def _pair_seconds(network: Network, hosts: tuple[int, ...], nbytes: float) -> Floats:
+    return pair_seconds(network, list(hosts), nbytes)
+
+
+@lru_cache(maxsize=16)
+def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> RingOrder:
+    return ring_order(_pair_seconds(network, hosts, nbytes))
+
+
+def job_node_sizes(job: Job) -> tuple[int, ...]:
+    """Return `node_sizes` of the workers of a job, for the message of a rank in a round of a dense ring."""
+    return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
+
+
+def job_ring_order(job: Job, group: int = 1) -> tuple[RingOrder, float]:
+    """Return the order of a ring of groups of a job's workers, and the time of its slowest pair as numbered [s]."""
+    heads = tuple(job.hosts[::group].tolist())
+    seconds = _pair_seconds(job.network(0), heads, _chunk_bytes(job))
+    return _ring_order(job.network(0), heads, _chunk_bytes(job)), float(np.max(np.roll(seconds, -1, axis=1).diagonal()))
+
+
+def _chunk_bytes(job: Job) -> float:
+    return 4.0 * job.source.true_parameters / job.source.workers
+
+
+def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
+    """Return a two-level exchange with ranks per node and node order from the network of a job.
+
+    Other exchanges are returned unchanged. Raises ValueError if the network has no nodes.
+    """
+    if not candidate.scheme.startswith(PREFIX):
+        return candidate
+    given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
+    found = dict(candidate.options)
+    if given.ranks_per_node == AUTO:
+        sizes = job_node_sizes(job)
+        if not sizes:
+            raise ValueError(
+                f"ranks_per_node auto: among {job.source.workers} workers no groups of equally many, one behind the "
+                "other, are nearer to each other than to the next; give a number"
+            )
+        found["ranks_per_node"] = sizes[0]
+    if given.node_order == BOTTLENECK:
+        found["node_order"] = list(job_ring_order(job, math.prod(sizes_of(found["ranks_per_node"])))[0].order)
+    return replace(candidate, options=found)

@@ -1,15 +1,16 @@
-"""A job under a training strategy: inner steps, and the exchanges that they begin.
+"""A job under a training strategy, whose inner steps begin exchanges; and one of steps of a sharded model.
 
 An iteration has the inner steps from one wait of the workers to the next; their compute times add up. An exchange
 begins after the inner step that gives its data, and workers compute the remaining steps meanwhile. An exchange that may
-take a whole iteration begins with the next one. A policy chooses scheme and density of each iteration.
+take a whole iteration begins with the next one. A policy chooses scheme and density of each iteration. A step of a
+sharded model is timed on the network at its start; it has no gradient, as the tensors decide the sizes of messages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +18,29 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.network import Timing
+from simnet.network.timing import Split
 from simnet.policies import Candidate, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
-from simnet.sparsifier_models.base import Stats
 from simnet.strategies import Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
-from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning, tensor_options
+from simnet.traces.source import Evaluable, GradientSource, Score, Values, WithoutLearning, tensor_options
 from simnet.training.job.checkpoint import State
 from simnet.training.job.exchange import (
+    BucketExchange,
     ExchangeProcess,
+    ExchangeSet,
     TimedExchange,
     check_feedback,
-    finish_order,
     hook_kernels,
+    keep_fastest,
+    messages_alone,
     time_exchanges,
 )
-from simnet.training.job.iteration import Iteration
 from simnet.training.job.job import Job
-from simnet.training.job.streams import BucketExchange
+from simnet.training.job.record import Iteration
+from simnet.training.job.spans import COMPUTE, NETWORK, Span, intersect_intervals, merge_intervals, subtract_intervals
+from simnet.training.parallel import PlacedStep
+from simnet.training.parallel.graph import CollectiveCall, StepTiming
 
 
 def start_strategy(
@@ -66,10 +72,7 @@ def start_strategy(
 
 
 def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
-    """Return the exchanges that begin in an iteration, from 0, if all iterations use one candidate.
-
-    All workers take part. The iterations before are computed.
-    """
+    """Return the exchanges that begin in an iteration, from 0, if all iterations use one candidate."""
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
     made = start_strategy(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
@@ -86,31 +89,28 @@ def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> 
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
 
-class StrategySet:
-    """The training strategy of a job with all exchanges of its candidates.
-
-    Raises ValueError if the strategy or a scheme refuses an option, or cannot switch between the candidates.
-    """
+class StrategySet(ExchangeSet):
+    """The training strategy of a job with all exchanges of its candidates."""
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
         assert job.strategy is not None
         own = job.strategy
         self._job, self._numbers = job, {one.label: number for number, one in enumerate(candidates)}
-        self._strategy = start_strategy(
+        self.strategy = start_strategy(
             job.source, own.name, own.options, candidates[0], seed=job.seed, bucket=own.bucket
         )
         check_switching(own.name, own.options, len(candidates))
         for one in candidates[1:]:
-            self._strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))
-        ways = self._strategy.ways
+            self.strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))
+        ways = self.strategy.ways
         check_feedback({one.label: way[0].options.error_feedback for one, way in zip(candidates, ways, strict=False)})
         afresh = [model.name for way in ways for model in way if not model.traits.is_restartable]
         if afresh and (job.elastic or job.failures):
             why = "its first exchanges are of another kind, and would come again whenever others take part"
             raise ValueError(f"{afresh[0]} is for workers that all stay: {why}")
-        if self._strategy.delays and (job.elastic or job.failures):
+        if self.strategy.delays and (job.elastic or job.failures):
             raise ValueError(f"{own.name}: what has a whole iteration to arrive needs all workers that sent it")
-        if job.deadline is not None and not self._strategy.takes_late:
+        if job.deadline is not None and not self.strategy.takes_late:
             raise ValueError(f"{own.name}: no worker may come too late, so that there is no deadline")
         # Exchanges that begin with the next iteration, and the state from which its last inner step makes them again.
         self._late: list[Sync] = []
@@ -120,47 +120,40 @@ class StrategySet:
         # The training, from which attempts of exploration begin.
         self._trained: State | None = None
         self.training = (
-            _ScoredTraining(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
+            _ScoredTraining(job.source, self.strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
         )
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Make the inner steps of an iteration and time the exchanges that end in it; keep the fastest candidate.
-
-        Each candidate starts from the same state. Raises StalledError if an exchange can never end, and ValueError if
-        one must arrive in the middle of an iteration.
-        """
+        """Make the inner steps of an iteration and time the exchanges that end in it; keep the fastest candidate."""
         if self._trained is not None:
-            self._strategy.restore(self._trained)
+            self.strategy.restore(self._trained)
             self._trained = None
-        before = None
-        if len(shortlist) > 1 or where.failures:
-            before = self._round = self._strategy.save()
-        best: TimedExchange | None = None
-        after: list[dict[str, Any]] = []
-        for place, candidate in enumerate(shortlist):
-            if place:
-                assert before is not None
-                self._strategy.restore(before)
+        several, after = len(shortlist) > 1, list[dict[str, Any]]()
+        before = self._round = self.strategy.save() if several or where.failures else None
+
+        def attempt(place: int, candidate: Candidate) -> ExchangeProcess:
+            if place and before is not None:
+                self.strategy.restore(before)
             step = yield from self._stepped(where, candidate)
-            if len(shortlist) > 1:
-                after.append(dict(self._strategy.save()))
-            if best is None or finish_order(step) < finish_order(best):
-                best, fastest = step, place
-        assert best is not None, "a policy returned an empty shortlist"
+            if several:
+                after.append(dict(self.strategy.save()))
+            return step
+
+        fastest, best = yield from keep_fastest(attempt(*one) for one in enumerate(shortlist))
         if after:
             # What the others adapt by themselves, such as thresholds, is as if they had been alone, too.
             state = after[fastest]
             for one, tried in zip(shortlist, after, strict=True):
-                own = self._strategy.prefixes(self._numbers[one.label])
+                own = self.strategy.prefixes(self._numbers[one.label])
                 state = {name: array for name, array in state.items() if not name.startswith(own)}
                 state |= {name: array for name, array in tried.items() if name.startswith(own)}
-            self._strategy.restore(state)
+            self.strategy.restore(state)
         return best
 
     def _stepped(self, where: Iteration, candidate: Candidate) -> ExchangeProcess:
         """Make the inner steps of an iteration with one exchange."""
-        self._strategy.switch(self._numbers[candidate.label])
-        steps, workers = self._strategy.steps, len(where.placement)
+        self.strategy.switch(self._numbers[candidate.label])
+        steps, workers = self.strategy.steps, len(where.placement)
         begun, self._late, self._before = [(one, 0) for one in self._late], [], None
         for done in range(1, steps + 1):
             for sync in self._inner(where, where.batch * steps + done - 1, last=done == steps):
@@ -170,16 +163,20 @@ class StrategySet:
                     self._late.append(sync)
                 else:
                     raise ValueError(
-                        f"{self._strategy.name}: what begins after inner step {done} of {steps} must arrive with the "
+                        f"{self.strategy.name}: what begins after inner step {done} of {steps} must arrive with the "
                         f"last of them, or begin there and arrive {steps} later, not {sync.delay} later"
                     )
         if not self._late:
             self._before = None
         left = self._left(where)
-        sent = [
-            BucketExchange(sync.schedule, self._kernels(sync), _ready_times(where, left[done]), dense=_is_dense(sync))
-            for sync, done in begun
-        ]
+        sent = []
+        for sync, done in begun:
+            ready, made = where.complete - left[done], sync.exchange
+            if where.late.size:
+                # Nobody knows who is late.
+                ready = np.maximum(ready, ready.min() + where.waits)
+            dense = made is None or int(np.min(made.selected)) >= made.update.size
+            sent.append(BucketExchange(sync.schedule, self._kernels(sync), ready, dense))
         if not sent or (sent[-1].ready < where.complete).any():
             # The iteration ends when all is computed.
             computed = np.maximum(where.complete, sent[-1].ready) if sent else where.complete
@@ -206,7 +203,7 @@ class StrategySet:
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
         """Make an inner step, and return the exchanges that begin after it; by all if it is not said where."""
-        strategy = self._strategy
+        strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
         if last and strategy.delays:
@@ -228,53 +225,39 @@ class StrategySet:
     def explore(self, where: Iteration) -> ExchangeProcess:
         """Make the inner steps of an iteration as an attempt of exploration, which leaves the training unchanged."""
         if self._trained is None:
-            self._trained = self._strategy.save()
+            self._trained = self.strategy.save()
         elif where.decision.attempt == 0:
-            self._strategy.restore(self._trained)
+            self.strategy.restore(self._trained)
         if where.failures:
             self._round = self._trained
         (candidate,) = where.decision.shortlist
         if where.decision.attempt == 0 and where.decision.fresh:
-            for model in self._strategy.schemes:
+            for model in self.strategy.schemes:
                 model.residual = np.zeros_like(model.residual)
         return (yield from self._stepped(where, candidate))
 
     def without(self, gone: NDArray[np.bool_]) -> StrategySet:
         """Return the same in the state before the exchange that was interrupted; those that are left make it again."""
         assert self._round is not None
-        self._strategy.restore(self._round)
+        self.strategy.restore(self._round)
         self._trained = None
         return self
 
-    def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Let returning workers continue from the state of the present ones; see `Strategy.rejoin`."""
-        self._strategy.rejoin(joining, present)
-
-    def forget(self, leaving: NDArray[np.intp]) -> None:
-        """Reset the inner optimisers of workers that leave."""
-        self._strategy.forget(leaving)
-
-    def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Do nothing: the strategy has applied what was exchanged."""
-
     def save(self) -> State:
-        """Return all that the iterations to come depend on."""
+        """Return the state of the strategy."""
         late = self._before is not None
-        return {"strategy": self._before if late else self._strategy.save(), "late": late}
+        return {"strategy": self._before if late else self.strategy.save(), "late": late}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned; raise KeyError or ValueError if it is of another strategy."""
-        self._strategy.restore(state["strategy"])
+        """Resume from what `save` returned."""
+        self.strategy.restore(state["strategy"])
         if state["late"]:
             # The last inner step makes again what is under way.
-            self._late = list(self._inner(None, self._strategy.iteration, last=True))
+            self._late = list(self._inner(None, self.strategy.iteration, last=True))
 
 
 def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> None:
-    """Raise ValueError if a policy has several exchanges and the strategy cannot switch between them.
-
-    It cannot if it exchanges data of its own, or if exchanges arrive an iteration after the choice.
-    """
+    """Raise ValueError if a policy has several exchanges and the strategy cannot switch between them."""
     own, why = strategy(name), ""
     if not averages_by_scheme(own, options):
         why = "what is exchanged is its own"
@@ -288,35 +271,94 @@ class _ScoredTraining(WithoutLearning):
     """How good the global parameters of a strategy are."""
 
     def __init__(self, source: Evaluable, strategy: Strategy) -> None:
-        self._source, self._strategy = source, strategy
+        self._source, self.strategy = source, strategy
 
     def score(self, iteration: int | None) -> Score:
         """Return loss and accuracy after an iteration; NaN if none is due then."""
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
-        return self._source.score(self._strategy.global_parameters)
-
-
-def _ready_times(where: Iteration, left: Floats) -> Floats:
-    """Return when each worker enters an exchange after which it has so much to compute: nobody knows who is late."""
-    computed: Floats = where.complete - left
-    return np.maximum(computed, computed.min() + where.waits) if where.late.size else computed
-
-
-def _is_dense(sync: Sync) -> bool:
-    """Return whether all that there is is sent."""
-    made = sync.exchange
-    return made is None or int(np.min(made.selected)) >= made.update.size
+        return self._source.score(self.strategy.global_parameters)
 
 
 def _unscored_exchange(schedule: Schedule, norm: float = math.nan) -> Exchange:
-    """Return what is known of messages that no scheme made; norms of what was given and sent are not."""
-    workers = schedule.n_ranks
-    norms = np.full(workers, norm)
-    stats: Stats = {
-        "bytes_sent": schedule.bytes_sent(),
-        "bytes_received": schedule.bytes_received(),
-        **dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), norms),
-    }
-    selected = np.zeros(workers, dtype=np.int64)
-    return Exchange(np.zeros(0, dtype=np.float32), schedule, selected, (), 0, np.zeros(workers), stats)
+    return messages_alone(schedule, schedule.bytes_sent(), schedule.bytes_received(), norm)
+
+
+# Steps on networks that are kept: those of the first iterations, and of the stages of a network.
+_MOST_PLACED = 16
+
+
+class NoGradients:
+    """A source without gradients: P workers, and the entries of their model (1 if unknown)."""
+
+    parameters = 1
+    layers: tuple[tuple[str, int], ...] = (("model", 1),)
+
+    def __init__(self, workers: int, true_parameters: int) -> None:
+        self.workers, self.true_parameters, self.scale = workers, true_parameters, float(true_parameters)
+
+    def gradients(self, iteration: int, out: Values | None = None) -> NoReturn:
+        """Raise ValueError: steps of sharded models have no gradients."""
+        raise ValueError("a job of sharded steps makes no gradients")
+
+
+class StepSet(ExchangeSet):
+    """The steps of a job with a single candidate; raise ValueError for several, or for an unknown algorithm."""
+
+    def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
+        if len(candidates) != 1:
+            raise ValueError("in a job of sharded steps a policy keeps to one way of sharding")
+        assert job.steps is not None
+        (self._candidate,) = candidates
+        self._job, self._steps = job, job.steps[self._candidate.label]
+        self._placed: list[tuple[PlacedStep, Exchange]] = []
+        self.training = WithoutLearning()
+
+    def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
+        """Time the step of an iteration; raise StalledError if a collective can never end."""
+        computes = self._job.computes(where.batch, where.active)
+        exchange, step = self._timed(where.number, where.now, computes)
+        left, computing, communicating = step.ended.max(axis=0, initial=0.0), step.computing, step.communicating
+        waiting = np.maximum(left - computing - communicating, 0.0)
+        result = Timing(
+            where.now, np.zeros(left.size), left, lambda: Split(communicating, np.zeros(left.size), waiting)
+        )
+        spans = list(_step_spans(step, where.now)) if where.keeps_messages else []
+        # What is under way beside computing is no request to the network of its own.
+        yield from ()
+        slowed = computing - computes
+        return TimedExchange(self._candidate, [exchange], np.zeros(left.size), slowed, result, where.now, spans)
+
+    def first(self) -> StepTiming:
+        """Return the step from which on all are alike, at the start of the job, where workers compute alike."""
+        job = self._job
+        number = max(job.iterations - 1, 0)
+        return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]
+
+    def _timed(self, iteration: int, begun: float, computes: Floats) -> tuple[Exchange, StepTiming]:
+        step, network = self._steps.step(iteration), self._job.network(iteration)
+        known = (one for one in self._placed if one[0].graph is step.graph and one[0].network is network)
+        if (found := next(known, None)) is None:
+            placed = PlacedStep(step.graph, network, self._steps.algorithms, self._job.placement, self._steps.slowdown)
+            found = placed, messages_alone(Schedule(step.graph.workers), *placed.nbytes())
+            self._placed = [*self._placed[1 - _MOST_PLACED :], found]
+        placed, exchange = found
+        return exchange, placed.time(step.seconds(computes), begun, iteration)
+
+
+def _step_spans(step: StepTiming, begun: float) -> Iterator[Span]:
+    """Yield what each worker did from when to when: computing, collectives beside it and alone, and neither."""
+    computes = np.array([not isinstance(node.does, CollectiveCall) for node in step.graph.nodes], dtype=np.bool_)
+    for worker in range(step.graph.workers):
+        times = np.stack([step.begun[:, worker], step.ended[:, worker]], axis=1)
+        own = sorted(map(tuple, times[computes].tolist()))
+        calls = list(merge_intervals(sorted(map(tuple, times[~computes].tolist()))))
+        busy = list(merge_intervals(sorted([*own, *calls])))
+        whole = (0.0, float(times.max(initial=0.0)))
+        pieces = [(COMPUTE, "compute", *one) for one in own]
+        pieces += [(NETWORK, "overlapped", *one) for call in calls for one in intersect_intervals(call, own)]
+        pieces += [(NETWORK, "communicate", *one) for call in calls for one in subtract_intervals(call, own)]
+        pieces += [(COMPUTE, "wait", *one) for one in subtract_intervals(whole, busy)]
+        for resource, what, first, last in pieces:
+            if last > first:
+                yield worker, resource, what, begun + first, begun + last

@@ -14,23 +14,28 @@ from simnet.base.arrays import Floats
 from simnet.base.clock import advance_time
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.network import Timing
-from simnet.policies import Policy, density_at, probe_pairs
+from simnet.policies import Decision, Policy, density_at, probe_pairs
 from simnet.strategies.averaging import NOBODY
 from simnet.training.job.checkpoint import Checkpoint, State
 from simnet.training.job.elastic import WorkerPresence, parameters_sent
-from simnet.training.job.exchange import SparsifierSet, TimedExchange, TimingRequest, TimingRequests, TimingResult
-from simnet.training.job.iteration import Iteration
+from simnet.training.job.exchange import (
+    ExchangeSet,
+    SparsifierSet,
+    TimedExchange,
+    TimingRequest,
+    TimingRequests,
+    TimingResult,
+)
 from simnet.training.job.job import Job
-from simnet.training.job.local_steps import StrategySet
+from simnet.training.job.local_steps import StepSet, StrategySet
 from simnet.training.job.policy_log import PolicyLog
-from simnet.training.job.record import BlockedWorker, Interruption, JobRecord
+from simnet.training.job.record import BlockedWorker, Interruption, Iteration, JobRecord
 from simnet.training.job.sampling import IterationSampling
-from simnet.training.job.steps import StepSet
 
 Progress = Callable[[int], None]
 """Called with the number of iterations done."""
 
-_STATE = ("now", "lost", "number", "attempts", "active", "begins")
+_STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "computing")
 
 
 @dataclass(eq=False)
@@ -60,12 +65,12 @@ class JobLoop:
         self.active, self.begins = self._everybody, job.begins(self.start)
         # Until when workers that return are busy, and those that were late compute; 0 for others [s].
         self.busy, self.computing = np.zeros((2, job.source.workers))
-        self.models: SparsifierSet | StrategySet | StepSet = self.sparsifiers or self._create_models()
+        self.models: ExchangeSet = self.sparsifiers or self._create_models()
         self.log = PolicyLog(job, self.policy, self.record.beside)
 
     def run(
         self,
-        progress: Progress | None = None,
+        progress: Progress = lambda done: None,
         checkpoint: Checkpoint | None = None,
         sampling: IterationSampling | None = None,
     ) -> TimingRequests:
@@ -87,32 +92,28 @@ class JobLoop:
             # Exploration has a state of its own, which is not kept.
             if iteration.trains and checkpoint is not None and checkpoint.due():
                 checkpoint.write(self.save(), self.number)
-            if iteration.trains and progress is not None:
+            if iteration.trains:
                 progress(self.number)
 
     def save(self) -> State:
         """Return what a checkpoint holds."""
         state = {name: getattr(self, name) for name in _STATE}
-        late = {"busy": self.busy, "computing": self.computing} if self.job.elastic else {}
         parts = {"models": self.models.save(), "log": self.log.save(), "record": self.record.save()}
-        return {**state, **late, **parts}
+        return state | parts
 
     def restore(self, kept: State) -> None:
-        """Resume from what `save` returned.
-
-        Raises LookupError, TypeError, ValueError or ArithmeticError if it is of another job.
-        """
+        """Resume from what `save` returned."""
         active = np.asarray(kept["active"], dtype=np.intp)
         if active.size < self.active.size:
             self.models = self._create_models(active.size)
         self.models.restore(kept["models"])
         self.log.restore(kept["log"])
         self.record.restore(kept["record"])
-        for name in (*_STATE, *(("busy", "computing") if self.job.elastic else ())):
+        for name in _STATE:
             setattr(self, name, kept[name])
         self.active = active
 
-    def _create_models(self, workers: int | None = None) -> SparsifierSet | StrategySet | StepSet:
+    def _create_models(self, workers: int | None = None) -> ExchangeSet:
         """Return what exchanges, between so many workers; all when omitted."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
@@ -136,7 +137,7 @@ class JobLoop:
             self.number,
             self.now,
             decision,
-            density_at(job.density, self.number) if decision.density is None else decision.density,
+            self._density(decision),
             self.active,
             placement,
             self.begins,
@@ -151,6 +152,9 @@ class JobLoop:
         )
         self._leave_out_late(iteration)
         return iteration
+
+    def _density(self, decision: Decision) -> float:
+        return density_at(self.job.density, self.number) if decision.density is None else decision.density
 
     def _measure_links(self, placement: list[int]) -> tuple[Floats, Timing | None]:
         """Return the seconds in which each worker measures the links, if the policy asks for it, and the messages."""
@@ -215,7 +219,7 @@ class JobLoop:
             return False
         self.models = self.models.without(gone)
         if isinstance(self.models, StrategySet) and job.elastic:
-            self.models.forget(self.active[gone])
+            self.models.strategy.forget(self.active[gone])
         if all_left:
             self.now, self.active = interruption.resumed, NOBODY
             return False
@@ -225,8 +229,7 @@ class JobLoop:
         iteration.waits = 0.0
         decision = self.log.decide(self.number, interruption.resumed, self.active)
         iteration.decision = decision._replace(attempt=iteration.decision.attempt)
-        given = decision.density
-        iteration.density = density_at(job.density, self.number) if given is None else given
+        iteration.density = self._density(decision)
         return True
 
     def _book(self, iteration: Iteration, step: TimedExchange) -> float:
@@ -263,7 +266,7 @@ class JobLoop:
         while True:
             now = self.now
             here = presence.present(everybody, now)
-            models.forget(everybody[~here & (np.isin(everybody, there) | (busy > 0) | (computing > 0))])
+            models.strategy.forget(everybody[~here & (np.isin(everybody, there) | (busy > 0) | (computing > 0))])
             busy[~here] = computing[~here] = 0.0
             staying = np.intersect1d(there, everybody[here])
             for worker in np.setdiff1d(everybody[here & (busy == 0)], there).tolist():
@@ -283,7 +286,7 @@ class JobLoop:
         self.active = everybody[free]
         joining = np.setdiff1d(self.active, there)
         if joining.size:
-            models.rejoin(joining, staying if staying.size else joining)
+            models.strategy.rejoin(joining, staying if staying.size else joining)
         busy[self.active] = computing[self.active] = 0.0
 
     @contextmanager

@@ -21,8 +21,7 @@ from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import Strategy
 from simnet.traces.source import Evaluable, begin_training, cached_source
 from simnet.training.job.job import Job, create_sparsifier, job_buckets, job_overlap
-from simnet.training.job.local_steps import start_strategy
-from simnet.training.job.steps import StepSet
+from simnet.training.job.local_steps import StepSet, start_strategy
 
 MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
 """How many moments optimisers remember of each parameter, in single precision."""
@@ -61,21 +60,8 @@ class WorkerMemory(NamedTuple):
         return float(sum(self))
 
 
-class MemoryUse(NamedTuple):
-    """What the scheme of an exchange takes [byte]; as of `WorkerMemory`, with the moments of an optimiser in it."""
-
-    residual: float
-    state: float
-    masks: float
-    moments: float
-    received: float
-
-
 def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
-    """Return the memory of a worker whose job exchanges with a candidate, in turn with `exchanges`.
-
-    Raises ValueError if the options of the candidate do not fit the job.
-    """
+    """Return the memory of a worker whose job exchanges with a candidate, in turn with `exchanges`."""
     if job.strategy is not None:
         return _under_strategy(job, candidate)
     if job.steps is not None:
@@ -107,20 +93,22 @@ def with_shared_gradients(job: Job) -> Job:
     return replace(job, source=cached_source(job.source, 1))
 
 
-def combine_memory(gradient: float, optimizer: str, taken: Iterable[MemoryUse]) -> WorkerMemory:
+def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
     """Return the memory of a worker from that of its schemes, one after another.
 
     `gradient` are the bytes of the gradient and of the parameters; the optimiser counts unless a scheme has moments.
     """
-    each = list(taken)
-    residual, state, masks, moments, _ = np.sum(each, axis=0).tolist() if each else [0.0] * 5
-    received = max((one.received for one in each), default=0.0)
-    return WorkerMemory(
-        gradient, gradient, moments or MOMENTS[optimizer] * gradient, residual, state, masks, received=received
+    each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
+    whole = WorkerMemory(*np.sum(each, axis=0).tolist())
+    return whole._replace(
+        parameters=gradient,
+        gradients=gradient,
+        optimizer=whole.optimizer or MOMENTS[optimizer] * gradient,
+        received=max(one.received for one in each),
     )
 
 
-def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
+def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
     """Return the memory of a scheme after one exchange of rows, shape (P, n), or two if the volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     for _ in range(1 if _has_fixed_size(model) else 2):
@@ -129,9 +117,13 @@ def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
     held, arrays = model.held_bytes(), model.save()
     residual = held.pop("residual", 0.0)
     moments = sum(held.pop(name, 0.0) for name in model.traits.moments)
-    # A flag for each entry, in contrast to one for each worker.
-    masks = sum(held.pop(name) for name in list(held) if name in arrays and _is_mask(arrays[name], model.parameters))
-    return MemoryUse(residual, sum(held.values()), masks, moments, received)
+
+    def is_mask(array: NDArray[np.generic]) -> bool:
+        # A flag for each entry, in contrast to one for each worker.
+        return array.dtype == np.bool_ and array.shape[-1] >= model.parameters
+
+    masks = sum(held.pop(name) for name in list(held) if name in arrays and is_mask(arrays[name]))
+    return WorkerMemory(0.0, 0.0, moments, residual, sum(held.values()), masks, received=received)
 
 
 def _has_fixed_size(model: Sparsifier) -> bool:
@@ -143,10 +135,6 @@ def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
     """Return gradients, one for all workers, that cost less to make than those of a job; shape (P, n)."""
     some = stream(0, "memory").standard_normal(min(parameters, _DRAWN), dtype=np.float32)
     return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
-
-
-def _is_mask(array: NDArray[np.generic], parameters: int) -> bool:
-    return array.dtype == np.bool_ and array.shape[-1] >= parameters
 
 
 def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
@@ -165,11 +153,11 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
     assert own is not None
     strategy = start_strategy(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
     held = strategy.held_bytes()
-    parts = {"parameters": 0.0, "optimizer": 0.0, "outer": 0.0, "in_flight": 0.0}
-    for name, nbytes in held.items():
-        parts[_memory_part(name)] += nbytes
+    parameters = held.pop("local")
+    optimizer = sum(held.pop(name) for name in list(held) if name.startswith("inner."))
+    outer = sum(held.pop(name) for name in list(held) if name == "master" or name.startswith("outer."))
     # What is added up over inner steps takes the place of a gradient.
-    parts["in_flight"] -= held.get("sum", 0.0)
+    held.pop("sum", 0.0)
     gradients = source.gradients_at(strategy.local, 0) if isinstance(source, Evaluable) else source.gradients(0)
     for model in strategy.schemes:
         model.density = job.largest_density
@@ -178,22 +166,13 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
     taken = [scheme_memory(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]
     scheme = combine_memory(_FLOAT * source.true_parameters, "sgd", taken)
     return scheme._replace(
-        parameters=parts["parameters"],
-        optimizer=parts["optimizer"] + scheme.optimizer,
+        parameters=parameters,
+        optimizer=optimizer + scheme.optimizer,
         masks=scheme.masks + masks,
-        outer=parts["outer"],
-        in_flight=parts["in_flight"],
+        outer=outer,
+        in_flight=sum(held.values()),
         received=max(scheme.received, received),
     )
-
-
-def _memory_part(name: str) -> str:
-    """Return what an array of a strategy is part of."""
-    if name == "local":
-        return "parameters"
-    if name.startswith("inner."):
-        return "optimizer"
-    return "outer" if name == "master" or name.startswith("outer.") else "in_flight"
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +29,10 @@ from simnet.policies import (
     density_at,
 )
 from simnet.schedule import Schedule
-from simnet.training.job.checkpoint import State, rows_beside
-from simnet.training.job.columns import ColumnRows
-from simnet.training.job.exchange import TimedExchange
-from simnet.training.job.iteration import Iteration
+from simnet.training.job.checkpoint import RowTable, State, rows_beside
+from simnet.training.job.exchange import TimedExchange, total_communication
 from simnet.training.job.job import Job, job_buckets, job_overlap
-from simnet.training.job.record import compression_gains
-from simnet.training.job.row_file import RowFile
-from simnet.training.job.streams import total_communication
-from simnet.training.job.worker_rows import WorkerSets
+from simnet.training.job.record import Iteration, compression_gains
 
 # What a policy observes of a decision, as numbers; -1 and NaN where it observed nothing.
 _UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(
@@ -45,10 +41,7 @@ _UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(
 
 
 class PolicyLog:
-    """The questions and observations of a policy, which is reset.
-
-    Long logs have a file beside the checkpoint `beside`.
-    """
+    """The questions and observations of a policy, which is reset."""
 
     def __init__(self, job: Job, policy: Policy, beside: Path | None = None) -> None:
         self._job, self._policy = job, policy
@@ -61,22 +54,18 @@ class PolicyLog:
         ]
         self._context: PolicyContext | None = None
         # Nobody asks for the log of a job without checkpoints.
-        self._files = [None if beside is None else rows_beside(beside, what) for what in ("log", "probes")]
-        self._kept, self._entries = beside is not None, ColumnRows(self._files[0])
-        # When the rounds of the probe before an entry ended, each with the number of the entry.
-        self._probed = RowFile(2, self._files[1])
+        self._kept = beside is not None
+        self._entries, self._probed = (
+            RowTable(None if beside is None else rows_beside(beside, what)) for what in ("log", "probes")
+        )
         # The last entry, as long as what the policy observes may be added.
-        self._last: dict[str, int | float] | None = None
-        self._sets = WorkerSets()
+        self._last: dict[str, int | float | str] | None = None
         policy.reset()
 
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
-        """Return the decision of the policy; one that is not adaptive trains at the density of the job.
-
-        `iteration` is due at `now` [s] with the workers `active`, shape (P',).
-        """
+        """Return the decision of the policy; one that is not adaptive trains at the density of the job."""
         self._keep()
-        self._last = {"iteration": iteration, "now": float(now), "active": self._sets.number(active), **_UNOBSERVED}
+        self._last = {"iteration": iteration, "now": float(now), "active": active.tobytes().hex(), **_UNOBSERVED}
         return self._decided(iteration, now, active)
 
     def _decided(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
@@ -101,7 +90,7 @@ class PolicyLog:
         assert self._measures is not None
         self._keep()
         if self._kept:
-            self._probed.append(np.array([(len(self._entries), end) for end in ends]).tobytes())
+            self._probed.append({"entry": len(self._entries), "end": np.asarray(ends)})
         self._measures.measured(self._context_of(iteration, now, active), ends)
 
     def _context_of(self, iteration: int, now: float, active: NDArray[np.intp]) -> PolicyContext:
@@ -155,21 +144,23 @@ class PolicyLog:
     def save(self) -> State:
         """Return the log, from which `restore` resumes."""
         self._keep()
-        return {"entries": self._entries.save(), "probed": self._probed.save(), "active": self._sets.all}
+        return {"entries": self._entries.save(), "probed": self._probed.save()}
 
     def restore(self, state: State) -> None:
         """Replay a log to the policy."""
-        self._entries = ColumnRows.restored(state["entries"], self._files[0])
-        self._probed = RowFile.restored(state["probed"], self._files[1])
-        self._sets = WorkerSets(state["active"])
-        measured = (row for _, rows in self._probed.kept().pieces() for row in rows.tolist())
+        self._entries.restore(state["entries"])
+        self._probed.restore(state["probed"])
+        measured, entries = (
+            zip(*(column.tolist() for column in one.between().values()), strict=True)
+            for one in (self._probed, self._entries)
+        )
         probes = {int(at): [end for _, end in rows] for at, rows in groupby(measured, key=itemgetter(0))}
-        columns = self._entries.all()
-        for number, row in enumerate(zip(*(np.asarray(one).tolist() for one in columns.values()), strict=True)):
-            self._replay(dict(zip(columns, row, strict=True)), probes.get(number))
+        for number, row in enumerate(entries):
+            self._replay(dict(zip(self._entries.between(0, 0), row, strict=True)), probes.get(number))
 
-    def _replay(self, entry: dict[str, float], ends: Sequence[float] | None) -> None:
-        at = int(entry["iteration"]), entry["now"], self._sets.all[int(entry["active"])]
+    def _replay(self, entry: dict[str, Any], ends: Sequence[float] | None) -> None:
+        active = np.frombuffer(bytes.fromhex(entry["active"]), dtype=np.intp)
+        at = entry["iteration"], entry["now"], active
         self.measures(*at)
         if ends:
             assert self._measures is not None
@@ -178,8 +169,8 @@ class PolicyLog:
         if entry["candidate"] >= 0:
             assert self._adaptive is not None
             assert self._context is not None
-            candidate = self._policy.candidates[int(entry["candidate"])]
-            attempt = None if entry["attempt"] < 0 else int(entry["attempt"])
+            candidate = self._policy.candidates[entry["candidate"]]
+            attempt = None if entry["attempt"] < 0 else entry["attempt"]
             took = TimingOutcome(*(entry[name] for name in TimingOutcome._fields))
             known = entry["gain"], entry["released_gain"], entry["compression"]
             observation = Observation(decision._replace(attempt=attempt), candidate, *known, took)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.network import Messages, Timing
-from simnet.training.job.checkpoint import State, rows_beside
-from simnet.training.job.columns import ColumnRows
-from simnet.training.job.iteration import TRAIN, Iteration
-from simnet.training.job.row_file import RowFile
+from simnet.policies import Decision
+from simnet.strategies.averaging import NOBODY
+from simnet.training.job.checkpoint import RowTable, State, rows_beside
 from simnet.training.job.spans import worker_spans
-from simnet.training.job.worker_rows import SPLIT, WorkerRows, WorkerSets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +29,92 @@ if TYPE_CHECKING:
     from simnet.training.job.exchange import TimedExchange
     from simnet.training.job.job import Job
 
+TRAIN, EXPLORE = "train", "explore"
+"""Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
 
-_WHOLE = struct.Struct("=q")
+
+@dataclass
+class Iteration:
+    """An iteration, or an attempt of exploration, until its exchange is complete.
+
+    `number` selects the network, `now` is its start [s]. The workers `active`, shape (P',), take part, on the hosts
+    `placement`. Each `begins` so many seconds after the first one, spends `probing` on the links and `compute` on its
+    passes; it has its gradient after `complete` seconds, of which it computed for `behind`. `latency` and `bandwidth`
+    are the worst between neighbours at the start. `keeps_messages` keeps the times of messages, `stream` names the
+    random stream of the jitter, and `failures` are the workers that stop without notice, and when [s]. The workers
+    `late` compute but miss the exchange; the others wait for them until `waits` seconds after the first. `selections`
+    has start and duration of each selection: one, and another after every interruption. `probes` are the messages that
+    measured the links, while all senders are present.
+    """
+
+    number: int
+    now: float
+    decision: Decision
+    density: float
+    active: NDArray[np.intp]
+    placement: list[int]
+    begins: Floats
+    probing: Floats
+    compute: Floats
+    latency: float
+    bandwidth: float
+    keeps_messages: bool
+    stream: tuple[str | int, ...]
+    failures: Mapping[int, float]
+    probes: Timing | None = None
+    late: NDArray[np.intp] = field(default_factory=NOBODY.copy)
+    waits: float = 0.0
+    selections: list[tuple[Floats, Floats]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.complete, self.behind = self.begins + self.probing + self.compute, self.compute
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is no exploration."""
+        return self.decision.attempt is None
+
+    @property
+    def purpose(self) -> str:
+        """`TRAIN` or `EXPLORE`."""
+        return TRAIN if self.trains else EXPLORE
+
+    @property
+    def batch(self) -> int:
+        """The iteration of its gradients, a later one in exploration."""
+        return self.number + (self.decision.attempt or 0)
+
+    @property
+    def select(self) -> Floats:
+        """Seconds that each worker selected."""
+        return sum((seconds for _, seconds in self.selections[1:]), self.selections[0][1])
+
+    @property
+    def lost(self) -> Floats:
+        """Seconds that each worker waited, in vain, before it selected again."""
+        between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
+        return sum(between, np.zeros(self.active.size))
+
+    def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
+        """Note when workers selected, by how much the kernels slowed their backward pass, and how long they waited."""
+        self.compute = self.compute + slowed
+        entered = self.complete + slowed
+        if self.waits:
+            self.selections.append((entered, np.zeros(entered.size)))
+            entered = entered + held
+        self.selections.append((entered, select))
+
+    def remove_workers(self, gone: NDArray[np.bool_]) -> None:
+        """Go on without some of the workers."""
+        self.placement = [host for host, left in zip(self.placement, (~gone).tolist(), strict=True) if left]
+        self.selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
+        for name in ("active", "begins", "probing", "compute", "complete", "behind"):
+            setattr(self, name, getattr(self, name)[~gone])
+        self.probes = None
+
+
+SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_in_select_s")
+"""What is held of a worker in an iteration."""
 
 MAIN = "job"
 """Name of a scenario's own job beside those that share its network."""
@@ -110,7 +193,7 @@ class PolicyResult:
     """
 
     iterations: pd.DataFrame
-    worker_rows: WorkerRows
+    worker_rows: RowTable
     messages: pd.DataFrame
     spans: pd.DataFrame
     interruptions: tuple[Interruption, ...] = ()
@@ -122,7 +205,7 @@ class PolicyResult:
 
         ``merge_in_select_s`` is the part of ``select_s`` after the last selection. Exploration has rows of its own.
         """
-        return self.worker_rows.table()
+        return self.worker_rows.frame()
 
 
 class JobRecord:
@@ -137,11 +220,8 @@ class JobRecord:
         self.held_up = 0.0
         self.done = 0
         """How many iterations are done, exploration not counted."""
-        self._iterations = ColumnRows(self._file("iterations"))
-        # Which of the sets of workers took part in each iteration.
-        self._sets = WorkerSets()
-        self._active = RowFile(1, self._file("active"))
-        self._split = RowFile(len(SPLIT), self._file("workers"))
+        self._iterations = RowTable(self._file("iterations"), _ITERATIONS, policy=policy)
+        self._workers = RowTable(self._file("workers"), ("iteration", "purpose", "worker", *SPLIT), policy=policy)
         self._messages: list[tuple[int, Messages]] = []
         self._spans: list[tuple[int, int, str, str, float, float]] = []
 
@@ -156,7 +236,7 @@ class JobRecord:
     @property
     def durations(self) -> list[float]:
         """Seconds of each iteration done, exploration included."""
-        return self._iterations["iteration_s"].tolist() if self._iterations else []
+        return self._iterations.between()["iteration_s"].tolist() if len(self._iterations) else []
 
     def add(
         self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
@@ -178,17 +258,14 @@ class JobRecord:
             _sum_statistic(exchanges, "bytes_received"),
             timing.rank_compute,
         )
-        split = np.empty((active.size, len(SPLIT)))
-        for place, column in enumerate(columns):
-            split[:, place] = column
-        self._active.append(_WHOLE.pack(self._sets.number(active)))
-        self._split.append(split.tobytes())
+        split = np.stack([np.broadcast_to(column, active.size) for column in columns], axis=1)
+        own = {"iteration": iteration.number, "purpose": iteration.purpose, "worker": active}
+        self._workers.append(own | dict(zip(SPLIT, split.T, strict=True)))
         self.done += iteration.trains
         means = split.mean(axis=0).tolist()
         low, high = job.device.within([one for each in exchanges for one in each.kernels], active.size)
         self._iterations.append(
             {
-                "policy": self.policy,
                 "iteration": iteration.number,
                 "start_s": start,
                 "iteration_s": seconds,
@@ -214,16 +291,14 @@ class JobRecord:
         if iteration.keeps_messages and timing.messages is not None and timing.messages.src.size <= DRAWN:
             named = replace(timing.messages, src=active[timing.messages.src], dst=active[timing.messages.dst])
             self._messages.append((iteration.number, named))
-            spans = worker_spans(job, iteration, seconds, exchanges, timing)
+            spans = worker_spans(job, iteration, seconds, timing)
             self._spans += [(iteration.number, *span) for span in spans]
 
     def save(self) -> State:
         """Return all rows so far."""
         return {
             "iterations": self._iterations.save(),
-            "active_sets": self._sets.all,
-            "active": self._active.save(),
-            "split": self._split.save(),
+            "workers": self._workers.save(),
             "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
             "interruptions": [interruption.save() for interruption in self.interruptions],
@@ -234,25 +309,14 @@ class JobRecord:
         self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
         self.interruptions = [Interruption.restored(one) for one in state["interruptions"]]
         self._spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
-        self._iterations = ColumnRows.restored(state["iterations"], self._file("iterations"))
-        self._split = RowFile.restored(state["split"], self._file("workers"))
-        self._active = RowFile.restored(state["active"], self._file("active"))
-        self._sets = WorkerSets(state["active_sets"])
-        self.done = self._iterations.texts("purpose").count(TRAIN) if self._iterations else 0
+        self._iterations.restore(state["iterations"])
+        self._workers.restore(state["workers"])
+        self.done = int((self._iterations.between()["purpose"] == TRAIN).sum()) if len(self._iterations) else 0
 
     def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
         """Return the rows as data frames, with the interruptions and shares of all jobs."""
         import pandas as pd
 
-        rows = self._iterations.all() or {name: [] for name in _ITERATIONS}
-        workers = WorkerRows(
-            self.policy,
-            np.array(rows["iteration"], dtype=np.int64),
-            list(rows["purpose"]),
-            self._sets.all,
-            self._active.kept().between(0, len(self._active)).view(np.int64).ravel(),
-            self._split.kept(),
-        )
         messages = [
             pd.DataFrame(
                 {"policy": self.policy, "iteration": iteration}
@@ -265,9 +329,8 @@ class JobRecord:
         spans = pd.DataFrame(self._spans, columns=columns_of_spans)
         spans.insert(0, "policy", self.policy)
         return PolicyResult(
-            # As they are: a copy of them all would be there beside them.
-            iterations=pd.DataFrame(rows, copy=False),
-            worker_rows=workers,
+            iterations=self._iterations.frame(),
+            worker_rows=self._workers,
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
             spans=spans,
             interruptions=tuple(interruptions),
@@ -313,19 +376,9 @@ def exchange_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
 
 
 _ITERATIONS = (
-    *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
-    *("communicate_s", "wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected"),
-    *(
-        "density_ratio",
-        "period",
-        "actual_density",
-        "build_up",
-        "imbalance",
-        "gain",
-        "global_error",
-        "latency_s",
-        "bandwidth_Bps",
-    ),
+    *("iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s", "communicate_s"),
+    *("wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected", "density_ratio", "period"),
+    *("actual_density", "build_up", "imbalance", "gain", "global_error", "latency_s", "bandwidth_Bps"),
 )
 # Columns of the table of messages, and what `Messages` calls them.
 _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simnet.base.errors import SimnetError, StalledError
-from simnet.base.plugins import name_authors
+from simnet import sparsifier_models
+from simnet.base.errors import InputError, SimnetError, StalledError
+from simnet.base.plugins import name_authors, names_file
+from simnet.base.rows import Separable
+from simnet.base.shards import open_shards
 from simnet.network import Network, Timing
 from simnet.policies import Adaptive, Candidate, Fixed, Policy
+from simnet.traces.sharded import ShardedSource
 from simnet.traces.source import cached_source
-from simnet.training.job.checkpoint import Checkpoint, State
+from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.training.job.job import Job
 from simnet.training.job.loop import JobLoop, Progress
@@ -23,6 +27,39 @@ from simnet.training.job.sampling import IterationSampling
 
 if TYPE_CHECKING:
     import simpy
+
+
+@contextmanager
+def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
+    """Return the job with its workers in shards until the ``with`` block ends.
+
+    `where` as in `simnet.base.shards.open_shards`.
+
+    Raises InputError if gradients come from all workers at once, a scheme needs the gradients of several workers, or
+    `where` is unknown.
+    """
+    option = f"--workers-on {where}"
+    if job.steps is not None:
+        raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
+    if not isinstance(job.source, Separable):
+        raise InputError(
+            "gradients of a model that is trained come of all workers at once; allowed: synthetic or recorded ones",
+            file=option,
+        )
+    if job.strategy is not None:
+        raise InputError("under job.strategy all workers are in one place", file=option)
+    schemes = sparsifier_models.usable()
+    able = ", ".join(sorted(name for name, scheme in schemes.items() if scheme.traits.separable))
+    for name, policy in policies.items():
+        for candidate in policy.candidates:
+            if names_file(candidate.scheme) or not sparsifier_models.scheme(candidate.scheme).traits.separable:
+                raise InputError(
+                    f"policy {name!r} exchanges by {candidate.scheme}, which takes the gradients of all workers in one "
+                    f"place; allowed: {able}",
+                    file=option,
+                )
+    with open_shards(job.source, where) as shards:
+        yield replace(job, source=ShardedSource(job.source, shards))
 
 
 @dataclass(frozen=True)
@@ -34,32 +71,34 @@ class ColocatedJob:
     start: float = 0.0
 
 
-def run_policy(
-    job: Job,
-    name: str,
-    policy: Policy,
-    *,
-    timeline: int = 0,
-    progress: Progress | None = None,
-    colocated: Mapping[str, ColocatedJob] | None = None,
-    checkpoint: Checkpoint | None = None,
-    sampling: IterationSampling | None = None,
-    sparsifiers: SparsifierSet | None = None,
-) -> PolicyResult:
-    """Run a job under one policy.
+class RunOptions(NamedTuple):
+    """How a job is run under one policy.
 
-    Several policies may run on one job: they see the same gradients, compute times and weather. `progress` is called
-    with the number of iterations done. The first `timeline` iterations keep messages and spans. Jobs `colocated` by
-    name share the network; then the policy may not try several exchanges, and a checkpoint holds only the end of the
-    job. `sampling` simulates some iterations in place of all; not with co-located jobs, failures, a checkpoint or
-    exploration. `sparsifiers` makes the exchanges, if given.
-
-    Raises StalledError if an exchange can never end for another reason than a failure; ValueError if the job does not
-    fit co-located jobs or sampling.
+    `progress` is called with the number of iterations done. The first `timeline` iterations keep messages and spans.
+    Jobs `colocated` by name share the network; then the policy may not try several exchanges, and a checkpoint holds
+    only the end of the job. `sampling` simulates some iterations in place of all; not with co-located jobs, failures, a
+    checkpoint or exploration. `sparsifiers` makes the exchanges, if given.
     """
-    if sampling is not None and (colocated or job.failures or checkpoint or isinstance(policy, Adaptive)):
+
+    timeline: int = 0
+    progress: Progress = lambda done: None
+    colocated: Mapping[str, ColocatedJob] | None = None
+    checkpoint: Checkpoint | None = None
+    sampling: IterationSampling | None = None
+    sparsifiers: SparsifierSet | None = None
+
+
+def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
+    """Run a job under one policy with `RunOptions`.
+
+    Several policies may run on one job: they see the same gradients, compute times and weather. Raises StalledError if
+    an exchange can never end for another reason than a failure; ValueError if the job does not fit co-located jobs or
+    sampling.
+    """
+    given = RunOptions(**options)
+    if given.sampling and (given.colocated or job.failures or given.checkpoint or isinstance(policy, Adaptive)):
         raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
-    running = _run_steps(job, name, policy, timeline, progress, colocated, checkpoint, sampling, sparsifiers)
+    running = _run_steps(job, name, policy, given)
     while True:
         try:
             with name_authors():
@@ -88,12 +127,11 @@ def run_in_step(
         # Those of all inner steps of an iteration, which policies go through one after the other.
         steps = 1 if job.strategy is None else job.strategy.steps
         job = replace(job, source=cached_source(job.source, max(8, 2 * steps)))
-    running = {
-        name: _run_steps(
-            job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)
-        )
-        for name, policy in policies.items()
-    }
+    running = {}
+    for name, policy in policies.items():
+        told: Progress = partial(progress, name) if progress else lambda done: None
+        options = RunOptions(timeline, told, colocated, (checkpoints or {}).get(name))
+        running[name] = _run_steps(job, name, policy, options)
     done = dict.fromkeys(policies, 0)
     while running:
         name = min(running, key=done.__getitem__)
@@ -110,63 +148,41 @@ def run_in_step(
         yield name, outcome
 
 
-def _run_steps(
-    job: Job,
-    name: str,
-    policy: Policy,
-    timeline: int,
-    progress: Progress | None,
-    colocated: Mapping[str, ColocatedJob] | None,
-    checkpoint: Checkpoint | None,
-    sampling: IterationSampling | None = None,
-    sparsifiers: SparsifierSet | None = None,
-) -> Generator[int, None, PolicyResult]:
-    """Run a job under one policy as `run_policy` does; yield now and then how many iterations are done."""
+def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Generator[int, None, PolicyResult]:
+    """Run a job under one policy; yield now and then how many iterations are done."""
+    checkpoint, colocated = given.checkpoint, given.colocated
     record = JobRecord(name, beside=None if checkpoint is None else checkpoint.path)
     kept = None if checkpoint is None else checkpoint.read()
     if checkpoint is not None and kept is not None and "job_shares" in kept:
         with checkpoint.understood():
-            result = _restore_result(record, kept)
-        if progress is not None:
-            progress(record.done)
+            record.restore(kept["record"])
+            stops = [Interruption.restored(one) for one in kept["interruptions"]]
+            result = record.result(stops, [JobShare(*one) for one in kept["job_shares"]])
+        given.progress(record.done)
         return result
-    interruptions: Sequence[Interruption]
-    job_shares: Sequence[JobShare] = ()
+    interruptions, job_shares = record.interruptions, list[JobShare]()
+    loop = JobLoop(job, policy, record, not colocated, timeline=given.timeline, sparsifiers=given.sparsifiers)
     if colocated:
         if len(job.stages) > 1:
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
         if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
             raise ValueError("jobs that share a network need a barrier before each iteration")
-        requests = JobLoop(job, policy, record, timeline=timeline, sparsifiers=sparsifiers).run(progress)
-        interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
+        interruptions, job_shares = _on_shared_clock(job, loop.run(given.progress), record, colocated)
     else:
-        loop = JobLoop(job, policy, record, True, timeline=timeline, sparsifiers=sparsifiers)
         if checkpoint is not None and kept is not None:
             with checkpoint.understood():
                 loop.restore(kept)
-            if progress is not None:
-                progress(loop.number)
+            given.progress(loop.number)
         # Its arrays are not needed any more.
         kept = None
-        for _ in _time_alone(loop.run(progress, checkpoint, sampling)):
+        for _ in _time_alone(loop.run(given.progress, checkpoint, given.sampling)):
             yield record.done
         interruptions = record.interruptions
     if checkpoint is not None:
-        last = {
-            "record": record.save(),
-            "interruptions": [one.save() for one in interruptions],
-            "job_shares": list(job_shares),
-        }
+        saved = [one.save() for one in interruptions]
+        last = {"record": record.save(), "interruptions": saved, "job_shares": job_shares}
         checkpoint.write(last, record.done, ended=True)
     return record.result(interruptions, job_shares)
-
-
-def _restore_result(record: JobRecord, kept: State) -> PolicyResult:
-    """Return the result of a job that was done when its checkpoint was written."""
-    record.restore(kept["record"])
-    return record.result(
-        [Interruption.restored(one) for one in kept["interruptions"]], [JobShare(*one) for one in kept["job_shares"]]
-    )
 
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
@@ -199,11 +215,8 @@ def _on_shared_clock(
         env.process(_job_process(shared, loop.run(), own))
         jobs.append((one.job, own))
     env.run(until=end)
-    interruptions = sorted(
-        (interruption for _, own in jobs for interruption in own.interruptions),
-        key=lambda interruption: interruption.stopped,
-    )
-    return interruptions, [_job_share(*one) for one in jobs]
+    interruptions = [one for _, own in jobs for one in own.interruptions]
+    return sorted(interruptions, key=lambda one: one.stopped), [_job_share(*one) for one in jobs]
 
 
 def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:
@@ -213,23 +226,23 @@ def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -
         while True:
             request = requests.send(result)  # type: ignore[arg-type]
             try:
-                result = yield shared.run(request.parts, request.start, **request.options())
+                result = yield shared.run(request.parts, request.start, **request.options)
             except StalledError as stalled:
                 result = stalled
             else:
-                alone = _time_exchange(request._replace(failures={}, messages=False))
-                record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
+                alone, origin = _time_exchange(request.but(deaths={}, messages=False)), request.options["origin"]
+                record.held_up += result.lasts_from(origin) - alone.lasts_from(origin)
 
 
 def _time_exchange(request: TimingRequest) -> Timing:
     """Time an exchange on a clock of its own."""
-    if request.failures:
+    if deaths := request.options["deaths"]:
         # Where all are done before they fail, failures are no matter, and every clock will do.
         with suppress(StalledError):
-            timing = _time_exchange(request._replace(failures={}))
-            if all(timing.left[rank] < failure - timing.origin for rank, failure in request.failures.items()):
+            timing = _time_exchange(request.but(deaths={}))
+            if all(timing.left[rank] < death - timing.origin for rank, death in deaths.items()):
                 return timing
-    return request.network.time(request.parts, request.start, **request.options())
+    return request.network.time(request.parts, request.start, **request.options)
 
 
 def _job_share(job: Job, record: JobRecord) -> JobShare:

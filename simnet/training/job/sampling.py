@@ -1,16 +1,14 @@
 """A job of which a sample of iterations is simulated, and exchanges that are made once and taken again.
 
-The time of a job is cut into blocks of about equal length, of which one iteration each is simulated. It begins
-somewhere in its block, at a place that moves on from block to block, so that turns of workers and periods of links come
-up in all their phases; and it stands for as many iterations as the block has at its speed. Blocks are of time, not of
-iterations: where links are slow, iterations are long, and more of them are simulated. A block of iterations that began
-in a slow stretch would outlast it.
+The time of a job is cut into blocks of about equal length, of which one iteration each is simulated, at a place that
+moves on from block to block. It stands for as many iterations as the block has at its speed. Blocks are of time: where
+links are slow, iterations are long, and more of them are simulated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,12 +18,75 @@ from simnet.base.arrays import Floats
 from simnet.policies import Candidate, density_at
 from simnet.sparsifier_models import Exchange
 from simnet.traces.source import FixedTraining, begin_training
-from simnet.training.job.exchange import ExchangeProcess, SparsifierSet, TimedExchange, finish_order
-from simnet.training.job.iteration import Iteration
+from simnet.training.job.exchange import ExchangeProcess, SparsifierSet, keep_fastest
 from simnet.training.job.job import Job
-from simnet.training.job.progress_model import ProgressModel
-from simnet.training.job.record import exchange_statistics
+from simnet.training.job.record import Iteration, exchange_statistics
 from simnet.training.job.steady import detect_steady_part
+
+# Of the fastest iteration seen, below which none is expected: of one without a time any number would be done at once.
+_LEAST = 1e-3
+
+Links = Callable[[float], tuple[float, float]]
+"""Gives latency [s] and bandwidth [byte/s] of a path at a moment [s]."""
+
+
+class ProgressModel:
+    """The expected progress of a job between two moments, up to a factor.
+
+    `expected` returns the duration of an iteration on the links of a moment [s], > 0; it is evaluated every `step`
+    seconds.
+    """
+
+    def __init__(self, step: float, expected: Callable[[float], float]) -> None:
+        self._step, self._expected = step, expected
+        self._done = [0.0]
+
+    def between(self, start: float, end: float) -> float:
+        """Return how many iterations expected to last a second go into the time from `start` >= 0 to `end` [s]."""
+        first, last = self._by(start), self._by(end)
+        return last - first
+
+    def until(self, start: float, done: float) -> float:
+        """Return when so many of them are done after `start` [s]; so far `between` was asked for."""
+        wanted = self._by(start) + done
+        return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
+
+    def _by(self, moment: float) -> float:
+        cell = int(moment / self._step)
+        while len(self._done) < cell + 2:
+            seconds = self._expected(self._step * (len(self._done) - 0.5))
+            self._done.append(self._done[-1] + self._step / seconds)
+        before, after = self._done[cell : cell + 2]
+        return before + (after - before) * (moment / self._step - cell)
+
+
+def fit_progress_model(
+    links: Links, step: float, latency: Floats, bandwidth: Floats, seconds: Floats
+) -> ProgressModel | None:
+    """Return a progress model fitted to iterations: a fixed time, a number of latencies and a number of bytes.
+
+    Links are evaluated every `step` seconds. Arrays of shape (iterations,) are the links at the start of each iteration
+    and its duration. Returns None if links did not change or no iteration took any time.
+    """
+    per_byte = 1 / np.maximum(bandwidth, 1.0)
+    if not (seconds > 0).all() or (np.ptp(latency) == 0 and np.ptp(per_byte) == 0):
+        return None
+    terms = np.stack([np.ones_like(seconds), latency, per_byte], axis=1)
+    scale = np.maximum(terms.max(axis=0), 1e-300)
+    # Loaded where a pace is fitted: most jobs are not sampled.
+    from scipy.optimize import nnls
+
+    # By their relative errors, as slow iterations are few.
+    own, latencies, sent = nnls(terms / scale / seconds[:, np.newaxis], np.ones_like(seconds))[0] / scale
+
+    least = _LEAST * seconds.min()
+
+    def expected(moment: float) -> float:
+        there, rate = links(moment)
+        return float(max(own + latencies * there + sent / max(rate, 1.0), least))
+
+    return ProgressModel(step, expected)
+
 
 # The golden section: its multiples are spread evenly, however many there are.
 _TURN = (math.sqrt(5) - 1) / 2
@@ -43,16 +104,6 @@ class IterationSampling:
 
     Lists with an entry for each simulated iteration: `stands_for` iterations, which last `lasts` seconds in all,
     `expected` up to a factor.
-
-    Examples
-    --------
-    Of iterations that last as long as each other, one in four:
-
-    >>> sampling = IterationSampling(iterations=12, samples=3)
-    >>> [sampling.after(0.0, 1.0)[0], sampling.after(6.0, 1.0)[0], sampling.after(8.0, 1.0)[0]]
-    [6, 8, 12]
-    >>> sampling.stands_for
-    [4.0, 4.0, 4.0]
     """
 
     def __init__(
@@ -75,10 +126,7 @@ class IterationSampling:
         self._block = block or 0.0
 
     def after(self, began: float, seconds: float) -> tuple[int, float]:
-        """Return the next iteration to simulate and its start [s], given the last one.
-
-        The end of the job after the last.
-        """
+        """Return the next iteration to simulate and its start [s], given the last one."""
         left = self._iterations - self._done
         if not self.stands_for:
             # The first begins with the job.
@@ -166,10 +214,7 @@ class RecordedExchanges(SparsifierSet):
         return not turns or max(turns) >= 0
 
     def unsettled(self, candidate: Candidate) -> str:
-        """Return why a candidate that follows the gradients has not settled, by `simnet.training.job.steady`.
-
-        Empty if it has.
-        """
+        """Return why a candidate that follows the gradients has not settled, by `simnet.training.job.steady`."""
         first = max((first for label, first in self._rows if label == candidate.label), default=None)
         if first is None:
             return ""
@@ -187,12 +232,9 @@ class RecordedExchanges(SparsifierSet):
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
-        best: TimedExchange | None = None
-        for candidate in shortlist:
-            step = yield from self._maker(candidate)._timed(candidate, self._exchanges(candidate, where), where)
-            if best is None or finish_order(step) < finish_order(best):
-                best = step
-        assert best is not None, "a policy returned an empty shortlist"
+        _, best = yield from keep_fastest(
+            self._maker(one)._timed(one, self._exchanges(one, where), where) for one in shortlist
+        )
         return best
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
@@ -216,7 +258,7 @@ class RecordedExchanges(SparsifierSet):
         while len(rows) <= wanted:
             number = first + len(rows)
             at = replace(where, number=number)
-            exchanges = maker.exchanged(candidate, maker.training.gradients(number, where.active), at)
+            exchanges = maker._exchanged(maker.of(candidate), maker.training.gradients(number, where.active), at)
             maker.apply(exchanges)
             rows.append(_without_updates(exchanges))
         return rows[wanted]
@@ -228,7 +270,8 @@ class RecordedExchanges(SparsifierSet):
                 return found
         if self._any is None:
             self._any = begin_training(self._job.source).gradients(0, where.active).copy()
-        found = _without_updates(self._maker(candidate).exchanged(candidate, self._any, where))
+        maker = self._maker(candidate)
+        found = _without_updates(maker._exchanged(maker.of(candidate), self._any, where))
         turns = any("broadcaster" in one.stats for one in found)
         self._once[candidate.label, where.density, where.number % where.active.size if turns else -1] = found
         return found

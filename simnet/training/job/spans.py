@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -12,57 +12,29 @@ from simnet.base.arrays import Floats
 from simnet.network import Timing
 
 if TYPE_CHECKING:
-    from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
-    from simnet.sparsifier_models import Exchange
-    from simnet.training.job.iteration import Iteration
     from simnet.training.job.job import Job
+    from simnet.training.job.record import Iteration
 
-COMPUTE, SIDE, COPIES, HOST, NETWORK = "compute", "side stream", "copy engine", "host thread", "network"
-"""Resources of a worker: its compute stream, that of kernels beside it, what copies between device and host, the
-thread of the host that does the software of messages, and its network card."""
+COMPUTE, SIDE, HOST, NETWORK = "compute", "side stream", "host thread", "network"
+"""Resources of a worker: compute stream, stream of kernels beside it, thread of the host that does the software of
+messages, network card."""
 
 Span: TypeAlias = tuple[int, str, str, float, float]
 """A worker, a resource of it, what that did, and from when to when [s]."""
 
 _Piece: TypeAlias = tuple[str, str, float, float]
 
-# Methods of a device that copy between it and its host, and what rounding makes of a time, relative.
-_COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
 
-
-class BucketKernels(NamedTuple):
-    """Seconds of a bucket's kernels by method, before the first message (`selecting`) and after it (`behind`).
-
-    Each has shape (P,). Kernels are `slower` by a factor on a side stream during the backward pass.
-    """
-
-    selecting: list[tuple[str, Floats]]
-    behind: list[tuple[str, Floats]]
-    slower: float
-
-    @classmethod
-    def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> BucketKernels:
-        """Return what kernels take each of the workers on a device."""
-        in_order = sorted(device.resolved(kernels), key=lambda one: one.before)
-        lasts = [(one.before, (one.method, np.broadcast_to(device.once(one), workers))) for one in in_order]
-        slower = 1.0 if device.side_stream is None else device.side_stream.kernels
-        return cls([own for before, own in lasts if not before], [own for before, own in lasts if before], slower)
-
-
-def worker_spans(
-    job: Job, iteration: Iteration, seconds: float, exchanges: Sequence[Exchange], timing: Timing
-) -> Iterator[Span]:
+def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing) -> Iterator[Span]:
     """Yield what each worker does in an iteration of so many seconds.
 
     From the selection of its buckets on, a worker does one thing after another, and the spans are those of its split.
     Earlier exchanges, and those during other work, are `overlapped`: from when the worker is ready for a bucket until
-    its last message, without its work between messages. Copies between device and host are on the row of the copy
-    engine as well as in the selection. Those of a selection that a failure made vain are not shown.
+    its last message, without its work between messages.
     """
     messages, probes = timing.messages, iteration.probes
     assert messages is not None
     assert timing.software is not None
-    kernels = [BucketKernels.of(one.kernels, job.device, iteration.active.size) for one in exchanges]
     software = timing.software.of_ranks(messages)
     if probes is not None and probes.software is not None:
         assert probes.messages is not None
@@ -74,7 +46,6 @@ def worker_spans(
         own, after = _exchange_pieces(rank, timing, len(iteration.selections) == 1)
         if len(iteration.selections) > 1:
             pieces.append((COMPUTE, "wait", reached, float(iteration.selections[-1][0][rank])))
-        own += [(COPIES, *one) for part, of in enumerate(kernels) for one in _copy_spans(rank, part, of, timing)]
         busy = _times(software.begun, software.ended, software.rank == rank)
         own += [(HOST, "software", *one) for one in merge_intervals(sorted(busy))]
         pieces += [(where, what, begin + later, end + later) for where, what, begin, end in own]
@@ -143,36 +114,6 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
     return pieces, reached
 
 
-def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) -> Iterator[tuple[str, float, float]]:
-    """Yield the copies of a worker for a bucket: kernels run in order in the intervals of their work."""
-    assert timing.work is not None
-    assert timing.computed is not None
-    begun, ended = timing.computed.begun, timing.computed.ended
-    slices = _times(begun["slice"], ended["slice"], (slice(None), rank))
-    own = (timing.work.rank == rank) & (timing.work.part == part)
-    behind = sorted(_times(timing.work.begun, timing.work.ended, own))
-    selecting = [(float(begun["select"][part, rank]), float(ended["select"][part, rank]))]
-    for ran, stretches in ((kernels.selecting, selecting), (kernels.behind, behind)):
-        pieces = []
-        for stretch in stretches:
-            together = list(intersect_intervals(stretch, slices)) if timing.computed.aside else []
-            pieces += [(begin, end, (end - begin) / kernels.slower) for begin, end in together]
-            pieces += [(begin, end, end - begin) for begin, end in subtract_intervals(stretch, together) if end > begin]
-        pieces.sort()
-        total, scale = sum(amount for *_, amount in pieces), sum(float(seconds[rank]) for _, seconds in ran)
-        reached = 0.0
-        for method, seconds in ran:
-            lasts = float(seconds[rank]) * (total / scale if scale else 0.0)
-            done = 0.0
-            for begin, end, amount in pieces if method in _COPYING else ():
-                first, last = max(reached, done), min(reached + lasts, done + amount)
-                if last - first > _ROUNDING * lasts:
-                    per = (end - begin) / amount
-                    yield method, begin + (first - done) * per, begin + (last - done) * per
-                done += amount
-            reached += lasts
-
-
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
     """Yield when a worker was busy with each bucket: from when it was ready until its last message."""
     messages = timing.messages
@@ -202,13 +143,7 @@ def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
 
 
 def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield the union of sorted intervals as disjoint intervals.
-
-    Examples
-    --------
-    >>> list(merge_intervals([(0.0, 1.0), (0.5, 2.0), (3.0, 4.0)]))
-    [(0.0, 2.0), (3.0, 4.0)]
-    """
+    """Yield the union of sorted intervals as disjoint intervals."""
     begin, end = -math.inf, -math.inf
     for first, last in intervals:
         if first > end:
@@ -223,13 +158,7 @@ def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[
 def intersect_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parts of an interval inside sorted others.
-
-    Examples
-    --------
-    >>> list(intersect_intervals((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
-    [(1.0, 2.0), (3.0, 4.0)]
-    """
+    """Yield the parts of an interval inside sorted others."""
     begin, end = interval
     for first, last in others:
         if max(begin, first) < min(end, last):
@@ -240,13 +169,7 @@ def intersect_intervals(
 def subtract_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parts of an interval outside sorted others.
-
-    Examples
-    --------
-    >>> [(begin, end) for begin, end in subtract_intervals((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]) if begin < end]
-    [(2.0, 3.0)]
-    """
+    """Yield the parts of an interval outside sorted others."""
     begin, end = interval
     for first, last in others:
         if first < end and last > begin:

@@ -24,7 +24,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.units import format_seconds
-from simnet.training.job.iteration import EXPLORE
+from simnet.training.job.record import EXPLORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,31 +46,13 @@ class SteadyPart(NamedTuple):
 
 
 def common_start(found: Iterable[SteadyPart]) -> int:
-    """Return the first iteration of the means of runs that are compared: all that settle have settled.
-
-    Examples
-    --------
-    >>> common_start([SteadyPart(4), SteadyPart(75), SteadyPart(150, "its density moved")]), common_start([])
-    (75, 0)
-    """
+    """Return the first iteration of the means of runs that are compared: all that settle have settled."""
     each = list(found)
     return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
 def steady_part(rows: pd.DataFrame) -> SteadyPart:
-    """Return the steady part of a run from the iterations of one policy, exploration included.
-
-    Of the columns of `simnet.training.job.PolicyResult` only ``iteration_s`` is needed.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"iteration_s": 1.0, "choice": "A", "density": 0.01, "bytes_sent_B": [9, 7, *[5] * 14]})
-    >>> steady_part(frame), steady_part(frame[:4])
-    (SteadyPart(start=2, unsettled=''), SteadyPart(start=2, unsettled=''))
-    >>> steady_part(frame.assign(density_ratio=49.6)).unsettled
-    '49.6 % of the entries, 1 % asked'
-    """
+    """Return the steady part of a run from the iterations of one policy, exploration included."""
     aside = rows["purpose"] == EXPLORE if "purpose" in rows else np.zeros(len(rows), dtype=bool)
     trained = rows[~aside]
     total, half = len(trained), len(trained) // 2
@@ -98,13 +80,7 @@ def steady_part(rows: pd.DataFrame) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the start of the last half of the iterations, which decides whether they have settled.
-
-    Examples
-    --------
-    >>> last_half(15), last_half(192, 64), last_half(200, 48), last_half(40, 64)
-    (8, 128, 104, 0)
-    """
+    """Return the start of the last half of the iterations, which decides whether they have settled."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 

@@ -1,24 +1,37 @@
-"""Calls on the critical path of a step: forward and backward passes that stop for collectives at given places."""
+"""Calls on the critical path of a step: forward and backward passes that stop for collectives at given places.
+
+`tensor_parallel` has those of Megatron: behind attention and behind the perceptron of every block the partial results
+are all-reduced, forward and backward. With sequence parallelism each all-reduce is an all-gather before the part and a
+reduce-scatter behind it. Calls of a vocabulary that is split, of embedding and loss, are left out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from simnet.base.checks import check_choice, check_int, check_positive
+from simnet.base.rng import stream
 from simnet.collectives.registry import Operation
+from simnet.cost_models.costs.layers import Layer
 from simnet.training.parallel.graph import (
     COMPUTE,
     CollectiveCall,
     ComputePart,
     GroupName,
     Groups,
+    HeldMemory,
     StepBuffer,
     StepGraph,
     StepNode,
 )
-from simnet.training.parallel.units import Units
+from simnet.training.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, CheckedOptions, Units
 
 
 class StoppingCall(NamedTuple):
@@ -56,14 +69,6 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
     """Return attention and perceptron of each block, in the order of the forward pass.
 
     `attention` is the share of a block that attention computes; ValueError if it is no share.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.layers import Layer
-    >>> from simnet.training.parallel import wrap_units
-    >>> model = wrap_units([Layer("in.weight", (4, 1)), Layer("h.0.weight", (12, 1)), Layer("out.weight", (4, 1))])
-    >>> [(part.begin, part.end) for part in block_parts(model, 1 / 3)[0]]
-    [(0.2, 0.4), (0.4, 0.8)]
     """
     if not 0 <= attention <= 1:
         raise ValueError(f"attention must be a share within 0..1, got {attention}")
@@ -79,10 +84,7 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
 def insert_calls(
     step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
-    """Return a step whose passes stop for the collectives `forward` and `backward` of each microbatch.
-
-    Parts of a pass are cut where a collective is inside; `layout` has the groups of the collectives.
-    """
+    """Return a step whose passes stop for the collectives `forward` and `backward` of each microbatch."""
     of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
@@ -132,3 +134,185 @@ def insert_calls(
 def _pass_key(node: StepNode) -> object:
     assert isinstance(node.does, ComputePart)
     return node.does.phase, node.does.microbatch, node.workers
+
+
+ATTENTION = 1 / 3
+"""Share of a block's entries that are attention's: 4 of the 12 squares of the width."""
+
+
+def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
+    """Return the part of a model's tensors of one of `degree` tensor-parallel workers.
+
+    Matrices are divided by their first dimension; tensors of one dimension stay. Raises ValueError if it is no multiple
+    of the degree.
+    """
+    check_int(degree, "degree", 1)
+    found = []
+    for layer in layers:
+        first, *others = layer.shape
+        if others and first % degree:
+            raise ValueError(f"tensor {layer.name!r} has {first:,} rows, which {degree} workers cannot divide evenly")
+        found.append(Layer(layer.name, (first // degree, *others)) if others else layer)
+    return found
+
+
+def tensor_parallel(
+    step: StepGraph,
+    model: Units,
+    degree: int,
+    *,
+    tokens: int,
+    width: int,
+    dtype: str = "bfloat16",
+    sequence_parallel: bool = False,
+    attention: float = ATTENTION,
+) -> StepGraph:
+    """Return a step in which each worker of a data-parallel step is T = `degree` tensor-parallel ones.
+
+    They are consecutive: worker w becomes w T to w T + T - 1, each with peers of the same place. `step` is what each
+    worker does with its part of the tensors, of `split_tensors`; `model` the same part in units. A microbatch has
+    `tokens` b s of `width` h entries of `dtype`. With `sequence_parallel` all-reduces are all-gathers and reduce-
+    scatters; T must divide the tokens. Attention computes the share `attention` of a block. Raises ValueError if a
+    value is out of range.
+    """
+    check_int(degree, "degree", 1)
+    check_int(tokens, "tokens", 1)
+    check_int(width, "width", 1)
+    check_choice(dtype, "dtype", PARAMETER_DTYPES)
+    if sequence_parallel and tokens % degree:
+        raise ValueError(f"tokens must be a multiple of the {degree} workers that share a sequence, got {tokens}")
+    entries = tokens * width
+
+    def around(part: BlockPart) -> list[StoppingCall]:
+        """Return the calls of a part, which begins and ends at shares of its pass."""
+        if degree == 1:
+            return []
+
+        def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> StoppingCall:
+            given = entries // degree if operation == "all_gather" else entries
+            had = entries // degree if operation == "reduce_scatter" else entries
+            return StoppingCall(at, operation, part.block, "tensor", degree, given, had, dtype)
+
+        if not sequence_parallel:
+            return [stop(part.end, "all_reduce")]
+        return [stop(part.begin, "all_gather"), stop(part.end, "reduce_scatter")]
+
+    parts = [part for block in block_parts(model, attention) for part in block]
+    forward = [one for part in parts for one in around(part)]
+    backward = [one for part in reversed(parts) for one in around(part.backward())]
+    return insert_calls(_widen_workers(step, degree), forward, backward, {})
+
+
+def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
+    """Return a step in which each worker is several consecutive ones, who do the same side by side."""
+
+    def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
+        return tuple(worker * degree + place for worker in workers)
+
+    names = {call.group for call in step.calls} | {"world", *step.layout}
+    layout: dict[str, Groups] = {
+        name: tuple(at(members, place) for members in step.groups(name) for place in range(degree)) for name in names
+    }
+    workers = step.workers * degree
+    layout["tensor"] = tuple(tuple(range(first, first + degree)) for first in range(0, workers, degree))
+    nodes = tuple(
+        node
+        if node.workers is None
+        else node._replace(workers=tuple(worker * degree + place for worker in node.workers for place in range(degree)))
+        for node in step.nodes
+    )
+    return dataclasses.replace(step, nodes=nodes, workers=workers, layout=layout)
+
+
+# Moments of Adam, in the dtype of the parameters.
+_MOMENTS = 2
+
+
+def expert_capacity(tokens: int, experts: int, factor: float, choices: int, least: int) -> int:
+    """Return the number of tokens of a worker that an expert takes: max(least, ceil(T / E x factor x choices))."""
+    return max(least, math.ceil(tokens / experts * factor * choices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertOptions(CheckedOptions):
+    """Options of `expert_parallel`.
+
+    Each block of `blocks` has `experts` E of `expert_size` entries. A worker has `tokens` T of `width` H entries in a
+    microbatch; each token has 1 or 2 `choices`. `capacity_factor` and `min_capacity` are those of `expert_capacity`.
+    Without `drop_tokens` experts are drawn uniformly for tokens, from the random stream "experts" of seed, iteration,
+    block and microbatch. `dtype` is that of activations, `reduce_dtype` that of experts and their gradients. Attention
+    computes the share `attention` of a block; all-to-alls are around the rest. With `overlap` gradients of experts are
+    reduced during computing. Raises ValueError if a value is out of range.
+    """
+
+    blocks: Collection[str]
+    experts: int
+    expert_size: int
+    tokens: int
+    width: int
+    choices: int = 1
+    capacity_factor: float = 1.0
+    min_capacity: int = 4
+    drop_tokens: bool = True
+    dtype: str = "bfloat16"
+    reduce_dtype: str = "float32"
+    attention: float = ATTENTION
+    overlap: bool = True
+    seed: int = dataclasses.field(default=0, metadata={"least": 0})
+
+    def __post_init__(self) -> None:
+        check_positive(self.capacity_factor, "capacity_factor")
+        super().__post_init__()
+        if self.choices not in (1, 2):
+            raise ValueError(f"choices must be 1 or 2 experts of a token, got {self.choices}")
+
+
+def expert_parallel(step: StepGraph, model: Units, ranks: int, **options: Any) -> StepGraph:
+    """Return a step in which perceptrons of some blocks are experts, which workers share, with `ExpertOptions`.
+
+    Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Buffers are sent
+    whole. Without dropping, an all-reduce first finds the number of tokens of the fullest expert, for which all buffers
+    then have room. Gradients of experts are all-reduced between workers that hold the same ones, after the last
+    microbatch.
+
+    `step` is what each worker does with everything but experts, `model` the same in units; `ranks` consecutive workers
+    share the experts of a block. Raises ValueError if a value is out of range or a block is unknown.
+    """
+    given = ExpertOptions(**options)
+    experts, blocks, tokens = given.experts, given.blocks, given.tokens
+    for one in blocks:
+        check_choice(one, "blocks", [unit.name for unit in model.blocks])
+    if step.workers % check_int(ranks, "ranks", 1) or experts % ranks:
+        raise ValueError(
+            f"ranks must divide the {step.workers} workers and the {experts} experts of a block, got {ranks}"
+        )
+    microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
+    entries, alike = experts // ranks * given.expert_size, step.workers // ranks
+    queue = "expert_data" if given.overlap else COMPUTE
+    forward: list[StoppingCall] = []
+    backward: list[StoppingCall] = []
+    for part in (part for _, part in block_parts(model, given.attention) if part.block in blocks):
+        name, back = part.block, part.backward()
+        for microbatch in microbatches:
+            room = expert_capacity(tokens, experts, given.capacity_factor, given.choices, given.min_capacity)
+            if not given.drop_tokens:
+                draws = stream(given.seed, "experts", step.iteration, name, microbatch)
+                # The most tokens that a worker sends to an expert.
+                loads = draws.multinomial(tokens * given.choices, np.full(experts, 1 / experts), size=step.workers)
+                room = int(loads.max())
+                word = "world", step.workers, 1, 1, "int32", microbatch
+                forward += [StoppingCall(part.begin, "all_reduce", name, *word)] if step.workers > 1 else []
+            sent = "expert", ranks, *(experts * room * given.width,) * 2, given.dtype, microbatch
+            for at, stops in ((part, forward), (back, backward)) if ranks > 1 else ():
+                stops += [StoppingCall(share, "alltoall", name, *sent) for share in (at.begin, at.end)]
+        if alike > 1:
+            shared = "expert_data", alike, entries, entries, given.reduce_dtype, microbatches[-1], queue
+            backward.append(StoppingCall(back.end, "all_reduce", name, *shared))
+    layout: dict[str, Groups] = {
+        "expert": tuple(tuple(range(first, first + ranks)) for first in range(0, step.workers, ranks)),
+        "expert_data": tuple(tuple(range(first, step.workers, ranks)) for first in range(ranks)),
+    }
+    made = insert_calls(step, forward, backward, layout)
+    nbytes = entries * len(set(blocks)) * DTYPE_BYTES[given.reduce_dtype]
+    held = HeldMemory(*(have + more * nbytes for have, more in zip(step.held, (1, 1, _MOMENTS), strict=True)))
+    return dataclasses.replace(made, held=held)

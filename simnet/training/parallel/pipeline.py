@@ -76,16 +76,6 @@ def pipeline(
 
     Raises ValueError if there is no stage, a single one is tied, stages differ in workers or microbatches, or a
     microbatch waits for a later one.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.models import load_model
-    >>> from simnet.training.parallel import ddp
-    >>> layers = load_model("gpt2").layers
-    >>> stages = [ddp(part, 4, iteration=2, microbatches=8) for part in (layers[:74], layers[74:])]
-    >>> step = pipeline(stages, tokens=1024, width=768)
-    >>> step.workers, sum(call.unit == "activations" for call in step.calls), step.groups("stage 0 to 1")[3]
-    (8, 8, [3, 7])
     """
     check_int(tokens, "tokens", 1)
     check_int(width, "width", 1)

@@ -1,14 +1,13 @@
-"""The step of a model by names and values: how it is sharded, and which parallelism is around that.
+"""The step of a model by names and values; P = S x D x T workers.
 
-Workers are S stages of a pipeline behind each other, each of D data-parallel places of T tensor-parallel workers:
-P = S x D x T.
+They are S stages of a pipeline, each of D data-parallel places of T tensor-parallel workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,18 +17,14 @@ from simnet.base.checks import check_choice, check_int
 from simnet.base.errors import suggest_names
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
-from simnet.training.parallel.ddp import DdpOptions, ddp
-from simnet.training.parallel.experts import expert_parallel
-from simnet.training.parallel.fsdp2 import Fsdp2Options, fsdp2
-from simnet.training.parallel.graph import StepGraph
-from simnet.training.parallel.listed import PassShares
+from simnet.training.parallel.graph import StepGraph, seconds_of
+from simnet.training.parallel.passes import ATTENTION, expert_parallel, split_tensors, tensor_parallel
 from simnet.training.parallel.pipeline import Order, TiedWeights, pass_order, pipeline
+from simnet.training.parallel.placing import schedules_of
+from simnet.training.parallel.pytorch import DdpOptions, Fsdp2Options, ddp, fsdp2
 from simnet.training.parallel.quantised import SDP4Bit, ZeroPlusPlus
-from simnet.training.parallel.tensor import ATTENTION, split_tensors, tensor_parallel
-from simnet.training.parallel.timing import seconds_of
-from simnet.training.parallel.units import CheckedOptions, Units, wrap_units
-from simnet.training.parallel.zero import ZeroOptions, zero
-from simnet.training.parallel.zero3 import Stage3Limits
+from simnet.training.parallel.units import CheckedOptions, PassShares, Units, wrap_units
+from simnet.training.parallel.zero import Stage3Limits, ZeroOptions, zero
 
 SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
     "ddp": ddp,
@@ -49,36 +44,13 @@ LATER = 3
 class ModelParallelism(CheckedOptions):
     """Parallelism around a sharded step.
 
+    A microbatch has `tokens` b s, which all of it needs, of `width` h entries (default: those of a row of the model's
+    first matrix) of the dtype `activations`. `tensor_parallel` workers T share each matrix, with `sequence_parallel`
+    also sequences. The `pipeline` has S stages, which compute microbatches in an `order` of
+    `simnet.training.parallel.pipeline`. In `expert_blocks` (default: all) the tensors whose names begin with
+    `expert_tensors` are `experts`, each as large as they are, divided between `expert_parallel` data-parallel workers;
+    `choices` and the next three are those of `expert_parallel`. Attention computes the share `attention` of a block.
     Raises ValueError if a number is out of range.
-
-    Parameters
-    ----------
-    tokens : int, optional
-        Tokens b s of a microbatch; needed by all of it.
-    width : int, optional
-        Entries h of a token; default: those of a row of the model's first matrix, if it begins with one.
-    activations : str
-        Dtype of what blocks pass on.
-    tensor_parallel : int
-        Workers T that share each matrix.
-    sequence_parallel : bool
-        Whether they share sequences between these, too.
-    pipeline : int
-        Stages S.
-    order : {"1f1b", "gpipe"}
-        In which order a stage computes microbatches; as of `simnet.training.parallel.pipeline`.
-    experts : int, optional
-        Experts of a block; none when omitted.
-    expert_parallel : int
-        Between how many data-parallel workers the experts of a block are divided.
-    expert_blocks : collection of str, optional
-        Blocks that have experts; default: all.
-    expert_tensors : collection of str
-        What the names of tensors in these blocks begin with in whose place experts are. Each is as large as they are.
-    choices, capacity_factor, min_capacity, drop_tokens
-        As of `simnet.training.parallel.expert_parallel`.
-    attention : float
-        Share of a block that attention computes.
     """
 
     tokens: int | None = None
@@ -150,15 +122,7 @@ class PlannedStep:
 
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
-    """Return the options of a way of sharding, of `SHARDINGS`, and their defaults; those of a stage with `pipeline`.
-
-    Raises ValueError if the way is unknown.
-
-    Examples
-    --------
-    >>> sharding_options("zero3")["prefetch_bucket_size"], sharding_options("fsdp2")["pipeline"]
-    (50000000, 1)
-    """
+    """Return the options of a way of sharding, of `SHARDINGS`, and their defaults; those of a stage with `pipeline`."""
     if sharding not in SHARDINGS:
         raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
     known = {name: one.default for name, one in _known_options(sharding).items()}
@@ -180,21 +144,9 @@ def plan_step(
 ) -> PlannedStep:
     """Return the step of a model by the name and options of a sharding, see `sharding_options`.
 
-    The iteration is one from which on all are alike, unless it is an option.
-    `seed` is that of what is drawn; `backward`
-    the share of the backward pass, by default that of the model. Raises ValueError for an unknown way or option, or a
-    value that is not allowed.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.models import load_model
-    >>> step = plan_step(load_model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
-    >>> len(step.graph.calls), step.shares.tolist()
-    (26, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
-    >>> step = plan_step(load_model("gpt2"), "ddp", 8, around)
-    >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()
-    ([2, 3], [1, 5], [0.17, 0.17, 0.17, 0.17, 0.33, 0.33, 0.33, 0.33])
+    The iteration is one from which on all are alike, unless it is an option. `seed` is that of what is drawn;
+    `backward` the share of the backward pass, by default that of the model. Raises ValueError for an unknown way or
+    option, or a value that is not allowed.
     """
     chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
@@ -409,3 +361,52 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
         else Layer(layer.name, (-(-layer.shape[0] // degree) * degree, *layer.shape[1:]))
         for layer in layers
     ]
+
+
+class TimedGraph(Protocol):
+    """A step with the seconds of its computing: a `PlannedStep` or a `TracedStep`."""
+
+    @property
+    def graph(self) -> StepGraph:
+        """What every worker does."""
+
+    def seconds(self, computes: Floats) -> Floats:
+        """Return the seconds of each node, shape (nodes, P), given how long workers compute, shape (P,)."""
+
+
+@dataclass(frozen=True)
+class TrainingSteps:
+    """The steps of a training: `step` returns that of an iteration, the same object where it is the same."""
+
+    step: Callable[[int], TimedGraph]
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        schedules_of(self.algorithms)
+
+
+def model_steps(
+    profile: ModelProfile,
+    sharding: str,
+    workers: int,
+    options: Mapping[str, object],
+    *,
+    backward: float | None = None,
+    seed: int = 0,
+) -> Callable[[int], PlannedStep]:
+    """Return a function from an iteration to the step of a model; an `iteration` in `options` stands for all."""
+    draws = options.get("experts") is not None and options.get("drop_tokens") is False
+    known: dict[int, PlannedStep] = {}
+
+    def step(iteration: int) -> PlannedStep:
+        number = iteration if draws else min(iteration, LATER)
+        if number not in known:
+            if draws:
+                known.clear()
+            given = {"iteration": number, **options}
+            known[number] = plan_step(profile, sharding, workers, given, seed, backward)
+        return known[number]
+
+    step(LATER)
+    return step

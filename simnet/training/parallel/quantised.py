@@ -28,13 +28,7 @@ HOPS = "two hops"
 
 
 def layout_of(nodes: Nodes) -> dict[str, Groups]:
-    """Return the groups of ranks of nodes, by name.
-
-    Examples
-    --------
-    >>> layout_of(Nodes(2, 2))
-    {'node': ((0, 1), (2, 3)), 'across': ((0, 2), (1, 3))}
-    """
+    """Return the groups of ranks of nodes, by name."""
     named = {NODE: nodes.within(), ACROSS: nodes.across()}
     return {name: tuple(tuple(members) for members in groups.tolist()) for name, groups in named.items()}
 
@@ -43,23 +37,13 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 class ZeroPlusPlus(CheckedOptions):
     """ZeRO++ of steps whose parameters are sharded, by DeepSpeed's names.
 
-    Raises ValueError if a number is out of range, or nodes of two sizes are asked for.
-
-    Parameters
-    ----------
-    zero_quantized_weights : bool
-        qwZ: all-gathers of parameters carry eight bits, and scales. What a worker gives must be a multiple of 8.
-    zero_quantized_gradients : bool
-        qgZ: each tensor is reduced in two hops of four bits. Vectors, tensors whose entries are no multiple of 2 P, and
-        all tensors on a single node are reduce-scattered.
-    zero_hpz_partition_size : int
-        hpZ: between how many consecutive ranks a second shard of what is freed is kept, from which it is gathered
-        again; 1 for none. ZeRO keeps it until the optimiser's step. In FSDP2, whose ``reshard_after_forward`` it is,
-        it is kept until the unit is gathered again.
-    ranks_per_node : int, optional
-        Ranks of a node for quantised gradients; default: those of hpZ.
-    loco : bool
-        Whether gradients are quantised with memory, DeepSpeed's ``zeropp_loco_param``: the same calls.
+    With `zero_quantized_weights` (qwZ) all-gathers of parameters carry eight bits, and scales. With
+    `zero_quantized_gradients` (qgZ) each tensor is reduced in two hops of four bits; vectors, tensors whose entries are
+    no multiple of 2 P, and all tensors on a single node are reduce-scattered. Between `zero_hpz_partition_size`
+    consecutive ranks (hpZ; 1 for none) a second shard of what is freed is kept, from which it is gathered again: by
+    ZeRO until the optimiser's step, by FSDP2 until it is gathered. `ranks_per_node` is for quantised gradients, by
+    default that of hpZ. `loco` quantises them with memory, by the same calls. Raises ValueError if a number is out of
+    range, or nodes of two sizes are asked for.
     """
 
     zero_quantized_weights: bool = False
@@ -97,10 +81,7 @@ class ZeroPlusPlus(CheckedOptions):
         group: str,
         after: Waits,
     ) -> int | None:
-        """Add an all-gather of a unit of which each worker has a shard, and return the number of its last call.
-
-        Within `NODE` a second shard is gathered, which is as many first ones as there are nodes.
-        """
+        """Add an all-gather of a unit of which each worker has a shard, and return the number of its last call."""
         entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
         if not self.zero_quantized_weights:
             return step.call("all_gather", unit, (entries, entries * ranks), dtype, phase, group=group, after=after)
@@ -111,10 +92,7 @@ class ZeroPlusPlus(CheckedOptions):
     def scatter(
         self, step: GraphBuilder, unit: str, layers: tuple[Layer, ...], dtype: str, group: str, queue: str | None = None
     ) -> int | None:
-        """Add the reduction of gradients to shards of `layers`, and return the number of its last call.
-
-        Tensors are split by entries, in the group ``"shard"`` by their first dimension.
-        """
+        """Add the reduction of gradients to shards of `layers`, and return the number of its last call."""
         nodes, after = self.nodes(step.workers), step.computed()
         if self.zero_quantized_gradients and nodes.nodes > 1:
             return reduce_tensors(step, nodes, layers, dtype, after, unit)
@@ -128,16 +106,8 @@ class ZeroPlusPlus(CheckedOptions):
 class SDP4Bit(CheckedOptions):
     """SDP4Bit of stages 1 and 2: weights as differences of four bits, gradients in hops of eight and four bits.
 
-    Raises ValueError if a number is out of range.
-
-    Parameters
-    ----------
-    quantized_weights, quantized_gradients : bool
-        What is quantised.
-    ranks_per_node : int
-        Ranks of a node, for gradients.
-    weight_group, first_group, second_group : int
-        Entries that share a scale: of weights, and of gradients in each hop.
+    A node has `ranks_per_node`; so many entries share a scale: of weights (`weight_group`), and of gradients in each
+    hop. Raises ValueError if a number is out of range.
     """
 
     quantized_weights: bool = False
@@ -172,13 +142,7 @@ def _code_elements(sent: Hop) -> list[tuple[int, str]]:
 
 
 def shard_of(elements: int, workers: int) -> int:
-    """Return the entries of a bucket that each worker owns with SDP4Bit, a multiple of the transform.
-
-    Examples
-    --------
-    >>> shard_of(1000, 8)
-    128
-    """
+    """Return the entries of a bucket that each worker owns with SDP4Bit, a multiple of the transform."""
     return -(-elements // (workers * HADAMARD)) * HADAMARD
 
 
@@ -209,10 +173,7 @@ def reduce_tensors(
     after: Waits,
     unit: str = "bucket",
 ) -> int | None:
-    """Add the reduction of tensors by qgZ, one after another, and return the number of the last call.
-
-    `dtype` is that of tensors that are not quantised.
-    """
+    """Add the reduction of tensors by qgZ, one after another, and return the number of the last call."""
     last: int | None = None
     waits = tuple(after)
     for layer in layers:
@@ -229,13 +190,7 @@ def reduce_tensors(
 
 
 def memory_of_loco(layers: Iterable[Layer], nodes: Nodes) -> int:
-    """Return the bytes of both memories of LoCo at a rank.
-
-    Examples
-    --------
-    >>> memory_of_loco([Layer("w", (64, 96)), Layer("b", (96,))], Nodes(2, 2)) == (6144 + 4 * 96) * 3 // 2
-    True
-    """
+    """Return the bytes of both memories of LoCo at a rank."""
     quantised = [(layer.size, groups_of(layer.shape, nodes)) for layer in layers]
     first = sum(entries + SCALE_BYTES * groups for entries, groups in quantised if groups)
     return first + first // nodes.each

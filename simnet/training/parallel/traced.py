@@ -57,32 +57,24 @@ class TracedStep:
         return np.asarray(self.traced * np.asarray(factor))
 
 
-class _Traces:
-    """The nodes of all ranks by number, and the files for errors."""
+class _Traces(dict[_RankNode, TraceNode]):
+    """The nodes of all ranks, rank by rank in the order of their traces, and the files for errors."""
 
     def __init__(self, prefix: str | Path, largest: int) -> None:
+        super().__init__()
         self.paths = trace_paths(prefix)
-        self.of_rank = [self._read(path, largest) for path in self.paths]
+        for rank, path in enumerate(self.paths):
+            for node in read_nodes(path, largest):
+                if (at := _RankNode(rank, node.number)) in self:
+                    self.refuse(at, "stands twice")
+                self[at] = node
+        for at, node in self.items():
+            if missing := [need for need in node.needs if at._replace(number=need) not in self]:
+                self.refuse(at, f"depends on node {missing[0]}, which is not there")
 
-    def _read(self, path: Path, largest: int) -> dict[int, TraceNode]:
-        found: dict[int, TraceNode] = {}
-        for node in read_nodes(path, largest):
-            if node.number in found:
-                raise InputError("stands twice", file=str(path), field=f"node {node.number}")
-            found[node.number] = node
-        for node in found.values():
-            if missing := [need for need in node.needs if need not in found]:
-                why = f"depends on node {missing[0]}, which is not there"
-                raise InputError(why, file=str(path), field=f"node {node.number}")
-        return found
-
-    def __getitem__(self, at: _RankNode) -> TraceNode:
-        return self.of_rank[at.rank][at.number]
-
-    def all(self, *kinds: str) -> Iterator[_RankNode]:
-        """Yield all nodes of some kinds, all by default, rank by rank in the order of their traces."""
-        for rank, trace in enumerate(self.of_rank):
-            yield from (_RankNode(rank, one.number) for one in trace.values() if not kinds or one.kind in kinds)
+    def of_kinds(self, *kinds: str) -> Iterator[_RankNode]:
+        """Yield the nodes of some kinds."""
+        return (at for at, one in self.items() if one.kind in kinds)
 
     def refuse(self, at: _RankNode, why: str) -> NoReturn:
         """Raise InputError for a node."""
@@ -123,7 +115,7 @@ def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedS
 def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
     """Return of each collective the calls of all ranks of its group."""
     groups: dict[str, dict[int, list[_RankNode]]] = defaultdict(lambda: defaultdict(list))
-    for at in traces.all("collective"):
+    for at in traces.of_kinds("collective"):
         groups[traces[at].group][at.rank].append(at)
     found: dict[_RankNode, _Members] = {}
     for name, by_rank in groups.items():
@@ -139,14 +131,14 @@ def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
 def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
     """Return of each send and receive both together, the send first."""
     last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
-    for at in traces.all("send", "recv"):
+    for at in traces.of_kinds("send", "recv"):
         node = traces[at]
         if not 0 <= node.peer <= last or node.peer == at.rank:
             traces.refuse(at, f"there is no other rank {node.peer}; traces are of 0..{last}")
         if node.kind == "recv":
             waiting[node.peer, at.rank, node.tag].append(at)
     found: dict[_RankNode, _Members] = {}
-    for at in traces.all("send"):
+    for at in traces.of_kinds("send"):
         node = traces[at]
         partners = waiting[at.rank, node.peer, node.tag]
         if not partners:
@@ -196,11 +188,11 @@ def _topological_order(
     traces: _Traces, joint: Mapping[_RankNode, _Members]
 ) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
     """Return what each node waits for, and all nodes behind what they wait for, those that are one together once."""
-    place = {_RankNode(rank, number): at for rank, one in enumerate(traces.of_rank) for at, number in enumerate(one)}
-    members_of = {at: joint.get(at, (at,)) for at in place}
+    place = {at: number for number, at in enumerate(traces)}
+    members_of = {at: joint.get(at, (at,)) for at in traces}
     waits: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
     for at, members in members_of.items():
-        waits[members] |= {members_of[_RankNode(at.rank, need)] for need in traces[at].needs}
+        waits[members] |= {members_of[at._replace(number=need)] for need in traces[at].needs}
     graph: nx.DiGraph[_Members] = nx.DiGraph()
     graph.add_nodes_from(waits)
     graph.add_edges_from((before, members) for members, several in waits.items() for before in several)

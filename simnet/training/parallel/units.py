@@ -1,14 +1,89 @@
-"""What is sharded or replicated together: the tensors of a model, in units."""
+"""What is sharded or replicated together: the tensors of a model in units, and models that are lists of units."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+import numpy as np
+
+from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int
 from simnet.cost_models.costs.layers import Layer
+from simnet.cost_models.costs.models import ComputeTime, ModelProfile
+
+# Names of blocks end at the first part that is a number: a dot or _ in a name would let it end too early.
+UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
+"""What the name of a unit may be, as a regular expression."""
+
+
+def unit_name(name: str) -> str:
+    """Return the name of a unit; raise ValueError if it is not allowed."""
+    if not re.fullmatch(UNIT_NAME, name):
+        raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {name!r}")
+    return name
+
+
+class ListedUnit(NamedTuple):
+    """A unit of a model: name, entries (>= 1), work of both passes of a microbatch, and how many follow each other.
+
+    The work is in seconds or operations, like that of the other units, >= 0.
+    """
+
+    name: str
+    parameters: int
+    work: float
+    times: int = 1
+
+
+def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
+    """Return the profile of a model from its units in the order of the forward pass.
+
+    Both passes take `seconds` [s], or the work of all units. Raises ValueError if there is no unit, two have one name,
+    a value is not allowed, or no unit takes any time.
+    """
+    if not units:
+        raise ValueError("a model needs at least one unit")
+    layers, work, known = [], [], set()
+    for one in units:
+        try:
+            unit_name(one.name)
+        except ValueError as error:
+            raise ValueError(f"the name of a unit {error}") from None
+        if one.name in known:
+            raise ValueError(f"there are two units {one.name!r}; times says how many follow each other")
+        known.add(one.name)
+        check_int(one.parameters, f"parameters of unit {one.name!r}", 1)
+        if not (np.isfinite(one.work) and one.work >= 0):
+            raise ValueError(f"what unit {one.name!r} takes must be >= 0, got {one.work}")
+        for number in range(check_int(one.times, f"times of unit {one.name!r}", 1)):
+            layers.append(Layer(f"{one.name}.{number}.weight", (one.parameters,)))
+            work.append(float(one.work))
+    if not sum(work) > 0:
+        raise ValueError("no unit takes any time")
+    told = math.fsum(work) if seconds is None else seconds
+    times = (ComputeTime(told, 1, "its units", measured=False),)
+    return ModelProfile("a model of units", tuple(layers), times, "a list of units", work=tuple(work))
+
+
+class PassShares:
+    """Shares of a pass by entries, for tensors of given `sizes` and `work` in the order of the forward pass."""
+
+    def __init__(self, sizes: Sequence[int], work: Sequence[float]) -> None:
+        self._ends: Floats = np.cumsum([0.0, *sizes])
+        self._done: Floats = np.cumsum([0.0, *work]) / sum(work)
+
+    def share(self, passed: int, elements: int, *, backward: bool) -> float:
+        """Return the share of a pass of `elements` entries after the entries that it has passed."""
+        ends = np.array([passed, passed + elements], dtype=np.float64)
+        if backward:
+            ends = self._ends[-1] - ends[::-1]
+        first, last = np.interp(ends, self._ends, self._done)
+        return float(last - first)
+
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
 """Bytes of an element of each dtype, by PyTorch's names."""
@@ -21,13 +96,7 @@ _BLOCK = re.compile(r"(.*?[._]\d+)\.")
 
 
 class Unit(NamedTuple):
-    """Tensors of a module that are gathered, and whose gradients are reduced, in one call.
-
-    Examples
-    --------
-    >>> Unit("fc", (Layer("fc.weight", (3, 4)), Layer("fc.bias", (3,)))).size
-    15
-    """
+    """Tensors of a module that are gathered, and whose gradients are reduced, in one call."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -38,13 +107,7 @@ class Unit(NamedTuple):
         return sum(layer.size for layer in self.layers)
 
     def shard(self, ranks: int) -> int:
-        """Return the entries of a rank, with padding: each tensor is split by its first dimension.
-
-        Examples
-        --------
-        >>> Unit("fc", (Layer("fc.weight", (3, 4)), Layer("fc.bias", (3,)))).shard(2)
-        10
-        """
+        """Return the entries of a rank, with padding: each tensor is split by its first dimension."""
         return sum(-(-layer.shape[0] // ranks) * (layer.size // layer.shape[0]) for layer in self.layers)
 
 
@@ -77,13 +140,6 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
     ``encoder_layer_0.mlp.bias``. The tensors `behind` of the root are used after the blocks although they come first:
     embeddings that are also the output. Raises ValueError if a tensor is empty or repeated, there is none, or `behind`
     is unknown.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.models import load_model
-    >>> found = wrap_units(load_model("gpt2").layers)
-    >>> len(found.blocks), found.blocks[0].name, [layer.name for layer in found.root.layers]
-    (12, 'h.0', ['wte.weight', 'wpe.weight', 'ln_f.weight', 'ln_f.bias'])
     """
     of_block: dict[str, list[Layer]] = {}
     root: list[Layer] = []
@@ -103,13 +159,7 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
 
 
 def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
-    """Return the tensors of a model as a unit per module, in the order of the model.
-
-    Examples
-    --------
-    >>> [one.name for one in wrap_modules([Layer("a.weight", (2, 2)), Layer("a.bias", (2,)), Layer("b.weight", (1,))])]
-    ['a', 'b']
-    """
+    """Return the tensors of a model as a unit per module, in the order of the model."""
     of: dict[str, list[Layer]] = {}
     for layer in check_layers(layers):
         of.setdefault(layer.name.rpartition(".")[0], []).append(layer)

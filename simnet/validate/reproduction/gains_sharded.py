@@ -12,7 +12,8 @@ from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.studies.step import timed
 from simnet.studies.target import Target
 from simnet.studies.timing import Place, place_of
-from simnet.training.parallel import ZeroPlusPlus, zero
+from simnet.training.parallel import zero
+from simnet.training.parallel.quantised import ZeroPlusPlus
 from simnet.validate.reproduction.gain_settings import (
     A100_FLOPS,
     BESIDE,

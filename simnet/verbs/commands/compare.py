@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simnet import scenario as scenarios_
-    from simnet.training.job import PolicyResult
+    from simnet.training.job.record import PolicyResult
 
 
 def compare(

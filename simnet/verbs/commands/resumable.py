@@ -17,7 +17,7 @@ from simnet.verbs.commands.options import Force, Json
 if TYPE_CHECKING:
     from simnet.scenario.runner import Progress
     from simnet.studies.runs import Batch
-    from simnet.training.job import PolicyResult
+    from simnet.training.job.record import PolicyResult
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -15,7 +15,7 @@ from simnet.verbs.commands.resumable import Execution, carry_out, say_where
 
 if TYPE_CHECKING:
     from simnet.report.run_summary import RunSummary
-    from simnet.training.job import PolicyResult
+    from simnet.training.job.record import PolicyResult
 
 
 def run(

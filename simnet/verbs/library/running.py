@@ -20,7 +20,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.runner import Task, run_policies
 from simnet.scenario.source import Source
 from simnet.studies import runs
-from simnet.training.job import PolicyResult
+from simnet.training.job.record import PolicyResult
 from simnet.verbs.library.asking import Fields, Share, overrides, verb
 
 
