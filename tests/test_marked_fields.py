@@ -223,3 +223,90 @@ def test_a_field_that_there_is_not_is_like_one():
     with pytest.raises(InputError, match=r"bandwidht: there is no such field; did you mean 'bandwidth'\?"):
         overrides_of("quickstart", {"bandwidht": "1Gbit/s"})
     assert "did you mean 'bandwidth'?" in refused("run", "quickstart", "--set", "bandwith=1Gbit/s", *FEW)
+
+
+TEXTS = """\
+workers: 4
+network: star:latency=2 ms,bandwidth=10 Gbit/s
+job:
+  model: 50000
+  iterations: 2
+  density: 5 %
+  compute: 15 ms:spread=3 %
+  gradients: synthetic:like=digits
+  strategy: 'diloco:period=4,inner={sgd: {lr: 0.1}}'
+exchanges: {AG: topk, tree: {artopk: {collective: tree}}}
+policies:
+  AG: fixed:AG
+  tree: {fixed: tree}
+"""
+MAPPINGS = """\
+workers: 4
+network: {topology: {star: {latency: 2 ms, bandwidth: 10 Gbit/s}}}
+job:
+  parameters: 50000
+  iterations: 2
+  density: 5 %
+  compute: {mean: 15 ms, spread: 3 %}
+  gradients: {synthetic: {like: digits}}
+  strategy: {name: diloco, period: 4, inner: {sgd: {lr: 0.1}}}
+exchanges: {AG: {scheme: topk}, tree: {scheme: artopk, collective: tree}}
+policies:
+  AG: {fixed: AG}
+  tree: {fixed: tree}
+"""
+
+
+def test_a_choice_is_text_or_a_mapping_and_runs_the_same():
+    seen = []
+    for text in (TEXTS, MAPPINGS):
+        Path("that.yaml").write_text(text)
+        did("run", "that.yaml", *FEW)
+        seen.append((lock(), Path("run", "iterations.csv").read_bytes()))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("network.topology.star.bandwidth=1 Gbit/s", "network.topology.star.bandwidth", 1.25e8),
+        ("bandwidth=1 Gbit/s", "network.topology.star.bandwidth", 1.25e8),
+        ("job.strategy.period=7", "job.strategy.period", 7),
+        ("strategy=diloco:period=9", "job.strategy.period", 9),
+        ("job.compute.spread=1 %", "job.compute.spread", 0.01),
+        ("exchanges.AG.allgather=ring", "exchanges.AG.allgather", "ring"),
+        ("network.stack=gloo:posts_ahead=false", "network.stack.posts_ahead", False),
+        ("network.jitter=exponential:mean=1 ms", "network.jitter.exponential.mean", 1e-3),
+        ("job.gradients=train:model=mlp,batch=8", "job.gradients.train.batch", 8),
+    ],
+)
+def test_a_field_of_a_choice_that_is_text_can_be_set(override, key, value):
+    text = TEXTS.replace("  model: 50000\n", "") if "train" in override else TEXTS
+    Path("that.yaml").write_text(text)
+    found = simnet.load("that.yaml", [override]).config
+    for name in key.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("network: stra:latency=1 ms", "that.yaml:2: network: there is no such file, and no topology, platform or"),
+        ("network: {topology: fat_tree:k=3}", "that.yaml:2: network.topology.fat_tree"),
+        ("network: star:latency=2 ms,latency=1 ms", "gives the option latency twice"),
+        ("network: star:latency=2 ms,bandwidth=10", "that.yaml:2: network.topology.star.bandwidth: 10 has no unit"),
+    ],
+)
+def test_a_wrong_text_is_refused_where_it_stands(text, said):
+    Path("that.yaml").write_text(TEXTS.replace("network: star:latency=2 ms,bandwidth=10 Gbit/s", text))
+    assert said in refused("run", "that.yaml", *FEW)
+
+
+def test_files_in_a_scenario_start_at_the_scenario(tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "platform.xml").write_text(PLATFORM)
+    text = TEXTS.replace("workers: 4", "workers: 2").replace("star:latency=2 ms,bandwidth=10 Gbit/s", "platform.xml")
+    (folder / "job.yaml").write_text(text)
+    assert simnet.load("job/job.yaml").build().job.source.workers == 2

@@ -176,7 +176,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
          ["a.yaml:13: exchanges.AG.algather", "did you mean 'allgather'"]),
         ("scheme: topk", "scheme: topk, allgather: rang", ["a.yaml:13: exchanges.AG.allgather", "did you mean 'ring'"]),
         ("scheme: topk", "scheme: topk, seed: 1", ["a.yaml:13: exchanges.AG.seed"]),
-        ("{scheme: topk}", "topk", ["a.yaml:13: exchanges.AG: must be a mapping with scheme, got 'topk'"]),
+        ("{scheme: topk}", "tpk", ["a.yaml:13: exchanges.AG.scheme: there is no sparsifier", "did you mean 'topk'?"]),
+        ("{scheme: topk}", "topk:allgathr=ring", ["a.yaml:13: exchanges.AG.allgathr", "did you mean 'allgather'"]),
+        ("{scheme: topk}", "[topk]", ["a.yaml:13: exchanges.AG: must be a mapping with scheme, got ['topk']"]),
+        ("flexible: {flexible: {}}", "flexible: flexibl", ["a.yaml:17: policies.flexible.flexibl", "'flexible'"]),
         ("fixed: AG", "fixed: ART-rign", ["a.yaml:16: policies.AG.fixed", "did you mean 'ART-ring'"]),
         ("flexible: {flexible: {}}", "flexible: {flexible: {among: [AG, ART]}}",
          ["a.yaml:17: policies.flexible.flexible.among[1]"]),
@@ -698,7 +701,7 @@ def _fits(value: Any, part: dict[str, Any], root: dict[str, Any]) -> bool:
 def test_a_mistake_in_an_option_does_not_fit_the_json_schema() -> None:
     found = scenario.json_schema()
     data = loader.read(scenario.shipped()["quickstart"]).data
-    data["exchanges"]["AG"]["allgather"] = "rang"
+    data["exchanges"]["AG"] = {"scheme": "topk", "allgather": "rang"}
     assert not _fits(data, found, found)
 
 

@@ -17,6 +17,9 @@ HEAD = """# Fields of a scenario
 
 Every field that a scenario file may have, from `simnet show schema`. A value with a unit is written with it,
 as `10 ms`, `25 Gbit/s`, `64 MiB`, `5 %`. [The first run](../start.md#a-scenario-of-your-own) shows a file.
+
+A choice with options is text, `NAME:option=value,option=value`, or a mapping: `AG: topk:allgather=ring` is
+`AG: {topk: {allgather: ring}}`, and where the name has a field of its own `AG: {scheme: topk, allgather: ring}`.
 """
 
 
@@ -48,7 +51,8 @@ def _marked() -> Iterator[str]:
     yield "|---|---|---|---|"
     for one in MARKED_FIELDS:
         place = f"`{one.key}`" if one.key else "by the scenario"
-        yield f"| `{one.name}` | {place} | {cell(f'`{one.metavar}`')} | {cell(one.help)} |"
+        metavar = "`" + one.metavar.replace("|", "` or `") + "`"
+        yield f"| `{one.name}` | {place} | {metavar} | {cell(one.help)} |"
 
 
 def _met(node: Any, parts: Mapping[str, Node], above: tuple[str, ...] = ()) -> Iterator[str]:
@@ -83,7 +87,7 @@ def _section(title: str, node: Node) -> Iterator[str]:
     if node.get("maxProperties") == 1:
         yield "Exactly one of these is given.\n"
     if "anyOf" in node:
-        yield from _schemes(node["anyOf"])
+        yield from _schemes([one for one in node["anyOf"] if "properties" in one])
         return
     yield "| Field | Takes | Default | Meaning |\n|---|---|---|---|"
     for name, one in node.get("properties", {}).items():

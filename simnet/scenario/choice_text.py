@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from simnet.base.yaml_loader import load_yaml
+from simnet.base.yaml_loader import Loc, load_yaml
 
 # A colon or comma begins an option where a name and "=" follow, so both may stand in names of files and in values.
 _OPTION = re.compile(r"[:,](?=\s*[A-Za-z_]\w*\s*=)")
@@ -42,6 +42,44 @@ def choice_words(text: str) -> list[str]:
     return [word.strip() for word in _OPTION.split(text)]
 
 
+def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[str, Any]:
+    """Return the text of a kind as a mapping from it to its options, ``{}`` if there are none.
+
+    With a kind `otherwise`, a text that names none is one of that.
+
+    Examples
+    --------
+    >>> kind_fields("flexible:probe_every=200 ms", ["fixed", "flexible"]), kind_fields("fixed:AG", ["fixed"])
+    ({'flexible': {'probe_every': '200 ms'}}, {'fixed': 'AG'})
+    """
+    name, options = read_choice(text)
+    kind, colon, only = name.partition(":")
+    if otherwise and kind not in kinds:
+        return {otherwise: text}
+    return {kind: only} if colon and kind in kinds and not options else {name: options}
+
+
+def named_fields(value: object, field: str, fields: Collection[str]) -> object:
+    """Return what is written of a name with options as a mapping in which `field` has the name.
+
+    Examples
+    --------
+    >>> named_fields("artopk:collective=tree", "scheme", ["scheme"])
+    {'scheme': 'artopk', 'collective': 'tree'}
+    >>> named_fields({"artopk": {"collective": "tree"}}, "scheme", ["scheme"])
+    {'scheme': 'artopk', 'collective': 'tree'}
+    """
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, options),) = value.items()
+        long = name not in fields and (options is None or isinstance(options, dict))
+        return {field: name, **(options or {})} if long else value
+    if not isinstance(value, str):
+        return value
+    name, options = read_choice(value)
+    other, colon, only = name.partition(":")
+    return {other: only, **options} if colon and other in fields else {field: name, **options}
+
+
 def split_choices(text: str | Sequence[str]) -> list[str]:
     """Return the choices of a list with commas between; options keep theirs.
 
@@ -57,3 +95,23 @@ def split_choices(text: str | Sequence[str]) -> list[str]:
         else:
             found.append(piece.strip())
     return found
+
+
+# Fields that hold a choice, or choices by label; of some, the field of the name in the mapping.
+_KINDS = ("topology", "sites", "gradients", "data", "transport", "incast", "jitter", "policies", "inner", "outer")
+_NAMES = {"exchanges": "scheme", "exchange": "scheme", "strategy": "name", "sharding": "as", "compute": "mean"}
+_CHOICES = {**dict.fromkeys(_KINDS, ""), **_NAMES, "stack": "like"}
+
+
+def opened_text(text: str, loc: Loc) -> Any:
+    """Return the text of a choice as a mapping, by its place in a scenario, so that a field of it can be set.
+
+    Examples
+    --------
+    >>> opened_text("diloco:period=4", ("job", "strategy")), opened_text("star:latency=0", ("network", "topology"))
+    ({'name': 'diloco', 'period': 4}, {'star': {'latency': 0}})
+    """
+    field = next((_CHOICES[str(key)] for key in reversed(loc[-2:]) if key in _CHOICES), None)
+    if field is None:
+        return text
+    return named_fields(text, field, (field, "trace")) if field else kind_fields(text, ())

@@ -11,6 +11,8 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.base.plugins import name_author
 from simnet.base.reading import read_text
 from simnet.base.yaml_loader import Loc, field_path, load_yaml, shorten_value
+from simnet.scenario.choice_text import opened_text
+from simnet.scenario.network_choice import read_network_text
 
 MAX_BYTES = 256 * 2**10
 """The largest scenario file that is read."""
@@ -80,10 +82,36 @@ class Document:
                 break
             if isinstance(node, dict) and node.get(str(key)) is None:
                 node[str(key)] = {}
+            if isinstance(node[key], str):
+                node[key] = self._opened(node[key], loc)
             node = node[key]
         node[key] = value
         self._places = {known: place for known, place in self._places.items() if known[: len(loc)] != loc}
         self._places[loc] = Place(option, None)
+
+    def open_texts(self) -> None:
+        """Write texts as mappings where they may stand for more than one choice, or for a file."""
+        for *way, last in (("network",), ("network", "topology"), ("exchanges",)):
+            holder = self.found(way)
+            if isinstance(holder, dict) and isinstance(holder.get(last), str):
+                try:
+                    holder[last] = self._opened(holder[last], (*way, last))
+                except InputError as error:
+                    raise self.problem((*way, last), str(error)) from None
+
+    def _opened(self, text: str, loc: Loc) -> Any:
+        """Return the text of a choice as a mapping; another text as it is."""
+        folder = Path(self.file).parent
+        if loc == ("exchanges",):
+            # It reads scenarios itself.
+            from simnet.scenario.named_exchanges import named_exchanges
+
+            found = named_exchanges(text, None, folder)
+            return {one.label: {"scheme": one.scheme, **one.options} for one in found}
+        if loc in (("network",), ("network", "topology")):
+            network = read_network_text(text, folder)
+            return network if len(loc) == 1 else network["topology"]
+        return opened_text(text, loc)
 
     def set_seed(self, seed: int) -> None:
         """Override the seed. InputError: another option has set it already."""
@@ -99,7 +127,8 @@ class Document:
         If it is not in the file, the error is at the last part of `loc` that is.
         """
         known, node, beyond = self._follow(loc)
-        field = (*known, *beyond[:1]) if isinstance(node, dict) else known
+        # Below a text that is a choice, places are those of the mapping that it stands for.
+        field = (*known, *beyond[: None if isinstance(node, str) else 1]) if isinstance(node, dict | str) else known
         while known not in self._places:
             known = known[:-1]
         file, line = self._places[known]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict
 
-from simnet.base import plugins, units
+from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.costs.models import is_config
 from simnet.scenario import schema
@@ -156,6 +156,7 @@ def apply_fields(document: Document, fields: Mapping[str, object]) -> list[Overr
     for name in fields:
         if name not in known:
             raise InputError(f"there is no such field; {suggest_names(name, known)}", field=name)
+    document.open_texts()
     done: list[Override] = []
     # What takes the place of other fields comes first, so that those given beside it are not lost.
     for name in sorted(known, key=lambda one: one not in _REPLACING):
@@ -199,8 +200,6 @@ def _clear(document: Document, *names: str) -> dict[str, object]:
 
 def _model(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     text = str(value)
-    if units.is_count(text):
-        return {**_clear(document, "model"), "job.parameters": text}
     named = json.dumps(str(Path(text).absolute())) if is_config(text) else text
     return {**_clear(document, "parameters"), "job.model": named}
 

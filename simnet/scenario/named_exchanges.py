@@ -17,7 +17,9 @@ ALL = "all"
 """In place of names of schemes: every scheme there is."""
 
 
-def named_exchanges(names: str | Sequence[str], option: str = "--schemes") -> tuple[Candidate, ...]:
+def named_exchanges(
+    names: str | Sequence[str], option: str | None = "--schemes", folder: Path | None = None
+) -> tuple[Candidate, ...]:
     """Return the named exchanges, once each, with their names as labels.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
@@ -34,14 +36,14 @@ def named_exchanges(names: str | Sequence[str], option: str = "--schemes") -> tu
     found: dict[str, Candidate] = {}
     wanted = dict.fromkeys(split_choices(names))
     for name in sparsifier_models.names() if ALL in wanted else wanted:
-        one = _read_exchange(name, option)
+        one = _read_exchange(name, option, folder or Path())
         if one.label in found:
             raise InputError(f"names {one.label!r} twice, by {found[one.label].scheme} and {one.scheme}", file=option)
         found[one.label] = one
     return tuple(found.values())
 
 
-def _read_exchange(name: str, option: str) -> Candidate:
+def _read_exchange(name: str, option: str | None, folder: Path) -> Candidate:
     try:
         scheme, options = read_choice(name)
     except ValueError as error:
@@ -51,7 +53,7 @@ def _read_exchange(name: str, option: str) -> Candidate:
         has = ", ".join(own_options(before))
         message = f"must be OPTION=VALUE after the colon, got {after!r}; {before} has {has}"
         raise InputError(message, file=option, field=name)
-    placed = plugins.absolute_name(scheme, Path())
+    placed = plugins.absolute_name(scheme, folder)
     try:
         found = sparsifier_models.scheme(placed)
     except ValueError as error:

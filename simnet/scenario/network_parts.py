@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from annotated_types import Ge, Lt
-from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, WithJsonSchema
 
 from simnet.base.quantities import SHARE, Duration, Host
 from simnet.network import (
@@ -22,7 +22,7 @@ from simnet.network import (
     stack,
     transport,
 )
-from simnet.scenario.parts import NameOr, OneOf, Part, Target, ValueOrList, configures, given_fields, kinds
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, Target, ValueOrList, configures, given_fields, kinds
 from simnet.scenario.topology_parts import Topology
 from simnet.scenario.weather_parts import Fault, Span, Weather
 
@@ -131,12 +131,13 @@ StackName: TypeAlias = Annotated[
 
 
 @configures(stack.Stack, optional=dict.fromkeys((one.name for one in dataclasses.fields(stack.Stack)), "that of like"))
-class Stack(Part):
+class Stack(Named):
     """A transport stack of one's own: another one, and what differs from it.
 
     like: the stack that has the properties that are not given
     """
 
+    named, text_pattern = "like", ":"
     like: StackName = "ideal"
 
     def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
@@ -184,6 +185,8 @@ class Network(Part):
         calibrated fabric, with its curves, else ideal
     sharing: how messages share links: max-min fair, or weighted by round trips
     """
+
+    model_config = ConfigDict(json_schema_extra={"type": ["object", "string"]})
 
     topology: SerializeAsAny[Topology]
     placement: ValueOrList[Literal["packed", "spread", "random"], list[Host]] = "packed"

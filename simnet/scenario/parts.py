@@ -17,7 +17,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Literal,
     Self,
     TypeAlias,
     TypeVar,
@@ -29,7 +28,6 @@ from typing import (
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -44,6 +42,7 @@ from pydantic_core import CoreSchema
 
 from simnet.base import plugins
 from simnet.base.quantities import Absolute, Bandwidth, Notation, Seconds, Written, parameter_hints
+from simnet.scenario.choice_text import choice_words, kind_fields, named_fields
 from simnet.scenario.fields import File
 
 Target: TypeAlias = Callable[..., Any]
@@ -119,11 +118,33 @@ class Part(BaseModel):
         return target(**{**self.arguments(target), **more})
 
 
+class Named(Part):
+    """A part that may be text, ``NAME:option=value,option=value``, or ``{NAME: {option: value}}``."""
+
+    named: ClassVar[str]
+    """The field of the name."""
+
+    text_pattern: ClassVar[str] = ""
+    """What a text has in it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return named_fields(value, cls.named, cls.names())
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler.resolve_ref_schema(handler(schema)) | {"type": ["object", "string"], "pattern": cls.text_pattern}
+
+
 class Kinds(Part):
-    """A mapping whose keys are kinds; other packages may register more."""
+    """A mapping whose keys are kinds; other packages may register more. One kind may be text, as of `Named`."""
 
     registry: ClassVar[plugins.Kind | None] = None
     """Where other packages register kinds."""
+
+    otherwise: ClassVar[str] = ""
+    """The kind of a text that names none."""
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
@@ -175,15 +196,17 @@ class Kinds(Part):
     @model_validator(mode="wrap")
     @classmethod
     def _registered(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        value = kind_fields(value, cls.names(), cls.otherwise) if isinstance(value, str) else value
         extended = cls.with_registered(list(map(str, value))) if isinstance(value, dict) else cls
         return handler(value) if extended is cls else extended.model_validate(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         extended = cls.with_registered()
-        if extended is cls:
-            return handler(schema)
-        return handler.resolve_ref_schema(handler(extended.__pydantic_core_schema__)) | {"title": cls.__name__}
+        found = schema if extended is cls else extended.__pydantic_core_schema__
+        text = {"pattern": "" if cls.otherwise else f"^({'|'.join(cls.names())})(:|$)"}
+        title = {"title": cls.__name__, "type": ["object", "string"]}
+        return handler.resolve_ref_schema(handler(found)) | title | text
 
 
 class OneOf(Kinds):
@@ -335,6 +358,7 @@ def either(**tags: str) -> Discriminator:
 
     def tag(value: object) -> str:
         kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
+        kind = "mapping" if isinstance(value, str) and len(choice_words(value)) > 1 else kind
         return tags.get(kind) or next(iter(tags.values()))
 
     return Discriminator(tag)
@@ -352,14 +376,6 @@ ValueOrList: TypeAlias = Annotated[
     Annotated[A, Tag("<number>")] | Annotated[B, Tag("<list>")], either(scalar="<number>", list="<list>")
 ]
 """One value, or a list."""
-
-
-def by_name(part: type[Part]) -> BeforeValidator:
-    """Return a validator that takes the name of a kind for the kind with its defaults."""
-    names = Literal[tuple(field_names(part))]  # type: ignore[valid-type]
-    return BeforeValidator(
-        lambda value: {value: {}} if isinstance(value, str) else value, json_schema_input_type=names | part
-    )
 
 
 def given_fields(part: Part) -> list[str]:

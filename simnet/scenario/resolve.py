@@ -26,7 +26,7 @@ from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.steps import model_of
-from simnet.scenario.topology_parts import PlatformNodes, Topology, TopologyFile
+from simnet.scenario.topology_parts import PlatformNodes, Topology
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
 from simnet.training.parallel.plan import sharding_options
@@ -144,8 +144,6 @@ def _file_name(stem: str) -> str:
 
 def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     kind, part = given.choice
-    if isinstance(part, str):
-        part = (PlatformNodes if kind == "platform" else TopologyFile).model_validate({"path": part})
     more: dict[str, int] = {}
     if isinstance(part, PlatformNodes) and part.nodes is None:
         more = {"nodes": part.nodes_for(workers, folder)}

@@ -400,6 +400,7 @@ def _checked(document: Document) -> Scenario:
     """Return the scenario of a document; InputError if something is wrong with it."""
     file, found = Path(document.file), Findings(document)
     config: schema.Config | None = None
+    document.open_texts()
     try:
         config = schema.Config.model_validate(document.data)
     except ValidationError as error:
@@ -436,6 +437,7 @@ def json_schema() -> dict[str, Any]:
     on_levels = {"type": "string", "pattern": f"^{PREFIX}", "description": "a scheme on two levels, with its options"}
     own = {option: levels[option] for option in OWN}
     schemes.append({"type": "object", "properties": {"scheme": in_file}, "required": ["scheme"]})
+    schemes.append({"type": "string", "description": "a scheme with options, as artopk:collective=tree"})
     schemes.append({"type": "object", "properties": {"scheme": on_levels, **own}, "required": ["scheme"]})
     found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, SerializeAsAny, Tag
+from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag, model_validator
 
 from simnet import policies, strategies, traces
+from simnet.base import units
 from simnet.base.quantities import (
     Count,
     Density,
@@ -29,12 +30,12 @@ from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
 from simnet.scenario.network_parts import Network
 from simnet.scenario.parts import (
+    Named,
     NameOr,
     OneOf,
     Part,
     Target,
     ValueOrList,
-    by_name,
     configures,
     exactly_one,
     kinds,
@@ -78,9 +79,10 @@ class Straggle(Part):
 
 
 @configures(training_job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"})
-class Compute(Part):
+class Compute(Named):
     """How long the forward and backward pass take on each worker."""
 
+    named = "mean"
     mean: Any
     spread: Any
     slow: dict[str, Slowdown]
@@ -118,15 +120,12 @@ class Synthetic(Part):
 
 
 @configures(traces.recorded, only=("trace", "iterations"), iterations="training")
-class Recorded(Part):
+class Recorded(Named):
     """Gradients of a real training run, which brings its own layers."""
 
+    named = "trace"
     trace: File
     training: Any
-
-
-def _read_recorded(value: object) -> object:
-    return {"trace": value} if isinstance(value, str) else value
 
 
 class Logistic(Part):
@@ -178,8 +177,8 @@ class Train(Part):
     target: accuracy whose time is reported; default: 99 % of the best of the first policy
     """
 
-    model: Annotated[TrainedModel, by_name(TrainedModel)] = TrainedModel.model_validate({"mlp": {}})
-    data: Annotated[TrainingData, by_name(TrainingData)] = TrainingData.model_validate({"digits": {}})
+    model: TrainedModel = TrainedModel.model_validate({"mlp": {}})
+    data: TrainingData = TrainingData.model_validate({"digits": {}})
     device: Any
     shards: NameOr[Literal["iid"], Dirichlet] = "iid"
     batch: Any
@@ -194,10 +193,12 @@ class Train(Part):
 
 
 class Gradients(OneOf):
-    """Where the gradients come from."""
+    """Where the gradients come from; a text may be the name of a trace."""
+
+    otherwise = "recorded"
 
     synthetic: Synthetic | None = None
-    recorded: Annotated[Recorded, BeforeValidator(_read_recorded, json_schema_input_type=str | Recorded)] | None = None
+    recorded: Recorded | None = None
     train: Train | None = None
 
 
@@ -272,7 +273,7 @@ class Optimiser(OneOf):
     """What moves parameters."""
 
 
-class Strategy(Part):
+class Strategy(Named):
     """How workers train between exchanges, and its options; `simnet list strategies` shows them.
 
     inner: of each worker; default: that of the strategy
@@ -283,6 +284,7 @@ class Strategy(Part):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
 
+    named = "name"
     name: str
     inner: Optimiser | None = None
     outer: Optimiser | None = None
@@ -328,7 +330,7 @@ DeviceMemory: TypeAlias = Annotated[
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent.
 
-    model: a model profile, or the config.json of one: layers, and time of an iteration
+    model: a model profile, or the config.json of one: layers, and time of an iteration; or its parameters, as 7B
     parameters: of a model that has no profile
     scale: run the logic on a sample, one entry in this many; bytes and times count as for all
     epoch: iterations of an epoch, to count in epochs
@@ -393,6 +395,14 @@ class Job(Part):
     churn: Churning | None = None
     deadline: Deadline | None = None
     on_death: NameOr[Literal["stop"], OnDeath] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _size(cls, value: object) -> object:
+        """Let the size of a model stand in its place, as in ``model: 7B``."""
+        if isinstance(value, dict) and units.is_count(str(value.get("model"))) and value.get("parameters") is None:
+            return {**value, "model": None, "parameters": value["model"]}
+        return value
 
     @property
     def shardings(self) -> dict[str, Sharding]:
@@ -471,12 +481,13 @@ class Job(Part):
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
 
 
-class Exchange(Part):
+class Exchange(Named):
     """A sparsifier and its options; `simnet list schemes` shows them."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
 
+    named = "scheme"
     scheme: str
 
     @property
@@ -587,7 +598,7 @@ class Config(Part):
     workers: Annotated[int, Field(ge=1, le=1_000_000)]
     network: Network
     job: Job
-    exchanges: dict[Label, Exchange] = Field(default={})
+    exchanges: dict[Label, Exchange] = Field(default={}, json_schema_extra={"type": ["object", "string"]})
     policies: dict[Label, SerializeAsAny[Policy]] = Field(default={})
     other_jobs: dict[Label, OtherJob] | None = None
     output: Output = Output()

@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simnet.base.quantities import Seconds, Share
 from simnet.scenario.fields import File
-from simnet.scenario.parts import Part
+from simnet.scenario.parts import Named, Part
 from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 _GONE = "without some of the workers nobody has all parameters"
@@ -55,7 +55,7 @@ class ModelUnit(Part):
             raise ValueError(f"needs either seconds or flops, got {found}")
 
 
-class Sharding(Part):
+class Sharding(Named):
     """How a model is shared between workers, and options of that, as `simnet step --option` takes them.
 
     way: ddp, fsdp2, hsdp, zero1, zero2 or zero3
@@ -72,6 +72,7 @@ class Sharding(Part):
     )
     __pydantic_extra__: dict[str, Any]
 
+    named = "as"
     way: str | None = Field(default=None, alias="as")
     trace: File | None = None
     units: Annotated[list[ModelUnit], Field(min_length=1)] | None = None
@@ -136,5 +137,5 @@ def _refuse_units(why: str, *place: int | str) -> NoReturn:
 
 def one_or_several(value: object) -> str:
     """Return the tag of one way of sharding, or of several by name."""
-    several = isinstance(value, dict) and value and all(isinstance(one, dict | Sharding) for one in value.values())
+    several = isinstance(value, dict) and value and not {"as", "trace", "way"} & value.keys()
     return "<several>" if several else "<one>"

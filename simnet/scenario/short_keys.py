@@ -47,6 +47,12 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
         # They mean the same, and a scenario may hold one of them.
         ratio = scenario.document.found(("job", "compression_ratio")) is not None
         return "job.compression_ratio" if ratio else "job.density"
+    # They import this module.
+    from simnet.scenario.marked_fields import MARKED_FIELDS
+
+    marked = {one.name: one.key for one in MARKED_FIELDS if one.key is not None}
+    if name in marked and name not in schema.Config.model_fields:
+        return str(marked[name])
     known = _fields_by_path(scenario.config.model_dump(mode="json", by_alias=True))
     if name in known:
         return name

@@ -29,12 +29,10 @@ _MOST_BYTES = 2 * 2**20
 def build_topology(given: Topology, folder: Path) -> NetworkRead:
     """Build the topology of a scenario. ValueError or InputError: wrong options, or a wrong file."""
     part = given.choice[1]
-    if isinstance(part, str):
-        part = topology_parts.TopologyFile.model_validate({"path": part})
     if isinstance(part, topology_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
     if isinstance(part, topology_parts.PlatformNodes):
-        return NetworkRead(part.build(path=part.named(folder)), {})
+        return NetworkRead(part.build(path=part.source(folder)), {})
     if not isinstance(part, topology_parts.WanOfClusters):
         return NetworkRead(_with_hosts(part), {})
     sites = {}
@@ -91,8 +89,6 @@ def calibrated_jitter(
 def cluster_file(given: Topology) -> str | None:
     """Return the file name of a topology; None if it has no file."""
     part = given.choice[1]
-    if isinstance(part, str):
-        return part
     return str(part.arguments()["path"]) if isinstance(part, topology_parts.TopologyFile) else None
 
 

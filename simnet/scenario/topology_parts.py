@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
@@ -13,7 +13,7 @@ from simnet.base.errors import suggest_names
 from simnet.base.quantities import MOST_RATE, Count
 from simnet.interchange.kinds import read_network
 from simnet.scenario.fields import File, is_file
-from simnet.scenario.parts import NameOr, OneOf, Part, Target, configures, kinds, part_of
+from simnet.scenario.parts import Named, OneOf, Part, Target, configures, kinds, part_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -67,8 +67,10 @@ class WanOfClusters(Part):
 
 
 @configures(read_network, kind="format")
-class TopologyFile(Part):
+class TopologyFile(Named):
     """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
+
+    named = "path"
 
 
 def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
@@ -100,9 +102,10 @@ def platform(path: str | Path, nodes: Count | None = None) -> nx.DiGraph[Any]:
 
 
 @configures(platform)
-class PlatformNodes(Part):
+class PlatformNodes(Named):
     """Nodes of a platform that comes with simnet, or of a file that describes one."""
 
+    named = "path"
     path: File
     nodes: Any
 
@@ -110,15 +113,11 @@ class PlatformNodes(Part):
         """Return the fewest nodes that hold so many workers."""
         from simnet.cost_models.calibration.platform import load_platform
 
-        return load_platform(self.named(folder)).nodes(workers)
+        return load_platform(self.source(folder)).nodes(workers)
 
-    def named(self, folder: Path) -> str | Path:
+    def source(self, folder: Path) -> str | Path:
         """Return the name of the platform, or the path of its file."""
         return folder / self.path if is_file(self.path) else self.path
-
-
-FileOrMapping: TypeAlias = NameOr[File, TopologyFile]
-PlatformOrMapping: TypeAlias = NameOr[File, PlatformNodes]
 
 
 class Registered(Part):
@@ -133,12 +132,14 @@ class Registered(Part):
     **_FAMILIES,
     wan=Wan,
     wan_of_clusters=WanOfClusters,
-    file=FileOrMapping,
-    platform=PlatformOrMapping,
+    file=TopologyFile,
+    platform=PlatformNodes,
     registered=Registered,
 )
 class Topology(OnHosts):
-    """Hosts, switches and links."""
+    """Hosts, switches and links; a text may be the name of a platform, or of a file."""
+
+    otherwise = "file"
 
     @model_validator(mode="wrap")
     @classmethod
