@@ -184,8 +184,8 @@ def name_authors() -> Iterator[None]:
 
 def refused_names(kind: Kind) -> str:
     """Return the suffix of a not-found message that lists refused plug-ins."""
-    refuse_plugins = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
-    return f"; not looked at: {', '.join(refuse_plugins)}, {_WHY}" if refuse_plugins else ""
+    refused = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
+    return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 
 
 def installed_under(words: Set[str]) -> list[str]:

@@ -23,18 +23,9 @@ Hook = Callable[[Any, Any], Any]
 
 
 class TorchRecording:
-    """A recording of the gradients of a PyTorch model; a context manager. `record` makes it.
+    """A recording of the gradients of a PyTorch model by a `Recorder`; a context manager. `record` makes it.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Writes the trace.
-    module : torch.nn.Module
-        The model, without its distributed wrapper.
-    microbatches : int
-        Backward passes of a step, each recorded as a worker.
-    accumulates : bool
-        If true, gradients of the backward passes of a step add up.
+    `microbatches` backward passes of a step are each recorded as a worker; their gradients add up if it `accumulates`.
     """
 
     def __init__(self, recorder: Recorder, module: Any, microbatches: int = 1, accumulates: bool = False) -> None:

@@ -38,21 +38,17 @@ if TYPE_CHECKING:
 class Hook:
     """A communication hook with one exchange, or with those of a policy table.
 
-    Attributes: `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force,
-    `choices` the exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model
-    does not have.
+    `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
+    exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
 
     Parameters
     ----------
-    exchange : str
-        One of `simnet.cluster.hooks.exchanges.SCHEMES`.
-    density : float
-        Fraction of the entries to keep, in (0, 1]; without effect for dense and fp16.
+    exchange, density : str, float
+        One of `simnet.cluster.hooks.exchanges.SCHEMES`, and the fraction of the entries that it keeps, in (0, 1].
     label : str, optional
         Its name in the log; the name of the scheme when omitted.
     group : ProcessGroup, optional
-        The workers; all when omitted. The hook makes a group of its own from them, so all of them must make their hooks
-        at the same place.
+        The workers, all when omitted, who make their hooks at the same place: they make a group of their own.
     **options
         Options of the scheme, but for algorithms of collectives: the library picks its own.
 
@@ -85,24 +81,11 @@ class Hook:
         every: int = 100,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that looks its exchange up in a table, by the state of the network.
+        """Return a hook that looks its exchange up, by the state of the network, in a table of ``simnet choose --export``.
 
-        Parameters
-        ----------
-        table : str, Path or PolicyTable
-            The file of ``simnet choose --export``, or its content.
-        probe : callable, optional
-            Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest worker counts.
-        every : int
-            Iterations between two probes, >= 1.
-        group : ProcessGroup, optional
-            As of `Hook`.
-
-        Raises
-        ------
-        InputError
-            If the table cannot be read, was made for other workers, has an unknown exchange, or exchanges with and
-            without error feedback.
+        `probe` measures latency [s] and bandwidth [byte/s], by default `shifted`, each `every` iterations; the slowest
+        worker counts. InputError if the table cannot be read, was made for other workers, has an unknown exchange, or
+        exchanges with and without error feedback.
         """
         name = "policy" if isinstance(table, PolicyTable) else str(table)
         read = table if isinstance(table, PolicyTable) else load_policy(name)
@@ -140,27 +123,12 @@ class Hook:
     ) -> Hook:
         """Return a hook that learns from the times of iterations which exchange is fastest, and takes it.
 
-        Parameters
-        ----------
-        choices : str, Path, PolicyTable or sequence of Entry
-            The choices, or a table that has them. The first dense one is the fallback; one is added if there is none.
-        device : str, Path or DeviceProfile
-            Expected cost of kernels, of ``simnet measure --what device``.
-        every : int
-            Iterations between two decisions, >= 1.
-        probes : bool
-            If true, workers may probe the network: before the first iteration, and after links have jumped.
-        log : str or Path, optional
-            Folder in which worker 0 writes ``adviser.jsonl``, a decision per line; none when omitted.
-        group : ProcessGroup, optional
-            As of `Hook`.
-        **options
-            ``horizon``, ``margin``, ``change_cost`` and ``probe_share`` of `simnet.training.advise.Adviser`.
-
-        Raises
-        ------
-        InputError
-            As `of_policy`; or if a choice has no closed form, or sparse choices differ in density.
+        The first dense one of the choices, which a table may have, is the fallback; one is added if there is none.
+        Kernels cost what the device has of ``simnet calibrate device``. There are `every` iterations between two
+        decisions. With `probes` workers may probe the network before the first iteration, and after links have jumped.
+        Worker 0 writes ``adviser.jsonl``, a decision per line, in the folder `log`. `options` are ``horizon``,
+        ``margin``, ``change_cost`` and ``probe_share`` of `simnet.training.advise.Adviser`. InputError as `of_policy`;
+        or if a choice has no closed form, or sparse choices differ in density.
         """
         if isinstance(choices, str | PathLike):
             choices = load_policy(str(choices))
@@ -234,10 +202,7 @@ class Hook:
     def exchange(self, bucket: Any) -> Any:
         """Exchange a bucket of DDP; return a future of the mean gradient, in the buffer of the bucket.
 
-        Raises
-        ------
-        SimnetError
-            If a gradient is not finite or not float32, or an exchange before has failed.
+        SimnetError if a gradient is not finite or not float32, or an exchange before has failed.
         """
         import torch
 

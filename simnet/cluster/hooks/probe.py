@@ -18,16 +18,9 @@ NBYTES = 2**22
 def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: Any = None) -> tuple[float, float]:
     """Return latency [s] and bandwidth [byte/s] while every worker sends to the next one.
 
-    Parameters
-    ----------
-    device : torch.device or str
-        Device of the messages.
-    nbytes : int
-        Length of the longer message, >= 4; the shorter one has four bytes.
-    times : int
-        Messages of each length, >= 1; the fastest counts.
-    group : ProcessGroup, optional
-        The workers; all when omitted.
+    Parameters ---------- device, group : torch.device or str, ProcessGroup Device of the messages, and the workers; all
+    when omitted. nbytes, times : int Length of the longer message, the shorter has four bytes; and messages of each
+    length, of which the fastest counts.
     """
     import torch
     import torch.distributed as dist

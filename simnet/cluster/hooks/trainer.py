@@ -15,23 +15,14 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Runs iterations: forward, backward with the exchange, update.
+    """Runs iterations of a model in DDP: forward, backward with the exchange of a hook, which it attaches, and update.
 
     Parameters
     ----------
-    model : DistributedDataParallel
-        The model; the hook is attached to it.
-    optimizer : torch.optim.Optimizer
-        The optimizer of its parameters.
-    hook : Hook
-        The exchange.
+    model, optimizer, hook : DistributedDataParallel, torch.optim.Optimizer, Hook
+        The model, the optimizer of its parameters, and the exchange.
     log : str or Path, optional
-        Folder of the log, ``rank_<r>.csv`` with `simnet.cluster.hooks.log.COLUMNS`; none when omitted.
-
-    Raises
-    ------
-    InputError
-        If the folder has a log already.
+        Folder of the log, ``rank_<r>.csv`` with `simnet.cluster.hooks.log.COLUMNS`; InputError if it has a log already.
     """
 
     def __init__(self, model: Any, optimizer: Any, hook: Hook, log: str | PathLike[str] | None = None) -> None:
