@@ -81,7 +81,7 @@ class Hook:
         every: int = 100,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that takes its exchange from a table of ``simnet choose --export``, by the state of the network.
+        """Return a hook with the exchange that a table of ``simnet choose --export`` has for the state of the network.
 
         `probe` measures latency [s] and bandwidth [byte/s], by default `shifted`, each `every` iterations; the slowest
         worker counts. InputError if the table cannot be read, was made for other workers, has an unknown exchange, or
