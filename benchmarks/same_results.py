@@ -1,6 +1,6 @@
 """Compare the results of two versions of simnet, byte for byte.
 
-`record` runs every shipped scenario for a few iterations, and ``simnet reproduce --fast``, with one version and keeps
+`record` runs every shipped scenario for a few iterations, and ``simnet reproduce``, with one version and keeps
 what they write; `compare` holds two such folders against each other. Run it before and after a change that must not
 move a result::
 
@@ -49,9 +49,7 @@ def record(simnet: Path, folder: Path, only: list[str]) -> None:
         return
     print("reproduce --fast", flush=True)
     table = folder / "reproduce.csv"
-    subprocess.run(
-        [str(simnet), "reproduce", "--fast", "--quiet", "--force", "--out", str(table)], check=True, cwd=root
-    )
+    subprocess.run([str(simnet), "reproduce", "--quiet", "--force", "--out", str(table)], check=True, cwd=root)
 
 
 def compare(before: Path, after: Path) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, ClassVar
 
 import typer
@@ -15,7 +16,7 @@ import simnet
 from simnet.base import plugins
 from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
-from simnet.verbs.app import VERBS
+from simnet.verbs.app import VERBS, all_verbs
 from simnet.verbs.app import main as run_program
 from simnet.verbs.commands.choose import choose
 from simnet.verbs.commands.compare import compare
@@ -71,8 +72,12 @@ def main() -> None:
 
 def is_verb(words: Sequence[str]) -> bool:
     """Return whether a line is one of `simnet.verbs.app`."""
+    refused = plugins.refuse_plugins() if "--no-plugins" in words[:1] else nullcontext()
     words = [one for one in words if one != "--no-plugins"]
-    return bool(words) and words[0] in {*VERBS, *OLD_VERBS} and " ".join(words[:2]) not in Verbs.own
+    if not words or words[0][0] == "-" or {words[0], " ".join(words[:2])} & Verbs.own.keys():
+        return False
+    with refused:
+        return words[0] in {*VERBS, *OLD_VERBS} or words[0] in all_verbs()
 
 
 def _no_plugins(context: typer.Context, wanted: bool) -> None:

@@ -53,11 +53,13 @@ REQUESTS = {
     "utilisation": "utilisation --parameters 1000000000 --compute '0.1 s' --bits 16 --period 100"
     " --bandwidth '10 Gbit/s' --off 10%",
     "sweep": "sweep quickstart --param bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
-    "reproduce": "reproduce --fast",
+    "reproduce": "reproduce",
 }
 """What is asked, by the name of the file of its values."""
 SENTENCES = ("schema", "answer", "assumed", "depends_on", "next", "notes")
 """What every answer says beside its values."""
+OURS = ("ours", "ours_low", "ours_high", "passes")
+"""Of reproductions, what is ours."""
 
 
 def said(name: str) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def said(name: str) -> dict[str, Any]:
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}
     # Of figures of papers what is ours; the rest stands in tables of the source.
-    kept = ("name", "values.ours", "values.ours_low", "values.ours_high", "values.passes")
+    kept = [f"reproductions.{one}" for one in ("name", *(f"values.{each}" for each in OURS))]
     return {field: value for field, value in fields.items() if name != "reproduce" or field in kept}
 
 

@@ -160,12 +160,12 @@ def test_the_page_of_commands_has_all_of_them_with_their_options():
     page = build_site.PAGES["reference/commands.md"]()
     for command, options in {
         "run": ["--set", "--seeds"],
-        "validate job": ["--shipped"],
+        "validate": ["--against"],
         "trace fit": ["--figure"],
     }.items():
         (section,) = re.findall(rf"^## simnet {command}\n(.*?)(?=^## |\Z)", page, flags=re.DOTALL | re.MULTILINE)
         assert all(f"| `{option}" in section for option in options)
-    assert len(re.findall(r"^## simnet ", page, flags=re.MULTILINE)) >= 21
+    assert len(re.findall(r"^## simnet ", page, flags=re.MULTILINE)) >= 12
 
 
 def test_the_page_of_the_scenario_has_every_field():

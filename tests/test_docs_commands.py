@@ -30,8 +30,9 @@ SLOW = {
     "choose fluctuating_wan --map latency,bandwidth --range latency=1ms:200ms --range bandwidth=10Mbit/s:10Gbit/s",
     "compare --workers 2,8",
     "compare sharded_nodes --set job.iterations=4 --workers 4",
-    "reproduce --devices",
-    "reproduce --fast --check",
+    "reproduce",
+    "reproduce devices",
+    "reproduce --check",
     "reproduce gain-1-bit-adam gain-0-1-adam gain-zero-pp gain-sdp4bit gain-loco",
     "reproduce gain-arc-top-k gain-omnireduce gain-thc",
     "reproduce intellect-1 covenant-72b opendiloco-1b streaming-table-1 eager-table-5",
@@ -57,7 +58,7 @@ SLOW = {
 }
 """What takes more than some seconds of a processor."""
 
-READ = {"reproduce --all --markdown docs/papers.md --force"}
+READ = {"reproduce --all --out docs/papers.md --force"}
 """What is only read on a page that a command writes: it makes that page anew, in some minutes."""
 
 

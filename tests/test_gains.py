@@ -180,7 +180,7 @@ def test_settings_stand_on_the_page():
 
 @pytest.mark.slow
 def test_both_readings_of_a_gain_of_zero_pp_have_a_verdict():
-    (one,) = json.loads(did("reproduce", "gain-zero-pp", "--json", "-q").stdout)
+    (one,) = json.loads(did("reproduce", "gain-zero-pp", "--json", "-q").stdout)["reproductions"]
     found = {value["what"]: value for value in one["values"]}
     case = "400 Gbit/s a node, {} tokens a GPU, {}"
     published = {

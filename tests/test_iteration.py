@@ -373,23 +373,26 @@ def test_commands(tmp_path, scenario, monkeypatch):
     assert told["stack"] == "gloo"
     logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
     figure = tmp_path / "job.svg"
-    compare = "validate", "job", tmp_path / "logs", "--scenario", scenario
-    assert "AG" in did(*compare, "--figure", figure).stdout
+    compare = "validate", tmp_path / "logs", "--against", scenario
+    assert "AG" in did(*compare, "--out", figure).stdout
     assert figure.stat().st_size > 1000
     assert json.loads(did(*compare, "--json").stdout)["winner_is_right"] is True
 
 
-def test_what_came_of_the_shipped_jobs_is_told():
-    assert did("validate", "job", "--shipped").stdout == report.section()
-    told = json.loads(did("validate", "job", "--shipped", "--json").stdout)
+def test_what_came_of_the_shipped_jobs_is_told(tmp_path):
+    did("validate", "jobs", "--out", tmp_path / "jobs.md")
+    assert (tmp_path / "jobs.md").read_text() == report.section()
+    told = json.loads(did("validate", "jobs", "--json").stdout)["jobs"]
     assert told == json.loads(json.dumps(report.figures(report.shipped())))
+    logs_of = tmp_path / "logs"
+    logs_of.mkdir()
+    (logs_of / "rank_0.csv").write_text("")
     for arguments, said in (
-        (["--shipped", "--skip", "1"], "--skip: is only for logs"),
-        (["logs", "--shipped"], "LOGS: is only for logs"),
-        ([], "LOGS: is missing"),
-        (["logs"], "--scenario: is missing"),
+        (["jobs", "--against", "job.yaml"], "--against: is only for measurements"),
+        ([logs_of, "--against", "job.yaml:skip=many"], "takes one option, skip=N"),
+        ([logs_of], "--against: is missing"),
     ):
-        assert said in refused("validate", "job", *arguments)
+        assert said in refused("validate", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Measured collectives predicted from the settings of their links: what is read, what is fitted, what is counted."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -326,6 +327,7 @@ def test_iterations_across_a_change_are_predicted_with_both_links():
 def test_a_raw_table_can_be_validated_as_it_is(tmp_path):
     stack = sending(STACKS["mpich"], 2e-4, send_completion="taken")
     path = made(tmp_path / "raw.csv", "mpich", stack)
-    done = did("validate", path, "--split", "links")
-    assert "from links alone" in done.output
-    assert "closed_form" in done.output
+    done = did("validate", path, "--split", "links", "--json")
+    (found,) = json.loads(done.stdout)["datasets"]
+    assert all("closed_form" in one["models"] for one in found["splits"].values())
+    assert "from links alone" in did("validate", path, "--split", "links", "--wide").output

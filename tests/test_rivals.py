@@ -80,9 +80,12 @@ def test_learned_models_are_near_a_smooth_surface():
 def test_learned_models_are_asked_for_and_need_scikit_learn(monkeypatch):
     found = evaluation.evaluate("shaped_gloo", splits=["sizes"]).figures()["splits"]["sizes"]["models"]
     assert not set(rivals.LEARNED) & set(found)
-    assert "gaussian_process" in did("validate", "shaped_gloo", "--split", "sizes", "--learned").output
+    assert (
+        "gaussian_process"
+        in did("validate", "shaped_gloo", "--split", "sizes", "--against", "learned", "--json").output
+    )
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
-    assert "simnet-sparse[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--learned")
+    assert "simnet-sparse[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--against", "learned")
 
 
 def test_every_set_counts_alike_and_the_worse_ones_are_named(monkeypatch):

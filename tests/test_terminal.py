@@ -75,7 +75,6 @@ def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, 
         "simnet run quickstart --policies AG,or": ["AG,oracle"],
         "simnet run scenarios/quick": ["scenarios/quickstart.yaml"],
         "simnet run quickstart --no-r": ["--no-report"],
-        "simnet validate shaped_gloo_a": ["shaped_gloo_again"],
         "simnet run quickstart --set job.iter": ["job.iterations="],
         "simnet nosuch x": [],
     }
@@ -138,8 +137,8 @@ def test_every_command_can_be_quiet_and_verbose() -> None:
 
 def test_a_quiet_command_leaves_its_answer_and_nothing_else(tmp_path: Path) -> None:
     assert "resnet50" in did("list", "models", "-q").stdout
-    ring = "--collective", "allreduce_ring", "--workers", 2, "--size", "1 kB"
-    assert did("time", *ring, "--scenario", "quickstart", "--messages", tmp_path / "a.csv", "--quiet").stderr == ""
+    ring = "allreduce_ring", "--workers", 2, "--size", "1 kB"
+    assert did("time", *ring, "--network", "quickstart", "--out", tmp_path / "a.csv", "--quiet").stderr == ""
     assert "either --quiet or --verbose" in invoke("list", "models", "-q", "-v").stderr
 
 
@@ -182,11 +181,6 @@ def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], s
 def test_brackets_in_help_are_no_markup() -> None:
     for command, word in (("run", "simnet-sparse[dask]"), ("sweep", "simnet-sparse[slurm]")):
         assert word in "".join(line.strip("│ ") for line in did(command, "--help").stdout.splitlines()), command
-
-
-def test_the_help_of_a_command_names_those_that_begin_alike() -> None:
-    for name, other in (("validate", "validate job"),):
-        assert f"Beside it: simnet {other}." in did(name, "--help").stdout
 
 
 # Widths

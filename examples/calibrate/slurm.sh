@@ -26,6 +26,6 @@ simnet validate "$OUT/measured.csv"
 if command -v all_reduce_perf > /dev/null; then
   simnet measure --launch 'srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node={per_node}' --budget "$BUDGET" \
     --groups "1x$per_node,${SLURM_NNODES}x$per_node" --sizes ":$LARGEST" -o "$OUT/nccl_tests.csv"
-  simnet validate "$OUT/nccl_tests.csv" --fabric "$OUT/fabric.yaml"
+  simnet validate "$OUT/nccl_tests.csv" --against "$OUT/fabric.yaml"
 fi
 simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/measured.yaml" --workers "$SLURM_NTASKS" --model "${MODEL:-resnet50}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simnet import topologies
-from simnet.base import units
+from simnet.base import plugins, units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
 from simnet.cost_models.calibration import cost_model_of
@@ -271,7 +271,8 @@ def _read(
         return what
     if not os.path.exists(what) and "." not in str(what):  # noqa: PTH110 - a name that is too long is none, too
         close = suggest_names(str(what), collective_names())
-        raise InputError(f"there is no such file, and no collective {str(what)!r}; {close}")
+        refused = plugins.refused_names("collectives")
+        raise InputError(f"there is no such file, and no collective {str(what)!r}; {close}{refused}")
     largest = int(load("base", overrides).config.memory) if any(one[:7] == "memory=" for one in overrides) else None
     ranks = None if workers is None else load("base", workers=workers).config.workers
     return read_schedule(str(what), nbytes=nbytes, strict=not loose, n_ranks=ranks, largest=largest)[1]

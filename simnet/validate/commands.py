@@ -1,307 +1,362 @@
-"""``simnet validate`` and ``simnet reproduce``: predictions beside what was measured, and papers beside simnet.
+"""The verbs ``simnet validate`` and ``simnet reproduce``.
 
-They reach the command line through the entry-point group ``simnet.commands``, as commands of other packages may.
+They reach the line through the entry-point group ``simnet.commands``, as verbs of other packages may.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from simnet.base.errors import InputError
-from simnet.studies import options
-from simnet.verbs.commands import completion, terminal
-from simnet.verbs.commands.options import Changes, Force, Json
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.progress import track_progress
+from simnet.report.summary import Column, Summary, percent
+from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
 
 if TYPE_CHECKING:
+    from simnet.validate.evaluation_figures import Evaluation
     from simnet.validate.reproduction import Reproduction, Row
 
+JOBS, LEARNED, DEVICES = "jobs", "learned", "devices"
+"""Words in place of measurements, of what these are held against, and of reproductions."""
 
-class Split(StrEnum):
-    """What `simnet validate` leaves out."""
-
-    SIZES = "sizes"
-    RANKS = "ranks"
-    COLLECTIVES = "collectives"
-    LINKS = "links"
+_OFF = (Column("median", "median", "percent"), Column("p90", "p90", "percent"))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    app.command(epilog="Example: simnet reproduce artopk-table-vi --check")(reproduce)
-    app.command(epilog="Example: simnet validate h100_cluster01_multi --split sizes")(validate)
-    app.command("validate job", epilog="Example: simnet validate job logs --scenario job.yaml")(validate_job)
-
-
-@terminal.explained
+@verb
 def validate(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[DATASET|LOG]...",
-            help="Shipped measurements or logs; default: all that are shipped.",
-            autocompletion=completion.one_of(completion.measured, "job"),
-        ),
-    ] = None,
-    split: Annotated[
-        list[Split] | None, typer.Option(help="What is left out; repeatable; default: each in turn.")
-    ] = None,
-    fabric: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with this fabric file; nothing is fitted.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="With --fabric: refuse to extrapolate.")] = False,
-    fact: Annotated[list[str] | None, typer.Option(metavar="[NAMES:]COLUMN=VALUE", help=options.FACT)] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="End with 1 if a figure is worse than recorded.")] = False,
-    learned: Annotated[
-        bool, typer.Option("--learned", help="Also a Gaussian process and gradient boosting, of scikit-learn; slower.")
-    ] = False,
-    json_: Json = False,
-    force: Force = False,
-) -> None:
-    """Evaluate predictions on held-out measurements, next to baseline models."""
+    *sources: str,
+    against: str | None = None,
+    split: Words | None = None,
+    fact: Sequence[str] = (),
+    check: bool = False,
+    set: Overrides = (),
+) -> Summary:
+    """Compare predictions with measurements, shipped or yours.
+
+    Of times of collectives a part is left out and predicted from the rest, or all are held against a cluster file or a
+    platform. Of a job, whose logs `simnet.cluster.hooks` wrote, the iterations are held against its scenario.
+
+    Parameters
+    ----------
+    sources
+        Shipped measurements, logs, logs of a job, or jobs.
+
+        Without any, all shipped measurements; jobs are the shipped ones.
+    against
+        Cluster file, platform, scenario of a job, or learned.
+
+        With job.yaml:skip=5 the first five iterations do not count; learned are models of scikit-learn.
+    split
+        sizes, ranks, collectives, links; default: each in turn.
+    fact
+        What logs do not say: ranks=16, '*_n{ranks}.log'.
+    check
+        End with 1 if a figure is worse than recorded.
+
+    Raises
+    ------
+    SimnetError
+        If something is wrong with the measurements or with what is given.
+    """
+    splits = word_list(split)
+    of_times = {"--split": splits, "--fact": fact, "--check": check}
+    if JOBS in sources:
+        _refuse({**of_times, "--against": against, "--set": set}, "measurements, not for the shipped jobs")
+        return _shipped_jobs()
+    if len(sources) == 1 and _is_job(Path(sources[0])):
+        _refuse(of_times, "times of collectives")
+        if against is None:
+            raise InputError("is missing: the scenario of the job", file="--against")
+        return _job(Path(sources[0]), against, set_texts(set))
+    _refuse({"--set": set}, "the scenario of a job")
+    return _measurements(sources, against, splits, fact, check)
+
+
+def _is_job(folder: Path) -> bool:
+    """Return whether a folder has logs of ranks, or folders that have."""
+    return folder.is_dir() and any(next(folder.glob(one), None) for one in ("rank_*.csv", "*/rank_*.csv"))
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    for option, value in given.items():
+        if value:
+            raise InputError(f"is only for {what}", file=option)
+
+
+def _measurements(
+    sources: Sequence[str], against: str | None, split: Sequence[str] | None, fact: Sequence[str], check: bool
+) -> Summary:
+    """Hold predictions of what is left out, or of a cluster file, against times of collectives."""
     from simnet.cost_models.calibration.measured import datasets
     from simnet.cost_models.calibration.readers.facts import parse_facts
-    from simnet.validate import evaluation, evaluation_figures
+    from simnet.validate import evaluation
+    from simnet.validate.evaluation_figures import draw_evaluation, recorded_figures, worse_figures
 
-    options.only("--fabric", fabric is not None, {"--strict": strict})
-    own = {"--split": split, "--check": check, "--learned": learned}
-    options.only("what is left out, which --fabric does without", fabric is None, own)
-    names = list(sources or datasets())
-    options.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
-    options.figure(figure, force)
-    if figure is not None and len(names) != 1:
-        raise InputError("needs one source", file="--figure")
-    facts = parse_facts(fact or ())
-    splits = [one.value for one in split or Split]
-    found = []
-    for number, name in enumerate(names, 1):
-        with terminal.progress(f"{number} of {len(names)}: {name}"):
-            found.append(
-                evaluation.evaluate(name, facts, splits, learned=learned)
-                if fabric is None
-                else evaluation.compare(fabric, name, facts, strict=strict)
-            )
-        if not json_:
-            typer.echo("\n".join([*found[-1].sentences(), ""]))
+    fabric = None if against == LEARNED else against
+    if fabric is not None:
+        _refuse({"--split": split, "--check": check}, "what is left out, which --against does without")
+    for name in split or ():
+        if name not in evaluation.SPLITS:
+            raise InputError(f"there is no {name!r}: {suggest_names(name, evaluation.SPLITS)}", file="--split")
+    names, splits = [*sources] or list(datasets()), list(split or evaluation.SPLITS)
+    if not {*names} <= {*datasets()}:
+        _refuse({"--check": check}, "shipped measurements")
+    facts = parse_facts(fact)
+    found = [
+        evaluation.evaluate(name, facts, splits, learned=against == LEARNED)
+        if fabric is None
+        else evaluation.compare(fabric, name, facts)
+        for name in track_progress(names)
+    ]
     facts.refuse_idle()
     figures = [one.figures() for one in found]
-    if json_:
-        typer.echo(json.dumps(figures, indent=2))
-    if figure is not None:
-        evaluation_figures.draw_evaluation(found[0]).save(figure, force)
-    if check:
-        _check_recorded(figures, splits)
+    rows = [row for one, plain in zip(found, figures, strict=True) for row in _error_rows(one, plain["splits"])]
+    worse = [
+        line
+        for one in figures if check
+        for line in worse_figures(one, recorded_figures(one["dataset"], splits))
+    ]  # fmt: skip
+    return Summary(
+        answer=_errors_said(rows, worse),
+        columns=(
+            Column("dataset", "measurements", "text"),
+            Column("left_out", "predicted", "text"),
+            Column("count", "count", "number", priority=2),
+            *_OFF,
+            Column("worst", "worst", "percent", priority=1),
+            Column("inside", "inside", "chance"),
+            Column("rival", "next best model", "text", priority=3),
+            Column("rival_median", "its median", "percent", priority=3),
+        ),
+        rows=rows,
+        evidence="measured: errors are absolute and relative, of what was not fitted to" if rows else "",
+        depends_on="; ".join(worse),
+        details={"datasets": figures},
+        plots={"predicted": lambda: draw_evaluation(found[0])} if len(found) == 1 else {},
+        notes=[line for one in found for line in one.notes()],
+        exit_code=int(bool(worse)),
+    )
 
 
-def _check_recorded(figures: Sequence[Mapping[str, Any]], splits: Sequence[str]) -> None:
-    """End with 1 if a dataset is worse than recorded."""
-    from simnet.validate.evaluation_figures import recorded_figures, worse_figures
+def _error_rows(one: Evaluation, splits: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each split: our errors, and the model that comes closest beside them."""
+    from simnet.validate.evaluation_figures import TITLES
 
-    said = [line for one in figures for line in worse_figures(one, recorded_figures(one["dataset"], splits))]
-    for line in said:
-        typer.echo(f"worse: {line}", err=True)
-    if said:
-        raise typer.Exit(1)
+    rows = []
+    for split, found in splits.items():
+        models = {name: each["all"] for name, each in found["models"].items() if each["all"] is not None}
+        ours = models.pop("ours")
+        rival = min(models, key=lambda name: models[name]["median"], default=None)
+        rows.append(
+            {"dataset": one.name, "left_out": TITLES[split], **ours, "inside": found["coverage"],
+             "asked_inside": one.coverage, "rival": rival,
+             "rival_median": None if rival is None else models[rival]["median"]}
+        )  # fmt: skip
+    return rows
 
 
-@terminal.explained
-def validate_job(
-    logs: Annotated[
-        Path | None,
-        typer.Argument(metavar="[LOGS]", help="A folder with rank_<r>.csv, or with one such folder per policy."),
-    ] = None,
-    scenario: Annotated[
-        str | None, typer.Option("--scenario", metavar="SCENARIO", help="The scenario of the job.")
-    ] = None,
-    shipped: Annotated[
-        bool, typer.Option("--shipped", help="The jobs that come with simnet, as a page, in place of LOGS.")
-    ] = False,
-    set_: Changes = None,
-    skip: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Iterations at the beginning that do not count; default: 2.")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw measured beside predicted, as .png or .svg.")
-    ] = None,
-    json_: Json = False,
-    force: Force = False,
-) -> None:
-    """Compare the logs of a real job with the prediction of its scenario, by exchange and part."""
-    from simnet.report.tables import show_listing
+def _errors_said(rows: Sequence[Mapping[str, Any]], worse: Sequence[str]) -> str:
+    if not rows:
+        return (
+            "Nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives; or, for --split links, "
+            "the columns link_latency and link_bandwidth, and a setting whose hosts all have the same."
+        )
+    medians = [percent(end(row["median"] for row in rows)) for end in (min, max)]
+    within = " to ".join(dict.fromkeys(medians))
+    bad = f"; {len(worse)} figures are worse than recorded" if worse else ""
+    return f"Predictions are off by {within} in the median, over {sum(row['count'] for row in rows):,} of them{bad}."
+
+
+def _shipped_jobs() -> Summary:
+    from simnet.validate.jobs import report
+
+    both = report.shipped()
+    found = report.figures(both)
+    kinds = (("total", "whole iteration"), ("messages", "messages alone"), ("unseen", "predicted before measuring"))
+    judged = f"{found['right']} of {found['judged']}"
+    return Summary(
+        answer=f"{found['jobs']} jobs in {found['settings']} settings: iterations are off by "
+        f"{percent(found['total']['median'])} in the median; the fastest exchange is right in {judged}.",
+        columns=(Column("part", "part", "text"), *_OFF),
+        rows=[{"part": title, **{key: found[name][key] for key in ("median", "p90")}}
+              for name, title in kinds if name in found],
+        evidence=f"measured: {percent(found['inside'])} of the iterations are inside their 90 % interval",
+        next="--out jobs.md   the section of docs/validation.md",
+        details={"jobs": found},
+        writers={".md": lambda path: _write(path, report.section())},
+    )  # fmt: skip
+
+
+def _job(logs: Path, against: str, overrides: Sequence[str]) -> Summary:
+    """Hold the logs of a job against the prediction of its scenario."""
     from simnet.scenario import load
+    from simnet.scenario.choice_text import read_choice
     from simnet.studies.iteration import predict_job
-    from simnet.validate.jobs import comparing, report, tables
+    from simnet.validate.jobs import comparing, tables
 
-    if shipped:
-        own = {"LOGS": logs, "--scenario": scenario, "--set": set_, "--skip": skip, "--figure": figure}
-        options.only("logs, not for --shipped", False, own | {"--force": force})
-        typer.echo(json.dumps(report.figures(report.shipped()), indent=2) if json_ else report.section(), nl=json_)
-        return
-    if logs is None:
-        raise InputError("is missing: a folder of logs, or --shipped for the jobs that come with simnet", file="LOGS")
-    if scenario is None:
-        raise InputError("is missing: the scenario of the job", file="--scenario")
-    options.figure(figure, force)
+    name, given = read_choice(against)
+    skip = given.pop("skip", comparing.SKIPPED)
+    if given or type(skip) is not int or skip < 0:
+        raise InputError("takes one option, skip=N, of iterations at the beginning", file="--against")
     measured = tables.over_ranks(tables.read_logs(logs))
-    with terminal.progress("iterations"):
-        loaded = load(scenario, set_ or ())
-        prediction = predict_job(loaded, tables.policies_of(measured, loaded))
-    found = comparing.compared(measured, prediction, comparing.SKIPPED if skip is None else skip)
-    if json_:
-        typer.echo(json.dumps(found.figures(), indent=2))
-    else:
-        show_listing(f"iterations of {prediction.scenario}", comparing.HEADINGS, found.rows())
-        for line in found.sentences():
-            typer.echo(line)
-    if figure is not None:
-        found.drawn().save(figure, force)
+    loaded = load(name, overrides)
+    found = comparing.compared(measured, predict_job(loaded, tables.policies_of(measured, loaded)), skip)
+    figures, (first, *others) = found.figures(), [*found.sentences(), ""]
+    renamed = {"measured": "measured_s", "predicted": "predicted_s", "low": "low_s", "high": "high_s"}
+    totals = [percent(abs(one["error"])) for one in figures["parts"] if one["part"] == "total"]
+    return Summary(
+        answer=" ".join(one for one in (f"Iterations are off by {', '.join(totals)}.", first) if one),
+        columns=(
+            Column("policy", "policy", "text"),
+            Column("part", "part", "text"),
+            Column("measured_s", "measured"),
+            Column("predicted_s", "predicted", interval=("low_s", "high_s")),
+            Column("error", "error", "percent"),
+            Column("inside", "inside", "chance"),
+        ),
+        rows=[{renamed.get(key, key): value for key, value in one.items()} for one in figures.pop("parts")],
+        evidence="measured: medians over iterations",
+        details=figures,
+        plots={"job": found.drawn},
+        notes=[one for one in others if one],
+    )
 
 
-@terminal.explained
-def reproduce(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="What to reproduce; without: list what there is.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them, the slow ones too: a few minutes.")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="All but those that take more than a few seconds.")] = False,
-    devices: Annotated[
-        bool, typer.Option("--devices", help="Headline ratios under each device profile: a few minutes.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if a value is outside its tolerance, or has changed.")
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the values as a table.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page docs/papers.md.")] = None,
-    force: Force = False,
-) -> None:
-    """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
-    from simnet.base.progress import track_progress
-    from simnet.base.writing import refuse_existing
-    from simnet.validate.reproduction import REPRODUCTIONS, reproduction, under_devices
-
-    if names and (every or fast):
-        raise InputError("is either names or --all or --fast", file="simnet reproduce")
-    if every and fast:
-        raise InputError("is either --all or --fast", file="simnet reproduce")
-    if devices:
-        options.only("reproductions, not for --devices", False, {"NAME": names, "--all": every, "--fast": fast})
-        options.only("reproductions", False, {"--check": check, "--out": out, "--markdown": markdown, "--json": json_})
-        with terminal.progress("ratios"):
-            head, *others = under_devices.rows(under_devices.columns())
-        _show_table("Headline ratios under each device profile", head, head[:1], others)
-        return
-    if names:
-        wanted = [reproduction(name) for name in dict.fromkeys(names)]
-    else:
-        wanted = [one for one in REPRODUCTIONS.values() if every or (fast and not one.slow)]
-    options.only("a NAME, --all or --fast", bool(wanted), {"--check": check, "--out": out, "--markdown": markdown})
-    options.only("--out and --markdown", out is not None or markdown is not None, {"--force": force})
-    files = {"--out": (out, ".csv"), "--markdown": (markdown, ".md")}
-    for option, (path, ending) in files.items():
-        if path is not None and path.suffix != ending:
-            raise InputError(f"must end in {ending}, got {path.name!r}", file=option)
-    if not wanted:
-        _list_reproductions(json_)
-        return
-    refuse_existing([path for path, _ in files.values() if path is not None], force)
-    found: dict[str, Sequence[Row] | None] = {}
-    with terminal.progress("reproductions"):
-        for one in track_progress(wanted):
-            found[one.name] = _run_reproduction(one)
-    if json_:
-        typer.echo(json.dumps([_json_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
-    elif not terminal.quiet():
-        _print_values(found)
-    _write_all(found, out, markdown, force)
-    if check:
-        _check_values(found)
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
-def _check_values(found: Mapping[str, Sequence[Row] | None]) -> None:
-    """End with 1 if a value is outside its tolerance, and is not said to be, or is another than was frozen."""
+@verb
+def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
+    """Reproduce published figures and open questions, drawn beside ours.
+
+    Parameters
+    ----------
+    names
+        What to reproduce; default: all that is quick.
+
+        With devices: headline ratios under each device profile, which takes minutes.
+    all
+        The slow ones too, in a few minutes.
+    check
+        End with 1 if a value is outside its tolerance, or changed.
+
+    Raises
+    ------
+    SimnetError
+        If there is none of a name.
+    """
+    from simnet.validate.reproduction import REPRODUCTIONS, page, reproduction, under_devices
+
+    if names and all:
+        raise InputError("is either names or --all", file="simnet reproduce")
+    if DEVICES in names:
+        _refuse({"--check": check, "NAMES": names[1:]}, "reproductions, not for devices")
+        return _under_devices()
+    wanted = [reproduction(name) for name in dict.fromkeys(names)]
+    every = wanted or [one for one in REPRODUCTIONS.values() if all or not one.slow]
+    found = {one.name: None if one.needs() else one.rows() for one in track_progress(every)}
+    contradicting, counted = page.summary(found)
+    problems = _changed(found) if check else []
+    missing = [f"{name} is left out: it {REPRODUCTIONS[name].needs()}." for name, rows in found.items() if rows is None]
+    slow = [] if names or all else [name for name, one in REPRODUCTIONS.items() if one.slow]
+    columns, rows = _values(found) if len(found) == 1 else _outcomes(found)
+    return Summary(
+        answer=f"{'; '.join(problems)}. {counted}" if problems else counted,
+        columns=columns,
+        rows=rows,
+        evidence=contradicting,
+        next=f"--all has {len(slow)} more, which take minutes; simnet reproduce NAME has every value" if slow else "",
+        details={
+            "reproductions": [_figures(REPRODUCTIONS[name], one) for name, one in found.items()],
+            "slow": slow,
+            "missing": _missing(),
+        },
+        notes=[*missing, *(REPRODUCTIONS[name].note for name in found if len(found) == 1), *_kinds()],
+        writers={
+            ".csv": lambda path: _write_values(path, found),
+            ".md": lambda path: _write(
+                path, page.page(found, under_devices.columns() if {*found} == {*REPRODUCTIONS} else [])
+            ),
+        },
+        exit_code=int(bool(problems)),
+    )
+
+
+def _under_devices() -> Summary:
+    from simnet.validate.reproduction import under_devices
+
+    head, published, *others = under_devices.rows(under_devices.columns())
+    keys = ["device", *(f"ratio_{number}" for number in range(1, len(head)))]
+    return Summary(
+        answer="Headline ratios under each device profile, beside the published ones.",
+        columns=[Column(key, title, "text") for key, title in zip(keys, head, strict=True)],
+        rows=[dict(zip(keys, row, strict=True)) for row in (published, *others)],
+    )
+
+
+def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
+    """Return a row for each value of one reproduction."""
+    from simnet.validate.reproduction import page
+
+    names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
+    ((_, rows),) = found.items()
+    cells = [dict(zip(names, page.cells(row), strict=True)) for row in rows or ()]
+    return [Column("what", "value", "text"), *(Column(name, name, "text") for name in names[1:])], cells
+
+
+def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
+    """Return a row for each of several reproductions."""
+    from simnet.validate.reproduction import REPRODUCTIONS, page
+
+    columns = [
+        Column("name", "name", "text"),
+        Column("published_in", "published", "phrase", priority=1),
+        Column("kinds", "values", "text"),
+        Column("contradictions", "contradict", "number"),
+        Column("worst", "worst", "text"),
+    ]
+    rows = [
+        {
+            "name": name,
+            "published_in": f"{REPRODUCTIONS[name].paper}, {REPRODUCTIONS[name].place}",
+            "kinds": page.kinds(REPRODUCTIONS[name]),
+            "contradictions": None if rows is None else sum(row.contradicts for row in rows),
+            "worst": "left out" if rows is None else page.worst(rows),
+        }
+        for name, rows in found.items()
+    ]
+    return columns, rows
+
+
+def _changed(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
+    """Return which values are outside their tolerance, and are not said to be, or are others than were frozen."""
     from simnet.validate.reproduction.table import changed
 
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]
     others = [f"{name}: {what}" for name, rows in found.items() if rows for what in changed(name, rows)]
-    for said, values in (("outside its tolerance", outside), ("changed", others)):
-        if values:
-            typer.echo(f"{said}: {'; '.join(values)}", err=True)
-    if outside or others:
-        raise typer.Exit(1)
+    told = (("Outside its tolerance", outside), ("Changed", others))
+    return [f"{said}: {'; '.join(values)}" for said, values in told if values]
 
 
-def _run_reproduction(one: Reproduction) -> list[Row] | None:
-    reason = one.needs()
-    if reason:
-        typer.echo(f"{one.name} is left out: it {reason}", err=True)
-        return None
-    if one.slow:
-        terminal.say(f"{one.name} takes a while", err=True)
-    return one.rows()
+@cache
+def _kinds() -> tuple[str, ...]:
+    from simnet.validate.reproduction import KINDS
+
+    return tuple(f"{kind}: {meaning}." for kind, meaning in KINDS.items())
 
 
-def _list_reproductions(json_: bool) -> None:
-    """Show what there is."""
-    from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, page
+def _missing() -> list[dict[str, Any]]:
+    from simnet.validate.reproduction import MISSING
 
-    every = REPRODUCTIONS.values()
-
-    def status(one: Reproduction) -> str:
-        return one.needs() or ("takes longer" if one.slow else "ready")
-
-    if json_:
-        shown = ("name", "paper", "place", "title", "values")
-        rows = [{key: getattr(one, key) for key in shown} | {"status": status(one)} for one in every]
-        typer.echo(json.dumps({"reproductions": rows, "missing": [one._asdict() for one in MISSING]}, indent=2))
-        return
-    columns = ("name", "paper", "published", "what", "values", "status")
-    cells = [(one.name, one.paper, one.place, one.title, page.kinds(one), status(one)) for one in every]
-    _show_table("Reproductions", columns, columns, cells)
-    for kind, meaning in KINDS.items():
-        typer.echo(f"{kind}: {meaning}")
-    typer.echo(f"{len(MISSING)} figures, tables and claims are not reproduced; docs/papers.md and --json say why")
+    return [one._asdict() for one in MISSING]
 
 
-def _print_values(found: Mapping[str, Sequence[Row] | None]) -> None:
-    """Print the values of each, and how it came out."""
-    from simnet.validate.reproduction import REPRODUCTIONS, page
-
-    columns = ("value", "published", "ours", "unit", "error", "tolerance", "")
-    for name, rows in found.items():
-        if rows is None:
-            continue
-        one = REPRODUCTIONS[name]
-        left = ("value", "unit", "tolerance", "")
-        _show_table(f"{one.paper}, {one.place}: {one.title}", columns, left, [page.cells(row) for row in rows])
-        typer.echo(one.note)
-        typer.echo(f"{name}: {page.kinds(one)}; worst {page.worst(rows)}\n")
-    for line in page.summary(found):
-        typer.echo(textwrap.fill(line, 80, break_long_words=False, break_on_hyphens=False))
-
-
-def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich.text import Text
-
-    from simnet.report.tables import empty_table, print_wide
-
-    table = empty_table(title, columns, left)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    print_wide(table)
-
-
-def _json_figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
+def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction for JSON."""
     from simnet.validate.reproduction.table import counts, figures
 
@@ -316,20 +371,22 @@ def _json_figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, An
     return {**head, "left_out": None, "kinds": counts(rows), "contradictions": against, "values": plain}
 
 
-def _write_all(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
-    """Write the table and the page that were asked for."""
+def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None:
+    """Write the values of all reproductions as a table."""
+    import pandas as pd
+
     from simnet.base.spreadsheets import guard_table
-    from simnet.base.writing import write_new
-    from simnet.validate.reproduction import REPRODUCTIONS, as_frame, page, under_devices
+    from simnet.validate.reproduction import as_frame
 
-    if out is not None:
-        import pandas as pd
+    parts = [as_frame(rows).assign(name=name) for name, rows in found.items() if rows]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    if parts:
+        frame.insert(0, "name", frame.pop("name"))
+    _write(path, str(guard_table(frame).to_csv(index=False)))
 
-        parts = [as_frame(rows).assign(name=name) for name, rows in found.items() if rows]
-        frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-        if parts:
-            frame.insert(0, "name", frame.pop("name"))
-        write_new({out: guard_table(frame).to_csv(index=False)}, force)
-    if markdown is not None:
-        columns = under_devices.columns() if set(found) == set(REPRODUCTIONS) else []
-        write_new({markdown: page.page(found, columns)}, force)
+
+for _verb, _example in ((validate, "h100_cluster01_multi --split sizes"), (reproduce, "artopk-table-vi --check")):
+    vars(_verb).update(panel="Check", example=_example)
+
+# What an installation that is older than these verbs names.
+register = (validate, reproduce)

@@ -82,19 +82,17 @@ class Evaluation:
             "splits": found,
         }
 
-    def sentences(self) -> list[str]:
-        """Return lines for people."""
+    def notes(self) -> list[str]:
+        """Return lines for people: what was measured, remarks on the logs, and who was said to win."""
         spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
-        lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}"]
+        lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}."]
         lines += problem_lines(self.problems)
-        figures = self.figures()["splits"]
-        if not figures:
-            lines.append(
-                "nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives; or, for --split "
-                "links, the columns link_latency and link_bandwidth, and a setting whose hosts all have the same"
-            )
-        for split, found in figures.items():
-            lines += _error_table(TITLES[split], found, self.coverage)
+        for split, found in self.figures()["splits"].items():
+            if won := found.get("winners"):
+                lines.append(
+                    f"{TITLES[split]}: the faster of AG-Topk and AR-Topk is as predicted in {won['right']} of "
+                    f"{won['settings']}, where they differ by more than 5 %; by the closed form in {won[CLOSED_FORM]}."
+                )
         return lines
 
 
@@ -167,31 +165,3 @@ def _split_figures(part: pd.DataFrame) -> dict[str, Any]:
 def _error_quantiles(off: NDArray[Any]) -> dict[str, float] | None:
     known = off[~np.isnan(off)]
     return error_quantiles(known) if len(known) else None
-
-
-def _error_table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
-    """Return a table: a row per bin, and for each model median / 90 % quantile / worst."""
-    models = found["models"]
-    wide = 25
-    lines = ["", f"{title:<22}{'':>6}" + "".join(f"{name:>{wide}}" for name in models)]
-    for name in models["ours"]:
-        own = models["ours"][name]
-        if own is None:
-            continue
-        cells = []
-        for one in models.values():
-            cell = one[name]
-            shown = "-" if cell is None else " / ".join(_percent_text(cell[key]) for key in ("median", "p90", "worst"))
-            cells.append(f"{shown:>{wide}}")
-        lines.append(f"  {name:<20}{own['count']:>6}" + "".join(cells))
-    if won := found.get("winners"):
-        lines.append(
-            f"  the faster of AG-Topk and AR-Topk: {won['right']} of {won['settings']} as predicted, where they differ"
-            f" by more than 5 %; by the closed form {won[CLOSED_FORM]}"
-        )
-    inside = f"{100 * found['coverage']:.0f} % of the measurements are inside their {100 * coverage:.0f} % interval"
-    return [*lines, f"  median / p90 / worst absolute error in %; {inside}"]
-
-
-def _percent_text(value: float) -> str:
-    return f"{100 * value:.1f}" if value < 10 else f"{100 * value:.0f}" if value < 1000 else f"{100 * value:.0e}"

@@ -149,14 +149,20 @@ def all_verbs() -> dict[str, Verb]:
 
 @functools.cache
 def _registered_verbs() -> dict[str, Verb]:
-    def describe(function: Callable[..., Any]) -> Verb | None:
-        if function.__name__ == "register":
-            return None
-        summary = (inspect.getdoc(function) or "").split("\n")[0]
-        panel, example = getattr(function, "panel", "Others"), getattr(function, "example", "")
-        return Verb(panel, summary, example, f"{function.__module__}:{function.__name__}")
+    def describe(name: str, found: Any) -> dict[str, Verb]:
+        several = {one.__name__: one for one in found} if isinstance(found, tuple) else {name: found}
+        return {name: _verb_of(one) for name, one in several.items()}
 
-    return plugins.usable_plugins("commands", lambda name: plugins.load_plugin("commands", name, describe))
+    each = plugins.usable_plugins(
+        "commands", lambda name: plugins.load_plugin("commands", name, functools.partial(describe, name))
+    )
+    return {name: verb for found in each.values() for name, verb in found.items()}
+
+
+def _verb_of(function: Callable[..., Any]) -> Verb:
+    summary = (inspect.getdoc(function) or "").split("\n")[0]
+    panel, example = getattr(function, "panel", "Others"), getattr(function, "example", "")
+    return Verb(panel, summary, example, f"{function.__module__}:{function.__name__}")
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -245,7 +251,8 @@ def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
 def _line_type(hint: Any, *, optional: bool) -> Any:
     """Return the type that a parameter of the library has on the line: what may be text is text."""
     if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
-        hint = str | None if optional else str
+        hint = str
+    hint = hint | None if optional else hint
     shown = Parameter(negative=(), group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None)
     return Annotated[hint, shown]
 

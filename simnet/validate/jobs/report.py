@@ -104,7 +104,7 @@ def section() -> str:
         *textwrap.wrap(
             f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()} "
             "`python benchmarks/measured_jobs.py FOLDER` makes the set anew, "
-            "`simnet validate job --shipped` this section.",
+            "`simnet validate jobs --out jobs.md` this section.",
             120,
         ),
         "",

@@ -52,7 +52,7 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 class Commands(TyperGroup):
-    """Commands of simnet and of packages that register some.
+    """Commands of simnet.
 
     Some have a name of two words, as ``calibrate device``, beside one of the first word alone. The options of a command
     are read from its signature when it is called: a list of all commands needs only what each says of itself.
@@ -65,12 +65,6 @@ class Commands(TyperGroup):
         super().__init__(**settings)
         for name, (function, _) in self.own.items():
             self.commands[name] = TyperCommand(name, help=inspect.getdoc(function))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
-        for name, function in _command_names(_plugin_commands()).items():
-            self.commands.setdefault(name, TyperCommand(name, help=inspect.getdoc(function)))
-        return super().list_commands(ctx)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return what may stand in place of an incomplete word: options, and the next word of commands."""
@@ -108,14 +102,7 @@ class Commands(TyperGroup):
             return name, _readable_help(typer.main.get_command(app), self._others(name), rest), rest
         if not ctx.resilient_parsing:
             self._tell_group(args)
-        # Not before the options have been read: one of them refuses what others register.
-        app = _plugin_commands()
-        names = _command_names(app)
-        for name, rest in ((words, args[2:]), (args[0], args[1:])):
-            if name in names:
-                others = [one for one in names if one.startswith(f"{name} ")]
-                return name, _readable_help(typer.main.get_group(app).commands[name], others, rest), rest
-        known = [*self.own, *names]
+        known = [*self.own]
         if ctx.resilient_parsing:
             ctx.meta[_TYPED] = args
             return None, None, args
@@ -138,24 +125,6 @@ class Commands(TyperGroup):
             typer.echo(f"simnet {name:{width}}  {summary}")
         typer.echo(f"\nExample: simnet {args[0]} {next(iter(members)).split()[1]} --help")
         raise typer.Exit(0 if args[1:] else 2)
-
-
-def _plugin_commands() -> typer.Typer:
-    """Return an application of the commands that packages register."""
-    app = typer.Typer()
-    plugins.usable_plugins("commands", lambda name: plugins.load_plugin("commands", name, lambda add: add(app)))
-    return app
-
-
-def _command_names(app: typer.Typer) -> dict[str, Callable[..., Any] | None]:
-    """Return the commands of an application by name, without a look at their options as far as there are no groups."""
-    if app.registered_groups:
-        return {name: command.callback for name, command in typer.main.get_group(app).commands.items()}
-    found: dict[str, Callable[..., Any] | None] = {}
-    for one in app.registered_commands:
-        assert one.callback is not None
-        found[one.name or typer.main.get_command_name(one.callback.__name__)] = one.callback
-    return found
 
 
 def _readable_help(command: Any, others: list[str], rest: list[str]) -> Any:
