@@ -25,7 +25,6 @@ from simnet.verbs.commands.run import run
 from simnet.verbs.commands.step import step
 from simnet.verbs.commands.sweep import sweep
 from simnet.verbs.commands.terminal import Commands
-from simnet.verbs.commands.trace import fit
 from simnet.verbs.commands.utilisation import utilisation
 from simnet.verbs.old_words import OLD_VERBS
 
@@ -39,7 +38,6 @@ class Verbs(Commands):
         "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
-        "trace fit": (fit, "digits -o params.json --figure fit.png"),
         "utilisation": (
             utilisation,
             "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s' --off 10%",

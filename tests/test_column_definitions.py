@@ -136,9 +136,9 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("calibrate", calls, "-o", place / "fabric.yaml"),
             ("calibrate", "dgx-h100", "-o", place / "platform.yaml"),
             ("calibrate", place / "logs"),
+            ("calibrate", "digits", "--where", "scale=10"),
         ],
-        "trace info": [("trace", "info", "digits")],
-        "trace fit": [("trace", "fit", "digits", "--scale", 10, "-o", place / "fitted.json")],
+        "show": [("show", "digits")],
     }  # fmt: skip
     for command, each in asked.items():
         for words in each:

@@ -159,7 +159,7 @@ def test_an_installed_simnet_says_which_traces_it_has(unpacked, tmp_path):
     words = "trace synth ./made --parameters 1000 --workers 2 --like digits --iterations 2"
     run(*command, *words.split(), env=environment, cwd=tmp_path)
     refused = subprocess.run(
-        [*command, "trace", "info", "digits"], env=environment, cwd=tmp_path, capture_output=True, text=True
+        [*command, "show", "digits"], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
     assert refused.returncode == 2
     assert "the recorded gradients of 'digits' do not ship" in refused.stderr

@@ -161,7 +161,7 @@ def test_the_page_of_commands_has_all_of_them_with_their_options():
     for command, options in {
         "run": ["--set", "--seeds"],
         "validate": ["--against"],
-        "trace fit": ["--figure"],
+        "convert": ["--part"],
     }.items():
         (section,) = re.findall(rf"^## simnet {command}\n(.*?)(?=^## |\Z)", page, flags=re.DOTALL | re.MULTILINE)
         assert all(f"| `{option}" in section for option in options)

@@ -29,7 +29,6 @@ PRINTING = {
     "predict job": "--scenario quickstart --set job.iterations=2",
     "utilisation": "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s'",
     "step": "--model gpt2 --sharding fsdp2 --workers 8 --topology star --latency '1 us' --bandwidth '1 GB/s'",
-    "trace fit": "digits -o params.json --scale 100",
     "convert": "allreduce_ring a.goal --workers 4 --size 1MiB",
     "new": "scenario my_cluster",
     "list": "schemes",
@@ -71,7 +70,7 @@ def test_every_command_is_among_those_that_print():
 @needs.linux
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_full_standard_output_is_one_line(quick, tmp_path):
-    slow = {"run", "compare", "sweep", "predict job", "trace fit", "measure"}
+    slow = {"run", "compare", "sweep", "predict job", "measure"}
     asked = commands(set(PRINTING) - slow if quick else slow - EXTRAS)
     if quick:
         asked += [["--help"], ["--version"], ["choose", "--help"], ["choose", "--workers", "4", "--json"]]

@@ -106,7 +106,6 @@ def test_no_command_compiles_what_warm_did_not(tmp_path):
 
     assert "functions are compiled" in told("-m", "simnet.compile")
     assert "Everything is compiled already" in told("-m", "simnet.compile")
-    ring = "--collective allreduce_ring --workers 64 --size 64MiB"
     for command in (
         "run quickstart --set job.iterations=3 --out run",
         "compare --schemes topk,oktopk,spardl --workers 2,4 --density 0.01 --out compared",
@@ -114,12 +113,12 @@ def test_no_command_compiles_what_warm_did_not(tmp_path):
         "choose --workers 8 --model resnet50 --latency 1ms --bandwidth 10Gbit/s",
         "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
         "predict job --scenario quickstart --set job.iterations=3",
-        "export " + ring + " --to goal --out ring.goal",
+        "convert allreduce_ring ring.goal --workers 64 --size 64MiB",
         "time ring.goal",
         *(f"time allreduce_ring --workers 64 --stack {stack}" for stack in ("tcp", "gloo", "openmpi", "nccl")),
         "time allreduce_ring --workers 64 --network fat_tree:k=8 --latency 10us",
-        "trace synth made --model resnet18 --scale 100 --workers 4",
-        "trace info digits",
-        "trace fit digits --out fitted.json",
+        "convert quickstart made --to trace",
+        "show digits",
+        "calibrate digits --out fitted.json",
     ):
         assert told("-c", COUNTED, *command.split()) == "\n", command

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from commands import did, refused
 from gradients import build_up
 from simnet.base.errors import InputError
+from simnet.scenario import load
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
 from simnet.traces.comparing import compare_with_synthetic, describe_trace
 from simnet.traces.converting import ReadArchive, in_memory, part_of, write_npz
@@ -224,20 +225,21 @@ class TestFit:
     @pytest.mark.parametrize("ending", ["png", "svg"])
     def test_the_command(self, small, tmp_path, ending):
         out = tmp_path / "p.json"
-        text = simnet("trace", "fit", small, "-o", out, "--figure", tmp_path / f"f.{ending}", "--density", "0.1%,0.1")
+        text = simnet("calibrate", small, "-o", out, "--density", "0.1%,0.1", "--wide")
         assert "build-up, P = 4" in text
         assert "threshold drift" in text
-        assert "selects few entries (10 at 0.001)," in text
-        assert (tmp_path / f"f.{ending}").stat().st_size > 1000
+        assert "selects few entries (10 at 0.001)" in text
         assert synthetic(100, 2, like=out).like == fit(recorded(small))
-        assert "is there already" in simnet("trace", "fit", small, "-o", out, ok=False)
-        found = json.loads(simnet("trace", "fit", small, "-o", out, "--force", "--json", "--quiet"))
+        assert "is there already" in simnet("calibrate", small, "-o", out, ok=False)
+        picture = tmp_path / f"f.{ending}"
+        found = json.loads(simnet("calibrate", small, "-o", picture, "--json", "--quiet"))
+        assert picture.stat().st_size > 1000
         assert [one["density"] for one in found["densities"]] == [0.001, 0.01, 0.1]
         assert len(list(tmp_path.iterdir())) == 2
 
     def test_one_worker_is_refused(self, tmp_path):
         alone = written(tmp_path / "alone", heavy(5, 0.1, workers=1))
-        assert "at least two workers" in simnet("trace", "fit", alone, "-o", tmp_path / "p.json", ok=False)
+        assert "at least two workers" in simnet("calibrate", alone, "-o", tmp_path / "p.json", ok=False)
         assert not (tmp_path / "p.json").exists()
 
     def test_tables_of_strangers(self, tmp_path):
@@ -291,32 +293,40 @@ class TestInfo:
         json.dumps(found, allow_nan=False)
 
     def test_the_command(self, small, tmp_path):
-        text = simnet("trace", "info", "digits", "--figure", tmp_path / "i.svg")
+        text = " ".join(simnet("show", "digits", "--out", tmp_path / "i.svg").split())
         assert "8 workers, 18,586 parameters in 13 layers" in text
-        assert "Hill" in text
+        assert "tail index" in text
         assert (tmp_path / "i.svg").read_text().startswith("<?xml")
-        assert json.loads(simnet("trace", "info", small, "--json", "--scale", "3"))["entries"] < 9680
+        assert json.loads(simnet("show", small, "--json"))["entries"] == 9680
 
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
             (("digit",), "did you mean 'digits'"),
-            (("./nowhere",), "there is no such file"),
+            (("./nowhere",), "nor a file of that name"),
             (("digits", "--density", "0.1,2"), "> 0 and at most 1"),
-            (("digits", "--figure", "a.pdf"), "must end with .png or .svg"),
+            (("digits", "--out", "a.pdf"), "must end with one of"),
         ],
     )
     def test_what_cannot_be_done(self, arguments, says):
-        assert says in simnet("trace", "info", *arguments, ok=False)
+        assert says in simnet("show", *arguments, ok=False)
+
+
+SYNTHETIC = ("--to", "trace", "--compute", "1 s", "--set", "job.gradients={synthetic: {like: digits}}")
+
+
+def fields(*given):
+    return [word for one in given for word in ("--set", one)]
 
 
 class TestSynth:
     def test_a_written_trace_is_the_source(self, tmp_path):
+        chosen = fields("job.scale=2000", "job.iterations=50")
         simnet(
-            "trace", "synth", tmp_path / "made", "--model", "resnet18", "--scale", 2000, "--workers", 3,
-            "--iterations", 50, "--every", 20, "--seed", 7,
+            "convert", "base", tmp_path / "made", *SYNTHETIC, "--model", "resnet18", "--workers", 3, "--seed", 7,
+            *chosen, "--part", "every=20",
         )  # fmt: skip
-        source = synthetic("resnet18", 3, scale=2000, iterations=50, seed=7)
+        source = load("base", [*chosen[1::2], SYNTHETIC[-1]], model="resnet18", workers=3, seed=7).build().job.source
         found = recorded(tmp_path / "made")
         assert [point.step for point in found.info.points] == [0, 20, 40]
         for step in (0, 20, 40):
@@ -327,27 +337,28 @@ class TestSynth:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ((), "needs --model or --parameters"),
-            (("--model", "resnet18", "--parameters", 5), "needs --model or --parameters"),
             (("--model", "resnet19"), "did you mean 'resnet18'"),
-            (("--parameters", 10**12), "GiB of memory"),
-            (("--parameters", 10, "--iterations", 10**9, "--every", 1), "more than 100,000"),
-            (("--parameters", 10, "--like", "digit"), "did you mean 'digits'"),
+            (
+                ("--model", 10, *fields("job.scale=1", "job.iterations=1000000"), "--part", "every=1"),
+                "more than 100,000",
+            ),
+            (("--gradients", "synthetic:like=digit"), "did you mean 'digits'"),
         ],
     )
     def test_what_cannot_be_done(self, tmp_path, arguments, says):
-        assert says in simnet("trace", "synth", tmp_path / "made", *arguments, ok=False)
+        assert says in simnet("convert", "base", tmp_path / "made", *SYNTHETIC, *arguments, ok=False)
         assert not list(tmp_path.iterdir())
 
     def test_nothing_is_written_over(self, tmp_path):
-        simnet("trace", "synth", tmp_path / "made", "--parameters", 100)
-        assert "is there already" in simnet("trace", "synth", tmp_path / "made", "--parameters", 100, ok=False)
+        made = "convert", "base", tmp_path / "made", *SYNTHETIC, "--model", 100, *fields("job.scale=1")
+        simnet(*made)
+        assert "is there already" in simnet(*made, ok=False)
 
 
 class TestConvert:
     @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
     def test_types(self, small, tmp_path, dtype):
-        simnet("trace", "convert", small, tmp_path / "out", "--dtype", dtype)
+        simnet("convert", small, tmp_path / "out", "--dtype", dtype)
         kind = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}[dtype]
         source, found = recorded(small), recorded(tmp_path / "out")
         assert found.dtypes() == [kind]
@@ -355,14 +366,14 @@ class TestConvert:
             np.testing.assert_array_equal(
                 found.gradients(step), decode_values(encode_values(source.gradients(step), dtype), kind)
             )
-        simnet("trace", "convert", tmp_path / "out", tmp_path / "again")
+        simnet("convert", tmp_path / "out", tmp_path / "again")
         assert recorded(tmp_path / "again").dtypes() == [kind]
 
     @pytest.mark.parametrize("per_worker", [False, True])
     def test_parts(self, small, tmp_path, per_worker):
         simnet(
-            "trace", "convert", small, tmp_path / "out", "--steps", "1,40:80", "--workers", "3,0:2", "--entries", 100,
-            *(["--per-worker"] if per_worker else []),
+            "convert", small, tmp_path / "out",
+            "--part", "steps=1+40:80,workers=3+0:2,entries=100" + (",per-worker" if per_worker else ""),
         )  # fmt: skip
         found, source = recorded(tmp_path / "out"), recorded(small)
         assert [point.step for point in found.info.points] == [1, 40, 41, 79]
@@ -373,11 +384,11 @@ class TestConvert:
             np.testing.assert_array_equal(found.gradients(step), source.gradients(step)[[3, 0, 1]][:, columns])
 
     def test_archives_and_back(self, small, tmp_path):
-        simnet("trace", "convert", small, tmp_path / "a.npz")
+        simnet("convert", small, tmp_path / "a.npz")
         with np.load(tmp_path / "a.npz") as archive:
             held = load_file(small / "000020.safetensors")["weight"]
             np.testing.assert_array_equal(archive["000020/weight"], held)
-        simnet("trace", "convert", tmp_path / "a.npz", tmp_path / "back")
+        simnet("convert", tmp_path / "a.npz", tmp_path / "back")
         for step in STEPS:
             np.testing.assert_array_equal(recorded(tmp_path / "back").gradients(step), recorded(small).gradients(step))
         assert recorded(tmp_path / "back").info == recorded(small).info
@@ -385,7 +396,7 @@ class TestConvert:
     def test_archives_that_numpy_wrote(self, tmp_path):
         arrays = {f"{step}/fc": np.arange(12.0).reshape(3, 4) + step for step in (0, 10)}
         np.savez_compressed(tmp_path / "mine.npz", **arrays)
-        simnet("trace", "convert", tmp_path / "mine.npz", tmp_path / "out")
+        simnet("convert", tmp_path / "mine.npz", tmp_path / "out")
         found = recorded(tmp_path / "out")
         assert (found.workers, found.layers) == (3, (("fc", 4),))
         np.testing.assert_array_equal(found.gradients(10), arrays["10/fc"])
@@ -435,16 +446,16 @@ class TestConvert:
     def test_a_value_beyond_single_precision_is_refused_with_its_entry(self, to, tmp_path):
         values = np.full((2, 3, 4), 1e38)
         np.savez(tmp_path / "wide.npz", **{"0/fc.weight": values})
-        simnet("trace", "convert", tmp_path / "wide.npz", tmp_path / to)
+        simnet("convert", tmp_path / "wide.npz", tmp_path / to)
         values[1, 2, 0] = -4e38
         np.savez(tmp_path / "wide.npz", **{"0/fc.weight": values})
-        said = simnet("trace", "convert", tmp_path / "wide.npz", tmp_path / to, "--force", ok=False)
+        said = simnet("convert", tmp_path / "wide.npz", tmp_path / to, "--force", ok=False)
         where = f"{tmp_path / 'wide.npz'}:0/fc.weight.npy: gradient of worker 1, layer 'fc.weight', index [2, 0]"
         assert f"{where} is -4e+38, beyond float32, which ends at 3.4e+38" in " ".join(said.split())
 
     def test_values_too_large_for_half_precision(self, tmp_path):
         large = written(tmp_path / "large", {0: {"w": np.full((2, 5), 1e6)}})
-        said = simnet("trace", "convert", large, tmp_path / "out", "--dtype", "fp16", ok=False)
+        said = simnet("convert", large, tmp_path / "out", "--dtype", "fp16", ok=False)
         assert "layer 'w' has 1e+06 at step 0, too large; take bf16 or fp32" in said
         assert not (tmp_path / "out").exists()
 
@@ -452,16 +463,16 @@ class TestConvert:
         ("arguments", "says"),
         [
             (("out.npz", "--dtype", "bf16"), "numpy has no bfloat16"),
-            (("out.npz", "--per-worker"), "is only for folders"),
-            (("out", "--steps", "2"), "step 2 is not recorded; there are 0, 1, 20"),
-            (("out", "--steps", "5:9"), "nothing is recorded within 5:9"),
-            (("out", "--steps", "1,x"), "must be whole numbers and ranges"),
-            (("out", "--workers", "4"), "there are workers 0 to 3, got 4"),
+            (("out.npz", "--part", "per-worker"), "per-worker is for folders"),
+            (("out", "--part", "steps=2"), "step 2 is not recorded; there are 0, 1, 20"),
+            (("out", "--part", "steps=5:9"), "nothing is recorded within 5:9"),
+            (("out", "--part", "steps=1+x"), "must be whole numbers and ranges"),
+            (("out", "--part", "workers=4"), "there are workers 0 to 3, got 4"),
         ],
     )
     def test_what_cannot_be_done(self, small, tmp_path, arguments, says):
         out, *rest = arguments
-        assert says in simnet("trace", "convert", small, tmp_path / out, *rest, ok=False)
+        assert says in simnet("convert", small, tmp_path / out, *rest, ok=False)
         assert not list(tmp_path.iterdir())
 
     def test_traces_larger_than_memory_are_refused_before(self, small):

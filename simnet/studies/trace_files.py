@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from simnet import traces
 from simnet.base.errors import InputError
+from simnet.base.progress import progress_stage
 from simnet.base.writing import stage_files
 from simnet.scenario import Scenario
-from simnet.traces import RecordedSource, converting
+from simnet.traces import RecordedSource, comparing, converting
 from simnet.traces.synthetic import SyntheticSource
+from simnet.traces.synthetic_parameters import SyntheticParameters
 
 OF_TRACES = (".safetensors", ".json")
 """Endings of the files of a trace: a folder with anything else is not replaced."""
@@ -21,7 +24,7 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 def is_trace(name: str) -> bool:
     """Return whether a name is that of a trace, of its folder or of an archive."""
-    return name in traces.trace_names() or name.endswith(".npz") or (Path(name) / "manifest.json").is_file()
+    return name in traces.trace_names() or name.endswith(".npz") or (Path(name) / "trace.json").is_file()
 
 
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
@@ -91,6 +94,16 @@ def write_synthetic(scenario: Scenario, out: Path, dtype: str, *, every: int = 2
         (folder / out.name).mkdir()
         converting.write_folder(made, folder / out.name, dtype)
     return f"{len(steps)} steps, {source.workers} workers, {source.parameters:,} entries"
+
+
+def fit_trace(
+    trace: str, scale: float, densities: Sequence[float], seed: int
+) -> tuple[SyntheticParameters, dict[str, Any]]:
+    """Fit the synthetic generator to a trace; return its parameters, and how close it comes at some densities."""
+    source = open_trace(trace, scale, seed, all_steps=True)
+    with _refused_values(trace), progress_stage(0.8):
+        parameters = traces.fit(source)
+    return parameters, comparing.compare_with_synthetic(source, parameters, densities, seed=seed)
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:

@@ -239,7 +239,8 @@ def _marked() -> dict[str, MarkedField]:
 
 
 def _keyword(name: str, field: MarkedField) -> inspect.Parameter:
-    hint = _option(str | None, field.help, field.panel, metavar=field.metavar)
+    type_ = int if field.name in ("workers", "seed") else str
+    hint = _option(type_ | None, field.help, field.panel, metavar=field.metavar)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
 
 

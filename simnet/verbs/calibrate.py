@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.report.summary import Column, Summary, percent
-from simnet.verbs.request import verb
+from simnet.verbs.request import Words, verb, word_list
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.summary import Calibration
@@ -30,19 +30,22 @@ def calibrate(
     coverage: float = 0.9,
     network: str | None = None,
     stack: str | None = None,
+    density: Words = (),
+    seed: int | None = None,
 ) -> Summary:
-    """Fit a cluster file to logs or a specification, or job.compute to logs of workers.
+    """Fit a cluster file to logs or a specification, job.compute to logs of workers, or gradients to a trace.
 
     What the logs are tells their content: times of collectives become the cost model of a cluster; a platform, or
     ``--network`` alone, one from its specification; a folder with the ``rank_0.csv`` of `simnet.cluster.hooks` becomes
-    ``job.compute`` of a scenario. ``--out FILE.yaml`` writes it.
+    ``job.compute`` of a scenario; a trace of gradients the parameters of synthetic ones (``--out FILE.json``).
+    ``--out FILE.yaml`` writes the others.
 
     Parameters
     ----------
     logs
         Logs, folders of them, shipped ones, or a platform.
     where
-        Rows with this, as variant=efa, or place=in.
+        Rows with this, as variant=efa, or place=in; of a trace scale=100 looks at a hundredth.
     fact
         What logs do not say: ranks=16, '*_n{ranks}.log'.
     coverage
@@ -54,6 +57,8 @@ def calibrate(
         If something is wrong with the logs or with what is given.
     """
     from simnet.cost_models.calibration.platform import is_platform, platform_names
+    from simnet.studies import options
+    from simnet.studies.trace_files import is_trace
 
     if not 0.5 <= coverage <= 0.99:
         raise InputError(f"must be from 0.5 to 0.99, got {coverage:g}", file="--coverage")
@@ -66,6 +71,9 @@ def calibrate(
         if name in platform_names() or is_platform(Path(name)):
             _refuse(given, "measurements, which a specification does without")
             return _specified(name, coverage)
+        if is_trace(name):
+            scale = float(options.fields(where, "--where").get("scale", 1))
+            return _gradients(name, scale, word_list(density), int(seed or 0))
         if Path(name).is_dir() and any(Path(name).glob("rank_*.csv")):
             _refuse(given, "times of collectives")
             return _computing(Path(name))
@@ -181,6 +189,41 @@ def _computing(folder: Path) -> Summary:
         next="--set with this answer, or --out compute.yaml for the lines of a scenario",
         details={**fitted, "slow": slow, "of_iterations_left_out": percentiles},
         writers={".yaml": lambda path: _write(path, found.text())},
+    )  # fmt: skip
+
+
+def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -> Summary:
+    """Fit the synthetic generator to a trace, and say how close it comes."""
+    from simnet.report.traces import closeness_plot
+    from simnet.studies import options
+    from simnet.studies.trace_files import fit_trace
+    from simnet.traces import comparing
+
+    densities = sorted({options.density(one) for one in density or ()}) or list(comparing.DENSITIES)
+    parameters, found = fit_trace(trace, scale, densities, seed)
+    named = {
+        "gain": "gain", "build_up": f"build-up, P = {found['workers']}", "overlap_workers": "overlap of workers",
+        "overlap_time": "overlap over time", "threshold": "threshold", "threshold_drift": "threshold drift",
+    }  # fmt: skip
+    sides = ("real", "synthetic", "ratio", "error")
+    rows = [
+        {"figure": label, "density": one["density"], **{side: one[key][side] for side in sides}}
+        for one in found["densities"]
+        for key, label in named.items()
+    ]
+    few = [f"{one['selected']} at {one['density']:g}" for one in found["densities"] if one["selected"] < comparing.FEW]
+    return Summary(
+        answer=f"Synthetic gradients like {trace}, beside the recorded ones.",
+        columns=(Column("figure", "figure", "text"), Column("density", "density", "percent"),
+                 Column("real", "recorded", "number"), Column("synthetic", "synthetic", "number"),
+                 Column("ratio", "ratio", "number"), Column("error", "+-", "number", 1)),
+        rows=rows,
+        evidence="measured: means over recorded steps",
+        depends_on=f"chance: a worker selects few entries ({', '.join(few)})" if few else "",
+        next="--out params.json, then --gradients synthetic:like=params.json",
+        details=found,
+        plots={"fit": lambda: closeness_plot(found)},
+        writers={".json": parameters.save},
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ OLD_VERBS: Mapping[str, str] = {
     "export": "convert SCENARIO FILE.goal",
     "report": "show RUN",
     "schema": "show schema",
+    "trace": "show TRACE, convert TRACE OUT or calibrate TRACE",
     "warm": "python -m simnet.compile",
 }
 """Verbs, each with the line that asks the same."""
@@ -17,6 +18,7 @@ OLD_OPTIONS: Mapping[str, str] = {
     "--collective": "the collective itself, as 'allreduce_ring:group_size=4'",
     "--output": "--out",
     "--show": "simnet show NAME",
+    "--figure": "--out FILE.svg",
     "--ranks": "--workers, of measure --groups",
     "--shapes": "--groups",
     "--fast": "the default",
