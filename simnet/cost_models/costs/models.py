@@ -26,7 +26,6 @@ References
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -113,7 +112,7 @@ def model_operations(profile: ModelProfile) -> float:
 
 def model_names() -> list[str]:
     """Return the names of the networks, sorted."""
-    return sorted(_MODELS)
+    return sorted(_network_rows())
 
 
 def load_model(name: str) -> ModelProfile:
@@ -132,9 +131,10 @@ def load_model(name: str) -> ModelProfile:
     if is_config(name):
         return _configured_model(name)
     key = _plain_name(name)
-    found = {_plain_name(known): known for known in _MODELS} | _ALIASES
+    rows = _network_rows()
+    found = {_plain_name(word): known for known in rows for word in (known, *rows[known]["aliases"].split())}
     if key not in found:
-        reason = f"{suggest_names(name.lower(), _MODELS)}, or a config.json"
+        reason = f"{suggest_names(name.lower(), rows)}, or a config.json"
         if units.is_count(name):
             reason = "that is a number of parameters, which `parameters` takes"
         raise ValueError(f"there is no model {name!r}: {reason}")
@@ -162,71 +162,50 @@ def _plain_name(name: str) -> str:
 
 
 @cache
+def _network_rows() -> dict[str, dict[str, str]]:
+    """Return the known networks by name.
+
+    The code of the AR-Topk paper uses ViT-L/16 as its ViT, but Table IV requires 132.855 to 132.870 M parameters, which
+    VGG-11 has: it stands for it as vit-paper. Operations of llama3-8b leave out the rows of its input.
+    """
+    return {row["network"]: row for row in read_shipped_rows("data/models.csv")}
+
+
+@cache
 def _build_model(name: str) -> ModelProfile:
-    return _MODELS[name](name)
+    row, times = _network_rows()[name], _published_times().get(name, ())
+    operations, batch = float(row["operations"] or 0), int(row["batch"] or 1)
+    if not row["kind"]:
+        fraction = float(row["backward_fraction"] or 2 / 3)
+        known = name, network_layers(name), times, row["reference"], fraction
+        return ModelProfile(*known, sample="image", operations=operations)
+    sides = ("layers", "width", "inside", "vocabulary", "positions", "types", "queries", "keys")
+    layers, width, inside, vocabulary, positions, types, queries, keys = (int(row[side] or 0) for side in sides)
+    shape = TransformerShape(row["kind"], layers, width, inside, vocabulary, positions, types, queries, keys)
+    shape = shape._replace(tied=bool(row["tied"]))
+    sizes = int(row["tokens"]), shape.layers, shape.width, int(row["output_rows"] or 0)
+    found = _transformer(name, shape, row["reference"], times or _estimated_time(batch, *sizes))
+    return replace(found, tokens=sizes[0], operations=operations or transformer_flops(1, *sizes))
+
+
+def _transformer(
+    name: str, shape: TransformerShape, reference: str, times: tuple[ComputeTime, ...] = ()
+) -> ModelProfile:
+    layers, sample = transformer_layers(shape), _SAMPLES.get(shape.kind, "sequence")
+    return ModelProfile(name, layers, times, reference, tied=(layers[0].name,) if shape.tied else (), sample=sample)
+
+
+_SAMPLES: dict[str, SampleKind] = {"vit": "image"}
 
 
 def _configured_model(path: str) -> ModelProfile:
     from simnet.cost_models.costs.model_config import read_shape
 
     shape = read_shape(path)
-    found = _transformer(shape, f"{path}, a {shape.kind} of transformers")(Path(path).name)
+    found = _transformer(Path(path).name, shape, f"{path}, a {shape.kind} of transformers")
     if found.parameters > MOST_PARAMETERS:
         raise InputError(f"has {found.parameters:.3g} parameters, at most {MOST_PARAMETERS:.3g} are allowed", file=path)
     return found
-
-
-def _transformer(
-    shape: TransformerShape, reference: str, tokens: int = 0, *, batch: int = 1, output: bool = True
-) -> Callable[[str], ModelProfile]:
-    """Return a function from a name to a profile; `output`: an output layer has the rows of the embeddings."""
-
-    def build(name: str) -> ModelProfile:
-        sizes = tokens, shape.layers, shape.width, shape.vocabulary if output else 0
-        layers = transformer_layers(shape)
-        times = _published_times().get(name, _estimated_time(batch, *sizes) if tokens else ())
-        return ModelProfile(
-            name,
-            layers,
-            times,
-            reference.format(name=name),
-            tied=(layers[0].name,) if shape.tied else (),
-            sample="image" if shape.kind == "vit" else "sequence",
-            tokens=tokens,
-            operations=transformer_flops(1, *sizes),
-        )
-
-    return build
-
-
-def _bert(layers: int, width: int, batch: int = 1) -> Callable[[str], ModelProfile]:
-    # The loss has an output layer of its own beside these tensors, of which little is computed.
-    shape = TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2)
-    return _transformer(shape, "transformers.BertModel, {name}-uncased", 128, batch=batch, output=False)
-
-
-def _gpt(
-    layers: int,
-    width: int,
-    tokens: int = 512,
-    positions: int = 2048,
-    batch: int = 1,
-    sizes: str = "in the sizes of [gpt]_",
-) -> Callable[[str], ModelProfile]:
-    shape = TransformerShape("gpt2", layers, width, 4 * width, 50257, positions, tied=True)
-    return _transformer(shape, f"transformers.GPT2Model, {sizes}", tokens, batch=batch)
-
-
-def _llama(layers: int, width: int, inside: int) -> Callable[[str], ModelProfile]:
-    shape = TransformerShape("llama", layers, width, inside, 32000, queries=width, keys=width)
-    return _transformer(shape, "transformers.LlamaForCausalLM, sizes of [galore]_", 256)
-
-
-def _llama3_8b(name: str) -> ModelProfile:
-    shape = TransformerShape("llama", 32, 4096, 14336, 128256, queries=4096, keys=1024)
-    found = _transformer(shape, "transformers.LlamaForCausalLM, Meta-Llama-3-8B", 8192)(name)
-    # All matrices but the rows of the input, and attention.
-    return replace(found, operations=8192.0 * (6 * (found.parameters - 128256 * 4096) + 12 * 32 * 8192 * 4096))
 
 
 @cache
@@ -250,57 +229,3 @@ def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary
         "achieved on BERT-large in FP32 (NVIDIA DeepLearningExamples)"
     )
     return (ComputeTime(seconds, batch, how, False),)
-
-
-def _convolutions(
-    multiply_adds: float, backward_fraction: float = 2 / 3, reference: str = ""
-) -> Callable[[str], ModelProfile]:
-    """Return a function from a name to a network that takes so many multiply-adds forward [torchvision]_."""
-
-    def build(name: str) -> ModelProfile:
-        torchvision = reference or f"torchvision.models.{name}"
-        operations = 3 * 2 * multiply_adds
-        times = _published_times()[name]
-        return ModelProfile(
-            name, network_layers(name), times, torchvision, backward_fraction, sample="image", operations=operations
-        )
-
-    return build
-
-
-_MODELS: dict[str, Callable[[str], ModelProfile]] = {
-    "alexnet": _convolutions(0.714e9),
-    "bert-base": _bert(12, 768, batch=8),
-    "bert-large": _bert(24, 1024),
-    "gpt-24x2048": _gpt(24, 2048),
-    "gpt-32x4096": _gpt(32, 4096),
-    "gpt-40x6144": _gpt(40, 6144),
-    "gpt2": _gpt(12, 768, 1024, 1024, batch=4, sizes="{name}"),
-    "gpt2-xl": _gpt(48, 1600, 1024, 1024, sizes="{name}"),
-    "llama-24x2048": _llama(24, 2048, 5461),
-    "llama-8x512": _llama(8, 512, 1376),
-    "llama3-8b": _llama3_8b,
-    "resnet18": _convolutions(1.814e9),
-    "resnet50": _convolutions(4.089e9),
-    "vgg16": _convolutions(15.47e9, backward_fraction=1 - 26.2 / 83.5),
-    "vit-l-16": _transformer(
-        TransformerShape("vit", 24, 1024, 4096, 0), "torchvision.models.vit_l_16", 197, batch=32, output=False
-    ),
-    # The paper's code uses ViT-L/16, but Table IV requires 132.855 to 132.870 M parameters. VGG-11 has so many, and is
-    # the stand-in: right in size, and only a guess as to its layers.
-    "vit-paper": _convolutions(
-        7.609e9,
-        reference="torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT",
-    ),
-}
-
-_ALIASES = {
-    "bertbaseuncased": "bert-base",
-    "bertlargeuncased": "bert-large",
-    "gpt2small": "gpt2",
-    "gpt215b": "gpt2-xl",
-    "llama318b": "llama3-8b",
-    "metallama38b": "llama3-8b",
-    "vitlarge16": "vit-l-16",
-    "vitlargepatch16224": "vit-l-16",
-}
