@@ -1,7 +1,7 @@
 """Which default decides an answer: one default changed at a time over twenty scenarios, and who is then first.
 
 Takes a shipped scenario with other links or another density as one of its own. The first place is that of a sample of
-iterations, as `simnet choose` and `simnet compare` have it.
+iterations, as `simnet choose` and `simnet run` have it.
 
     python benchmarks/defaults.py             # the table, and how often each default decides
 """

@@ -137,16 +137,14 @@ def resume(given: argparse.Namespace) -> list[str]:
     with tempfile.TemporaryDirectory() as home:
         command = [
             sys.executable,
-            "-m",
-            "simnet.cli",
+            "-c",
+            "from simnet.studies import runs; runs.EVERY = 0.2; from simnet.cli import main; main()",
             "run",
             "time_to_accuracy_wan",
             "--jobs",
             "1",
-            "--checkpoint",
-            "0.2",
         ]
-        command += ["--set", f"job.iterations={6 * given.count}", "--no-report", "--quiet", "--out"]
+        command += ["--set", f"job.iterations={6 * given.count}", "--set", "output.report=false", "--quiet", "--out"]
         killed, alone = Path(home, "killed"), Path(home, "alone")
         kills, sizes = 0, []
         while True:
@@ -188,9 +186,9 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
         sys.executable,
         "-m",
         "simnet.cli",
-        "sweep",
+        "run",
         "quickstart",
-        "--param",
+        "--grid",
         f"seed={seeds}",
         "--set",
         f"job.iterations={given.iterations}",
@@ -201,7 +199,7 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
         lost, alone = Path(home, "lost"), Path(home, "alone")
         began = time.monotonic()
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-            process = subprocess.Popen([*command, str(lost), "--scheduler", cluster.scheduler_address])
+            process = subprocess.Popen([*command, str(lost), "--on", f"dask:{cluster.scheduler_address}"])
             kills = 0
             while process.poll() is None:
                 time.sleep(0.05)
@@ -241,7 +239,7 @@ def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) 
 
     source = Source(scenario)
     loaded = source.load()
-    batch = runs.Batch({"": (source, loaded)}, folder, every=10.0)
+    batch = runs.Batch(source, loaded, folder)
     marks: list[tuple[float, int, int, int, float]] = []
     begun = [time.process_time(), 0]
 
@@ -266,7 +264,7 @@ def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) 
                 raise outcome
             results[label] = outcome
         held = resident()
-        runs.write(folder, loaded, batch.built[""], results, done=list(results))
+        runs.write(folder, loaded, batch.built, results, [], source, report=loaded.config.output.report)
         batch.remove_checkpoints()
     (result,) = results.values()
     lasted = float(result.iterations["iteration_s"].sum())
@@ -287,7 +285,18 @@ def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) 
 def change(given: argparse.Namespace) -> list[str]:
     """Run a job on links that change every nanosecond; return what is neither a result nor a reason."""
     weather = "[{links: all, bandwidth: {steps: {at: [0 s, 1 ns], factors: [100 %, 50 %], period: 2 ns}}}]"
-    command = [sys.executable, "-m", "simnet.cli", "run", "quickstart", "--policies", "AG", "--no-report", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "simnet.cli",
+        "run",
+        "quickstart",
+        "--policies",
+        "AG",
+        "--set",
+        "output.report=false",
+        "--quiet",
+    ]
     command += ["--set", "job.iterations=2", "--set", "network.topology.star.bandwidth=1 Mbit/s"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as home:

@@ -1,4 +1,4 @@
-"""What an iteration of a job costs: CPU time and memory of `simnet run quickstart --no-report` at two lengths.
+"""What an iteration of a job costs: CPU time and memory of `simnet run quickstart` without a report at two lengths.
 
     python benchmarks/iterations.py [--lengths 1000 5000]
 
@@ -40,7 +40,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs=2, default=(1000, 5000), help="iterations of the two runs")
     lengths = parser.parse_args().lengths
-    simnet = [sys.executable, "-m", "simnet.cli", "run", "quickstart", "--no-report", "--quiet", "--jobs", "1"]
+    simnet = [
+        sys.executable,
+        "-m",
+        "simnet.cli",
+        "run",
+        "quickstart",
+        "--set",
+        "output.report=false",
+        "--quiet",
+        "--jobs",
+        "1",
+    ]
     numpy = min(cost([sys.executable, "-c", "import numpy"])[0] for _ in range(5))
     print(f"import numpy: {numpy:.3f} CPU s")
     seconds, memory = [], []

@@ -1,7 +1,7 @@
 """simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
 
-What a notebook starts from is here, and imported when it is used. `run`, `compare`, `choose`, `predict_job`,
-`sweep` and `time` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network`
+What a notebook starts from is here, and imported when it is used. `run`, `choose`, `predict_job` and
+`time` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network`
 times a `Schedule` made of rounds, each a `Round`.
 """
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from simnet.scenario import load
     from simnet.schedule import Round, Schedule
     from simnet.verbs.library.choosing import choose
-    from simnet.verbs.library.comparing import compare
     from simnet.verbs.library.predicting import predict_job
-    from simnet.verbs.library.running import run
-    from simnet.verbs.library.sweeping import sweep
+    from simnet.verbs.run import run
     from simnet.verbs.time import time
 
 __version__ = "0.2.0"
@@ -28,11 +26,9 @@ __all__ = [
     "Schedule",
     "SimnetError",
     "choose",
-    "compare",
     "load",
     "predict_job",
     "run",
-    "sweep",
     "time",
 ]
 
@@ -42,11 +38,9 @@ _HOMES = {
     "Schedule": "schedule",
     "SimnetError": "base.errors",
     "choose": "verbs.library.choosing",
-    "compare": "verbs.library.comparing",
     "load": "scenario",
     "predict_job": "verbs.library.predicting",
-    "run": "verbs.library.running",
-    "sweep": "verbs.library.sweeping",
+    "run": "verbs.run",
     "time": "verbs.time",
 }
 

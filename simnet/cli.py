@@ -19,11 +19,8 @@ from simnet.base.threads import one_thread
 from simnet.verbs.app import VERBS, all_verbs
 from simnet.verbs.app import main as run_program
 from simnet.verbs.commands.choose import choose
-from simnet.verbs.commands.compare import compare
 from simnet.verbs.commands.predict import predict_job
-from simnet.verbs.commands.run import run
 from simnet.verbs.commands.step import step
-from simnet.verbs.commands.sweep import sweep
 from simnet.verbs.commands.terminal import Commands
 from simnet.verbs.commands.utilisation import utilisation
 from simnet.verbs.old_words import OLD_VERBS
@@ -33,9 +30,6 @@ class Verbs(Commands):
     """The verbs of simnet."""
 
     own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {
-        "run": (run, "fluctuating_wan --set job.iterations=50 --out runs/short"),
-        "compare": (compare, "--schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01"),
-        "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
         "utilisation": (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from typer.testing import CliRunner
 
 from killing import PATIENCE
@@ -17,6 +18,7 @@ from simnet import cli
 from simnet.verbs import app
 
 ROOT = Path(__file__).parents[1]
+NO_PAGE = ("--set", "output.report=false")
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,11 @@ def invoke(*arguments: object) -> Result:
     words = [str(one) for one in arguments]
     if cli.is_verb(words):
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-            code = app.run_line(words)
-        return Result(code, out.getvalue(), err.getvalue())
+            try:
+                code, raised = app.run_line(words), None
+            except Exception as error:
+                code, raised = 1, error
+        return Result(code, out.getvalue(), err.getvalue(), raised)
     found = CliRunner().invoke(cli.app, words)
     return Result(found.exit_code, found.stdout, found.stderr, found.exception)
 
@@ -56,6 +61,21 @@ def did(*arguments: object) -> Result:
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
     return result
+
+
+def wide(*arguments: object) -> str:
+    """Return all that a verb that ended well says, on one line."""
+    return " ".join(did(*arguments, "--wide").stdout.split())
+
+
+def policies_of(folder: Path) -> pd.DataFrame:
+    """Return what summary.json says of each policy, by its name, with judgements and means over iterations."""
+    summary = json.loads((folder / "summary.json").read_text())
+    rows = {
+        name: {**one, **one["means"], **one.get("judgement", {}), "steady_from": summary["steady_from"]}
+        for name, one in summary["policies"].items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def refused(*arguments: object) -> str:

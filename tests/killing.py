@@ -16,7 +16,7 @@ PATIENCE = 300
 """Seconds after which something that ends by itself has failed to; far more than it takes anywhere."""
 
 
-def run_killed(command, folder, number, *, when="after", whom="all"):
+def run_killed(command, folder, number, *, when="after", whom="all", eager=False):
     """Run a command of simnet until it is killed, and wait until none of its processes is left.
 
     Parameters
@@ -31,6 +31,8 @@ def run_killed(command, folder, number, *, when="after", whom="all"):
         Whether that file has its name yet.
     whom : {"one", "all"}
         Whether only the process is killed that writes it; the others have to end by themselves.
+    eager : bool
+        As of `start`.
 
     Raises
     ------
@@ -39,14 +41,19 @@ def run_killed(command, folder, number, *, when="after", whom="all"):
     """
     path = [str(Path(__file__).with_name("killed")), *filter(None, [os.environ.get("PYTHONPATH")])]
     more = {"PYTHONPATH": os.pathsep.join(path), "SIMNET_TESTS_KILL": f"{folder} {number} {when} {whom}"}
-    process = start(command, env=os.environ | more)
+    process = start(command, eager=eager, env=os.environ | more)
     assert process.wait(PATIENCE) == -signal.SIGKILL, "it was not killed"
     await_end(process.pid)
 
 
-def start(command, **options):
-    """Start a command of simnet in a session of its own."""
-    arguments = [sys.executable, "-m", "simnet.cli", *map(str, command)]
+EAGER = "from simnet.studies import runs; runs.EVERY = 0; from simnet.cli import main; main()"
+"""A program that is simnet, but keeps a run after every iteration."""
+
+
+def start(command, *, eager=False, **options):
+    """Start a command of simnet in a session of its own; an eager one keeps a run after every iteration."""
+    program = ["-c", EAGER] if eager else ["-m", "simnet.cli"]
+    arguments = [sys.executable, *program, *map(str, command)]
     # A shell starts tests in the background deaf to Ctrl-C, and so would be what they start.
     hearing = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(arguments, start_new_session=True, preexec_fn=hearing, **options)

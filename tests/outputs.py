@@ -28,10 +28,10 @@ LINKS = "--latency '10 us' --bandwidth '10 Gbit/s'"
 STAR = f"--topology star {LINKS}"
 REQUESTS = {
     **{
-        f"run-{path.stem}": f"run '{path}' --set job.iterations=2 --no-report --jobs 1 --out run"
+        f"run-{path.stem}": f"run '{path}' --set job.iterations=2 --set output.report=false --jobs 1 --out run"
         for path in sorted(SCENARIOS.rglob("*.yaml"))
     },
-    "compare-all": "compare quickstart --schemes all --set job.model=null --set job.parameters=50000 --compute '15 ms'"
+    "compare-all": "run quickstart --schemes all --set job.model=null --set job.parameters=50000 --compute '15 ms'"
     " --set job.iterations=3 --jobs 1 --out compare",
     "choose-quickstart": "choose quickstart --set job.iterations=5",
     "choose-wan": "choose fluctuating_wan --set job.iterations=5",
@@ -52,7 +52,7 @@ REQUESTS = {
     "step-fsdp2": f"step --model gpt2 --sharding fsdp2 --workers 8 {STAR}",
     "utilisation": "utilisation --parameters 1000000000 --compute '0.1 s' --bits 16 --period 100"
     " --bandwidth '10 Gbit/s' --off 10%",
-    "sweep": "sweep quickstart --param bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
+    "sweep": "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
     "reproduce": "reproduce",
 }
 """What is asked, by the name of the file of its values."""
@@ -65,7 +65,11 @@ OURS = ("ours", "ours_low", "ours_high", "passes")
 def said(name: str) -> dict[str, Any]:
     """Return the values that a request gives now, by field."""
     with TemporaryDirectory() as folder, chdir(folder):
-        fields = _fields(json.loads(did(*shlex.split(REQUESTS[name]), "--json").stdout))
+        found = json.loads(did(*shlex.split(REQUESTS[name]), "--json").stdout)
+        if REQUESTS[name].startswith("run "):
+            # What these have is said by policy, or by cell and policy, as well.
+            del found["rows"], found["notes"]
+        fields = _fields(found)
         if name.startswith("run-"):
             rows = pd.read_csv("run/iterations.csv")
             fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}
@@ -122,7 +126,7 @@ def _without(values: list[Any], others: list[Any]) -> list[Any]:
 
 def _fields(value: Any, at: str = "") -> dict[str, Any]:
     if at == "policies":
-        value = [{"name": name, **policy} for name, policy in value.items()]
+        value = [{"name": name, **policy} for name, policy in sorted(value.items())]
     if isinstance(value, dict):
         inner = [_fields(one, f"{at}.{key}".strip(".")) for key, one in value.items()]
         return {field: one for fields in inner for field, one in fields.items()}

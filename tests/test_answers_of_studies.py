@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from commands import did, refused
+from commands import NO_PAGE, did, refused
 from simnet.base.units import NOT_DETERMINED
 
 
@@ -89,7 +89,7 @@ def test_calls_of_a_cluster_whose_intervals_are_not_determined_say_so(tmp_path, 
         "exchanges: {AG: {scheme: topk}}\npolicies: {AG: {fixed: AG}}\n",
         encoding="utf-8",
     )
-    did("run", job, "--no-report", "--out", tmp_path / "out")
+    did("run", job, *NO_PAGE, "--out", tmp_path / "out")
     calls = json.loads((tmp_path / "out" / "summary.json").read_text())["calibration"]["calls"]
     assert any(one["low"] is None for one in calls)
     for one in calls:
@@ -141,7 +141,7 @@ def test_what_a_scenario_sets_to_its_default_is_no_default(tmp_path, where):
     exchanges = {"AG": "{scheme: topk}", "dense": "{scheme: dense}"}
     path = scenario(tmp_path, exchanges)
     out = ("--out", tmp_path / "out")
-    line = next(one for one in did("compare", path, *out).stdout.splitlines() if one.startswith("Depends on: "))
+    line = next(one for one in did("run", path, *out).stdout.splitlines() if one.startswith("Depends on: "))
     fields = ("network.stack=", "job.device=", "job.barrier=", "job.gradients.synthetic.like=")
     for field in fields:
         assert field in line
@@ -151,7 +151,7 @@ def test_what_a_scenario_sets_to_its_default_is_no_default(tmp_path, where):
     else:
         text = path.read_text(encoding="utf-8").replace("topology:", "stack: ideal, topology:", 1)
         path.write_text(text.replace("job:\n", "job:\n  device: v100-torch2.6\n"), encoding="utf-8")
-    said = did("compare", path, *given, *out, "--force").stdout
+    said = did("run", path, *given, *out, "--force").stdout
     line = next(one for one in said.splitlines() if one.startswith("Depends on: "))
     for field, named in zip(fields, (False, False, True, True), strict=True):
         assert (field in line) == named

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from simulated import errors, simulated
 
-from commands import did, refused, timed
+from commands import did, policies_of, refused, timed, wide
 from scenario_texts import DENSE_AND_AG
 from simnet import collectives, topologies
 from simnet.collectives import registry
@@ -325,7 +325,7 @@ class TestScenarios:
         return load_cost_model("cluster.yaml")
 
     def test_run_has_the_times_of_the_file(self, model):
-        said = did("run", "s.yaml", "--out", "out").stdout
+        said = wide("run", "s.yaml", "--out", "out")
         summary = json.loads(Path("out/summary.json").read_text())
         each = pd.read_csv("out/iterations.csv").groupby("policy").mean(numeric_only=True)
         predicted = model.predict("all_reduce", 8, 1e6).seconds
@@ -348,7 +348,7 @@ class TestScenarios:
         assert "Calls, by cluster.yaml" in Path("out/report.html").read_text()
 
     def test_what_extrapolates_is_said(self, model):
-        few = did("run", "s.yaml", "--set", "workers=4", "--out", "out").stdout
+        few = wide("run", "s.yaml", "--set", "workers=4", "--out", "out")
         assert "extrapolates: other numbers of ranks or nodes" in few
         many = timed("allreduce_ring", "--network", "cluster.yaml:nodes=16", "--workers", 16, "--size", "1 MB")
         assert many["time_s"] == pytest.approx(model.predict("all_reduce", 16, 1e6, nodes=16).seconds, rel=1e-9)
@@ -364,7 +364,7 @@ class TestScenarios:
 
     def test_a_stack_that_is_given_does_without_the_curves(self, model):
         for name in ("ideal", "gloo"):
-            said = did("run", "s.yaml", "--stack", name, "--out", name).stdout
+            said = wide("run", "s.yaml", "--stack", name, "--out", name)
             summary = json.loads(Path(name, "summary.json").read_text())
             assert summary["stack"]["origin"] == (
                 "given, so that the curves of cluster.yaml, which are of gloo, are not used"
@@ -376,17 +376,14 @@ class TestScenarios:
             expected = network.time(collectives.allreduce_ring(8, 1e6)).duration
             assert took == pytest.approx(1e-3 + expected, rel=1e-6)
 
-    def test_compare_sweep_choose_and_time_take_the_same(self, model):
+    def test_run_grids_choose_and_time_take_the_same(self, model):
         predicted = model.predict("all_reduce", 8, 1e6).seconds
-        said = did("compare", "s.yaml", "--workers", "4,8", "--out", "several").stdout
-        rows = [one for one in said.splitlines() if "all_reduce ring" in one]
-        assert [one.split()[3] for one in rows] == ["4", "8"]
-        assert "calls, by cluster.yaml" in said
-        assert "calls, by" not in did("compare", "s.yaml", "--stack", "gloo", "--out", "given").stdout
-        did("compare", "s.yaml", "--out", "compared", "-q")
-        compared = pd.read_csv("compared/compare.csv").set_index("exchange")
+        said = wide("run", "s.yaml", "--out", "compared")
+        assert "Call dense, all_reduce ring, 8, " in said
+        assert "all_reduce ring" not in wide("run", "s.yaml", "--stack", "gloo", "--out", "given")
+        compared = policies_of(Path("compared"))
         assert compared.loc["dense", "iteration_s"] == pytest.approx(1e-3 + predicted, rel=1e-6)
-        did("sweep", "s.yaml", "--param", "stack=ideal,mpich", "--param", "density=0.01", "--out", "swept", "-q")
+        did("run", "s.yaml", "--grid", "stack=ideal,mpich", "--grid", "density=0.01", "--out", "swept", "-q")
         assert len(pd.read_csv("swept/sweep.csv")) > 1
         chosen = json.loads(did("choose", "s.yaml", "--simulate", "--json").stdout)
         assert chosen["question"]["stack"] == "gloo of cluster.yaml"

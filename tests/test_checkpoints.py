@@ -11,7 +11,7 @@ import pytest
 
 import killing
 import needs
-from commands import contents, did, invoke, refused
+from commands import NO_PAGE, contents, did, invoke, refused
 from jobs import AG, RING, Source, job_on
 from simnet import sparsifier_models, topologies
 from simnet.base.errors import InputError
@@ -21,6 +21,7 @@ from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.strategies import SGD
+from simnet.studies import runs
 from simnet.traces.live import train
 from simnet.training.advise.policy import Advised
 from simnet.training.job import checkpoint
@@ -265,7 +266,8 @@ output: {report: false}
 
 
 def interrupted_when(monkeypatch, when):
-    """Let Ctrl-C come after so many checkpoints have been written."""
+    """Let Ctrl-C come after so many checkpoints have been written, one after each iteration."""
+    monkeypatch.setattr(runs, "EVERY", 0)
     real, written = Checkpoint.write, []
 
     def write(self, state, done, ended=False):
@@ -279,7 +281,7 @@ def interrupted_when(monkeypatch, when):
 
 def interrupted_run(scenario, out, monkeypatch):
     """Let Ctrl-C come when AG is done and moo has done three of its six iterations; return how the run was called."""
-    arguments = ("run", scenario, "--out", out, "--set", "job.iterations=6", "--checkpoint", 0, "--jobs", 1)
+    arguments = ("run", scenario, "--out", out, "--set", "job.iterations=6", "--jobs", 1)
     interrupted_when(monkeypatch, lambda count: count == 10)
     assert invoke(*arguments).exit_code == 130
     monkeypatch.undo()
@@ -297,8 +299,8 @@ def scenario(tmp_path):
 @pytest.mark.parametrize(("jobs", "number", "when"), [(1, 50, "before"), (2, 25, "after")])
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, number, when, scenario, tmp_path):
     out = tmp_path / "killed"
-    command = ["run", str(scenario), "--out", str(out), "--jobs", str(jobs), "--checkpoint", "0"]
-    killing.run_killed([*command, "-q"], "checkpoints", number, when=when)
+    command = ["run", str(scenario), "--out", str(out), "--jobs", str(jobs)]
+    killing.run_killed([*command, "-q"], "checkpoints", number, when=when, eager=True)
     assert not (out / "summary.json").exists()
     result = did(*command)
     assert "goes on where it had stopped: " in result.stderr
@@ -307,7 +309,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, number, when, sce
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypatch):
-    arguments = ("run", scenario, "--out", tmp_path / "out", "--jobs", 1, "--checkpoint", 0)
+    arguments = ("run", scenario, "--out", tmp_path / "out", "--jobs", 1)
     arguments += ("--set", "job.iterations=8")
     # After the fourth iteration of AG; then after its other four and its end, and the fourth of moo.
     interrupted_when(monkeypatch, lambda count: count in (4, 4 + 5 + 4))
@@ -328,7 +330,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypat
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_files_of_others_stay(linked, scenario, tmp_path):
-    arguments = ("run", scenario, "--set", "job.iterations=6", "--checkpoint", 0)
+    arguments = ("run", scenario, "--set", "job.iterations=6")
     out, place = tmp_path / "out", tmp_path / "out" / "checkpoints"
     out.mkdir()
     if linked:
@@ -398,8 +400,8 @@ def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path):
 @needs.linux
 def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
     out = tmp_path / "out"
-    command = ["run", scenario, "--out", out, "--jobs", "2", "--checkpoint", "0", "-q"]
-    process = killing.start([*command, "--set", "job.iterations=100000"])
+    command = ["run", scenario, "--out", out, "--jobs", "2", "-q"]
+    process = killing.start([*command, "--set", "job.iterations=100000"], eager=True)
     killing.await_that(lambda: list((out / "checkpoints").glob("*.safetensors")), process)
     process.kill()
     process.wait()
@@ -415,12 +417,11 @@ def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
 
 
 def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
-    arguments = ("compare", scenario, "--set", "job.iterations=6", "--workers", "1,2", "--jobs", 1, "--checkpoint", 0)
-    arguments += ("--set", "output.report=false", "--schemes", "topk,dense")
+    arguments = ("run", scenario, "--set", "job.iterations=6", "--jobs", 1, *NO_PAGE, "--schemes", "topk,dense")
     did(*arguments, "--out", tmp_path / "whole", "-q")
     with monkeypatch.context() as patched:
-        interrupted_when(patched, lambda count: count == 16)
+        interrupted_when(patched, lambda count: count == 10)
         assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130
     result = invoke(*arguments, "--out", tmp_path / "out")
-    assert "topk with 1 workers done, " in result.stderr
+    assert "topk done, " in result.stderr
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -81,8 +80,7 @@ def test_a_run_leaves_its_folder_and_says_who_won(small: Path, tmp_path: Path) -
     result = did("run", small, "--out", tmp_path / "out", "--set", "output.report=true")
     assert "flexible" in result.stdout
     assert "for 12 iterations" in result.stdout
-    assert f"Results: {tmp_path / 'out' / 'report.html'}" in result.stdout.replace("\n", "")
-    assert result.stderr == ""
+    assert result.stderr == f"wrote {tmp_path / 'out' / 'report.html'}\n"
     names = "summary.json iterations.csv iterations.parquet report.html timeline.json scenario.lock.yaml"
     assert {*names.split()} <= {path.name for path in (tmp_path / "out").iterdir()}
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -102,28 +100,32 @@ def test_the_default_folder_is_named_after_the_scenario(
 
 def test_quiet_says_nothing(small: Path, tmp_path: Path) -> None:
     result = invoke("run", small, "--out", tmp_path / "out", "--quiet")
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_json_is_what_the_files_hold(small: Path, tmp_path: Path) -> None:
-    printed = json.loads(did("run", small, "--out", tmp_path / "run", "--json").stdout)
-    assert printed == json.loads((tmp_path / "run" / "summary.json").read_text())
-    printed = json.loads(did("run", small, "--out", tmp_path / "seeds", "--seeds", "2", "--json").stdout)
-    assert printed == json.loads((tmp_path / "seeds" / "summary.json").read_text())
+    def of_summary(printed: dict[str, object], folder: Path) -> None:
+        held = json.loads((folder / "summary.json").read_text())
+        held.pop("depends_on", None)
+        assert {name: printed[name] for name in held} == held
+        assert printed["schema"] == 1
+
+    of_summary(json.loads(did("run", small, "--out", tmp_path / "run", "--json").stdout), tmp_path / "run")
+    of_summary(
+        json.loads(did("run", small, "--out", tmp_path / "seeds", "--seeds", "2", "--json").stdout), tmp_path / "seeds"
+    )
     quiet = invoke("run", small, "--out", tmp_path / "quiet", "--json", "--quiet")
     assert (quiet.exit_code, quiet.stderr) == (0, "")
-    assert json.loads(quiet.stdout) == json.loads((tmp_path / "quiet" / "summary.json").read_text())
-    options = "--out", tmp_path / "compared", "--workers", "2,3", "--json", "-q", "--set", "job.iterations=4"
-    rows = json.loads(did("compare", small, *options).stdout)
-    written = pd.read_csv(tmp_path / "compared" / "compare.csv", dtype={"unsettled": str}).fillna({"unsettled": ""})
-    pd.testing.assert_frame_equal(pd.DataFrame(rows).fillna(math.nan), written, check_dtype=False)
-    options = "--out", tmp_path / "swept", "--param", "density=0.1,0.2", "--json", "-q", "--set", "job.iterations=4"
-    rows = json.loads(did("sweep", small, *options).stdout)
+    of_summary(json.loads(quiet.stdout), tmp_path / "quiet")
+    options = "--out", tmp_path / "swept", "--grid", "density=0.1,0.2", "--json", "-q", "--set", "job.iterations=4"
+    found = json.loads(did("run", small, *options).stdout)
     swept = pd.read_csv(tmp_path / "swept" / "sweep.csv")
-    assert [(row["density"], row["policy"]) for row in rows] == list(
+    assert [(row["density"], row["policy"]) for row in found["cells"]] == list(
         zip(swept["density"], swept["policy"], strict=True)
     )
-    assert [row["iteration_s"] for row in rows] == pytest.approx(swept["iteration_s"].tolist())
+    assert [row["iteration_s"] for row in found["cells"]] == pytest.approx(swept["iteration_s"].tolist())
+    first = swept[(swept["density"] == 0.1) & (swept["policy"] == "AG")]["iteration_s"].tolist()
+    assert [found["rows"][0]["AG_s"]] == pytest.approx(first)
 
 
 def test_lists_are_told_as_json_too() -> None:
@@ -231,10 +233,9 @@ def test_other_errors_keep_their_traceback(small: Path, tmp_path: Path, monkeypa
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
-def test_two_options_that_set_the_seed_are_refused(command: str, small: Path) -> None:
-    more = ["--param", "density=1,2%"] if command == "sweep" else []
-    said = refused(command, small, "--seed", 4, "--set", "seed=5", *more)
+@pytest.mark.parametrize("more", [(), ("--grid", "density=1,2%")])
+def test_two_options_that_set_the_seed_are_refused(more: tuple[str, ...], small: Path) -> None:
+    said = refused("run", small, "--seed", 4, "--set", "seed=5", *more)
     assert said == "error: --seed 4: the seed is set by --set seed=5 too; give one of them\n"
 
 
@@ -275,7 +276,7 @@ def test_ctrl_c_before_anything_is_done_writes_nothing(
 @needs.linux
 def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
     command = ["run", small, "--out", tmp_path / "out", "--jobs", "2", "--set", "job.iterations=200000"]
-    process = killing.start([*command, "--checkpoint", "0"], stderr=subprocess.PIPE, text=True)
+    process = killing.start(command, eager=True, stderr=subprocess.PIPE, text=True)
     # All policies are at work, in two processes.
     killing.await_that(lambda: len(list((tmp_path / "out" / "checkpoints").glob("*.safetensors"))) == 4, process)
     os.killpg(process.pid, signal.SIGINT)
@@ -349,9 +350,9 @@ def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: P
     told = f"Computing: {OF_RESNET18}"
     for number, seeds in enumerate(([], ["--seeds", "2"])):
         out = tmp_path / str(number)
-        said = invoke("run", small, *of_model, *seeds, "--set", "output.report=true", "--out", out)
-        assert told in said.stdout, said.output
-    assert f"<strong>Computing</strong>: {OF_RESNET18}" in (tmp_path / "0" / "report.html").read_text()
+        said = did("run", small, *of_model, *seeds, "--set", "output.report=true", "--out", out, "--wide").stdout
+        assert told in " ".join(said.split())
+        assert told in (tmp_path / "0" / "report.html").read_text()
     assert told in " ".join(invoke("choose", small, *of_model).stdout.split())
     said = invoke("run", small, *of_model, "--set", "job.compute.mean=16 ms", "--out", tmp_path / "given")
     assert said.exit_code == 0, said.output
@@ -362,12 +363,9 @@ def test_tables_over_jobs_tell_where_times_of_computing_are_from(small: Path, tm
     fields = ["job.scale=1e4", "job.model=resnet18", "job.compute.mean=null", "job.parameters=null", "job.iterations=2"]
     told = f"Computing: {OF_RESNET18}."
     set_ = [word for field in fields for word in ("--set", field)]
-    for command in (
-        ["compare", small, "--schemes", "topk", "--workers", "2", "--out", tmp_path / "compared", "--jobs", "1"],
-        ["sweep", small, "--param", "density=1%", "--policies", "AG", "--out", tmp_path / "swept", "--jobs", "1"],
-    ):
-        assert invoke(*command, *set_).stdout.count(told) == 1, command
-    assert json.loads((tmp_path / "compared" / "compare.json").read_text())["computing"] == OF_RESNET18
+    grid = ["--grid", "density=1%", "--policies", "AG", "--out", tmp_path / "swept", "--jobs", "1"]
+    shown = did("run", small, *grid, *set_, "--wide").stdout
+    assert " ".join(shown.split()).count(told) == 1
     assert set(pd.read_csv(tmp_path / "swept" / "sweep.csv")["computing"]) == {OF_RESNET18}
     one = simnet.predict_job(small, set=fields, policies=["AG"])
     assert told in one.sentences()
@@ -380,31 +378,21 @@ def test_tables_over_jobs_tell_where_times_of_computing_are_from(small: Path, tm
 def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_select(
     small: Path, tmp_path: Path
 ) -> None:
-    for command, more in (
-        ("run", ["--set", "output.report=true"]),
-        ("compare", []),
-        ("sweep", ["--param", "density=1,5%"]),
-    ):
-        out = tmp_path / command
-        result = invoke(
-            command, small, *more, "--set", "job.device=v100-torch1.5", "--set", "job.barrier=false", "--out", out
-        )
-        assert result.exit_code == 0, result.output
-        # The answer comes first.
-        heading = result.stdout.splitlines()[1]
-        assert "; device v100-torch1.5" in heading
-        assert "barrier: false" in result.stdout if command == "run" else heading.rstrip().endswith("; barrier false")
-        table = next(out / name for name in ("iterations.csv", "compare.csv", "sweep.csv") if (out / name).exists())
-        rows = pd.read_csv(table)
+    fields = ("--set", "job.device=v100-torch1.5", "--set", "job.barrier=false", "--set", "output.report=true")
+    for more, file in (((), "iterations.csv"), (("--grid", "density=1,5%"), "sweep.csv")):
+        shown = did("run", small, *more, *fields, "--out", tmp_path / file, "--wide").stdout
+        assert more or "v100-torch1.5, " in shown
+        assert more or "(job.barrier: false)" in " ".join(shown.split())
+        rows = pd.read_csv(tmp_path / file / file)
         assert (rows["select_low_s"] < rows["select_s"]).all()
         assert (rows["select_s"] < rows["select_high_s"]).all()
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "iterations.csv" / "summary.json").read_text())
     assert summary["device"]["name"] == "v100-torch1.5"
     assert summary["device"]["known"] == {"estimated": 6, "measured": 2, "scaled": 4}
-    assert summary["barrier"] is json.loads((tmp_path / "compare" / "compare.json").read_text())["barrier"] is False
-    assert not pd.read_csv(tmp_path / "sweep" / "sweep.csv")["barrier"].any()
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "<strong>Device</strong>" in page
+    assert summary["barrier"] is False
+    assert not rows["barrier"].any()
+    page = (tmp_path / "iterations.csv" / "report.html").read_text()
+    assert "Device: v100-torch1.5" in page
     assert "each when done with the one before (job.barrier: false)" in page
     result = invoke("choose", small, "--set", "job.barrier=false")
     assert "taken to begin together, other than job.barrier: false" in " ".join(result.stdout.split())

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from commands import did
+from commands import NO_PAGE, did, policies_of
 from simnet.cluster.hooks import COLUMNS as LOGGED
 from simnet.report.columns import COLUMNS
 
@@ -24,7 +24,7 @@ policies: {AG: {fixed: AG}, dense: {fixed: dense}}
 POINT = ("--workers", 4, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
 STAR = ("--topology", "star", "--latency", "1ms", "--bandwidth", "1Gbit/s")
 
-ROWS = r"(policies\.[^.]+|ranking\[\]|rows\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.)?"
+ROWS = r"(policies\.[^.]+|ranking\[\]|rows\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.|means\.)?"
 """What stands before the names of columns in JSON that has rows."""
 
 OF_ANSWERS = ("schema", "answer", "evidence", "assumed", "depends_on", "next", "notes")
@@ -73,18 +73,16 @@ def names_written(place: Path) -> dict[str, set[str]]:
     trained = ("time_to_accuracy_wan", "--set", "job.iterations=4")
     seeds = ("--seeds", 2)
     ran = [
-        ("run", job, "--no-report"),
-        ("run", job, "--no-report", *seeds),
-        ("run", *trained, "--policies", "dense,AG-Topk", "--no-report"),
-        ("run", *trained, "--policies", "dense,AG-Topk", "--no-report", *seeds),
-        ("run", "shared_fat_tree", "--set", "job.iterations=2", "--no-report"),
-        ("run", "local_steps_wan", "--set", "job.iterations=2", "--no-report"),
-        ("run", job, "--no-report", "--set", "job.deaths=[{worker: 1, at: 0.3 s}]"),
-        ("compare", job),
-        ("compare", job, *seeds),
-        ("compare", *trained, "--schemes", "topk,dense"),
-        ("sweep", job, "--param", "density=0.01,0.1"),
-        ("sweep", job, "--param", "density=0.01", *seeds),
+        ("run", job, *NO_PAGE),
+        ("run", job, *NO_PAGE, *seeds),
+        ("run", *trained, "--policies", "dense,AG-Topk", *NO_PAGE),
+        ("run", *trained, "--policies", "dense,AG-Topk", *NO_PAGE, *seeds),
+        ("run", "shared_fat_tree", "--set", "job.iterations=2", *NO_PAGE),
+        ("run", "local_steps_wan", "--set", "job.iterations=2", *NO_PAGE),
+        ("run", job, *NO_PAGE, "--set", "job.deaths=[{worker: 1, at: 0.3 s}]"),
+        ("run", "compare", "--set", "job.iterations=2", "--schemes", "topk,dense", *NO_PAGE),
+        ("run", job, "--grid", "density=0.01,0.1"),
+        ("run", job, "--grid", "density=0.01", *seeds),
     ]
     found: dict[str, set[str]] = {}
 
@@ -182,27 +180,26 @@ def test_a_name_ends_in_its_unit_and_has_one_definition() -> None:
 def test_columns_of_the_same_name_have_the_same_value(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB)
-    did("run", job, "--no-report", "--out", tmp_path / "run", "-q")
-    did("compare", job, "--skip", 0, "--out", tmp_path / "compare", "-q")
-    did("sweep", job, "--param", "density=0.01", "--out", tmp_path / "sweep", "-q")
+    did("run", job, *NO_PAGE, "--out", tmp_path / "run", "-q")
+    did("run", job, "--grid", "density=0.01", "--out", tmp_path / "sweep", "-q")
     did("predict", "job", "--scenario", job, "--out", tmp_path / "predict.csv")
     each = pd.read_csv(tmp_path / "run" / "iterations.csv")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]
-    compared = pd.read_csv(tmp_path / "compare" / "compare.csv").set_index("exchange")
+    compared = policies_of(tmp_path / "run")
     swept = pd.read_csv(tmp_path / "sweep" / "sweep.csv").set_index("policy")
     predicted = pd.read_csv(tmp_path / "predict.csv").groupby("policy").mean(numeric_only=True)
     for name, rows in each.groupby("policy"):
         mean, one, total = rows.mean(numeric_only=True), compared.loc[name], swept.loc[name]
         steady = rows[rows["iteration"] >= total["steady_from"]].mean(numeric_only=True)
         for column in ("iteration_s", "select_s", "actual_density", "density"):
-            assert mean[column] == pytest.approx(one[column], rel=1e-9), column
+            assert steady[column] == pytest.approx(one[column], rel=1e-9), column
             assert steady[column] == pytest.approx(total[column], rel=1e-9), column
         for column in ("compute_s", "communicate_s", "wait_s"):
             assert steady[column] == pytest.approx(total[column], rel=1e-9, abs=1e-12), column
-        waited = mean["communicate_s"] + mean["wait_s"]
+        waited = steady["communicate_s"] + steady["wait_s"]
         assert one["communicate_and_wait_s"] == pytest.approx(waited, rel=1e-9)
         # Bytes of iterations.csv are whole.
-        assert one["bytes_sent_per_worker_B"] == pytest.approx(mean["bytes_sent_B"] / 4, abs=0.5)
+        assert one["bytes_sent_per_worker_B"] == pytest.approx(steady["bytes_sent_B"] / 4, abs=0.5)
         sent = rows["bytes_sent_B"].sum()
         assert (total["total_bytes_sent_B"], summary[name]["total_bytes_sent_B"]) == (sent, sent)
         assert total["simulated_s"] == pytest.approx(summary[name]["simulated_s"], rel=1e-9)

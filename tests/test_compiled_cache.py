@@ -135,7 +135,7 @@ def test_after_warming_no_command_compiles(tmp_path):
     for asked in (
         ["run", "fluctuating_wan", "--set", "job.iterations=30", "--out", tmp_path / "run"],
         ["choose", "quickstart"],
-        ["compare", "--schemes", "topk,oktopk", "--workers", "4", "--density", "0.01"],
+        ["run", "compare", "--schemes", "topk,oktopk", "--workers", "4", "--set", "job.iterations=20"],
         ["run", "link_faults", "--set", "job.iterations=5", "--out", tmp_path / "faults"],
     ):
         assert "compiles" not in command(*asked).stderr

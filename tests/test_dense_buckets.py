@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from commands import did, refused
+from commands import NO_PAGE, did, refused
 from jobs import AG, DENSE, Source, job_on, star
 from simnet.training.job.job import Compute, Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import exchange_memory
@@ -54,11 +54,11 @@ def test_the_report_tells_what_stays_dense(tmp_path):
 
 
 def test_a_grid_weighs_which_buckets_stay_dense_and_a_run_takes_as_long(tmp_path):
-    grid = ("--schemes", "topk", "--param", "job.overlap.dense_below=1,600000,100000000")
+    grid = ("--schemes", "topk", "--grid", "job.overlap.dense_below=1,600000,100000000")
     rows = json.loads(did("choose", "quickstart", *FIELDS, *grid, "--json").stdout)["ranking"]
     took = {row["parameters"]["dense_below"]: row["job_s"] for row in rows}
     assert len(set(took.values())) == 3
-    fields = (*FIELDS, "--set", "job.overlap.dense_below=600000", "--policies", "AG", "--no-report")
+    fields = (*FIELDS, "--set", "job.overlap.dense_below=600000", "--policies", "AG", *NO_PAGE)
     did("run", "quickstart", *fields, "--out", tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["policies"]["AG"]["simulated_s"] == pytest.approx(took["600000"], rel=1e-9)

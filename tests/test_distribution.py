@@ -210,7 +210,7 @@ def test_a_source_tree_without_links_works_and_has_the_same_wheel(built, without
 def works(tree, folder, python=sys.executable):
     """Check that simnet as it lies in a folder, or is installed, runs a scenario and finds what comes with it."""
     environment = os.environ | {"PYTHONPATH": str(tree)}
-    words = "run quickstart --set job.iterations=2 --no-report --out run --force"
+    words = "run quickstart --set job.iterations=2 --set output.report=false --out run --force"
     run(python, "-m", "simnet.cli", *words.split(), env=environment, cwd=folder)
     for kind, name in (("scenarios", "fluctuating_wan"), ("sparsifiers", "oktopk"), ("topologies", "fat_tree")):
         assert name in run(python, "-m", "simnet.cli", "list", kind, env=environment, cwd=folder)

@@ -28,8 +28,6 @@ SLOW = {
     "{name: streaming, period: 100, fragments: 5, delay: 2}' --schemes topk,dense",
     "choose local_steps_wan --param job.strategy.period=20,100,500 --param density=0.1%,1%",
     "choose fluctuating_wan --map latency,bandwidth --range latency=1ms:200ms --range bandwidth=10Mbit/s:10Gbit/s",
-    "compare --workers 2,8",
-    "compare sharded_nodes --set job.iterations=4 --workers 4",
     "reproduce",
     "reproduce devices",
     "reproduce --check",
@@ -46,14 +44,17 @@ SLOW = {
     "run quickstart --seeds 10",
     "run sharded_nodes",
     "run time_to_accuracy_wan",
-    "sweep local_steps_wan --param job.strategy.period=50,100,500 --param density=0.01,0.1",
-    "sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log",
-    "sweep quickstart --param network.bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log",
-    "sweep quickstart --param stack=ideal,tcp,gloo,openmpi,mpich,nccl --set job.device=v100-torch2.6",
-    "sweep sharded_nodes --param job.sharding.FSDP2.param_dtype=float32,bfloat16 --set job.iterations=2",
-    "sweep resnet50_100g --param compute.mean=20ms,50ms,155ms --param device="
+    "run compare --grid workers=2,8",
+    "run compare --schemes topk,oktopk,spardl",
+    "run local_steps_wan --grid job.strategy.period=50,100,500 --grid density=0.01,0.1",
+    "run quickstart --grid bandwidth=1,5,10Gbit/s --grid density=0.001:0.1:5:log",
+    "run quickstart --grid network.bandwidth=1,5,10Gbit/s --grid density=0.001:0.1:5:log",
+    "run quickstart --grid stack=ideal,tcp,gloo,openmpi,mpich,nccl --set job.device=v100-torch2.6",
+    "run sharded_nodes --grid job.sharding.FSDP2.param_dtype=float32,bfloat16 --set job.iterations=2",
+    "run sharded_nodes --set job.iterations=4",
+    "run resnet50_100g --grid compute.mean=20ms,50ms,155ms --grid device="
     "v100-torch1.5,v100-torch2.6,t4-torch2.6,l40s-torch2.6,rtx4090-torch2.6,a100-torch2.6,h100-torch2.6,h200-torch2.6",
-    "sweep time_to_accuracy_wan --param seed=0,1,2",
+    "run time_to_accuracy_wan --grid seed=0,1,2",
     "validate shaped_openmpi shaped_sparse shaped_gloo shaped_mpich shaped_varying --split links",
 }
 """What takes more than some seconds of a processor."""

@@ -438,16 +438,13 @@ def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
         "exchanges={AG: {scheme: topk, indices: delta, values: 8bit}, dense: {scheme: dense}}", "policies={}",
     ]  # fmt: skip
     sets = [word for one in fields for word in ("--set", one)]
-    out = commands.did("run", "quickstart", *sets, "--out", tmp_path / "run", "--no-report").stdout
+    out = commands.wide("run", "quickstart", *sets, "--out", tmp_path / "run", *commands.NO_PAGE)
     codes = json.loads((tmp_path / "run" / "summary.json").read_text())["device"]["codes"]
     assert codes == {
         "sort": "as topk_layer", "encode_delta": "measured", "encode_8bit": "as norm and cast",
         "decode_delta": "as norm and cast", "decode_8bit": "as cast",
     }  # fmt: skip
     assert "; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast" in " ".join(out.split())
-    out = commands.did("compare", "quickstart", *sets, "--out", tmp_path / "compare").stdout
-    assert "encode_delta measured" in " ".join(out.split())
-    assert json.loads((tmp_path / "compare" / "compare.json").read_text())["device"]["codes"] == codes
     out = commands.did("choose", "quickstart", *sets, "--schemes", "dense,topk").stdout
     assert "codes" not in out
     told = "Costs of kernels on mine; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast"
@@ -471,7 +468,7 @@ def test_a_hook_refuses_codes():
 def test_a_sweep_goes_over_codes(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(SMALL.replace("{scheme: dense}", "{scheme: topk}").replace("density: 0.5", "density: 0.05"))
-    commands.did("sweep", path, "--param", "exchanges.dense.indices=int32,delta,bitmap", "--out", tmp_path / "out")
+    commands.did("run", path, "--grid", "exchanges.dense.indices=int32,delta,bitmap", "--out", tmp_path / "out")
     with (tmp_path / "out" / "sweep.csv").open() as table:
         rows = list(csv.DictReader(table))
     found = {row["exchanges.dense.indices"]: float(row["total_bytes_sent_B"]) for row in rows}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commands import did
+from commands import NO_PAGE, did
 from jobs import Source, job_on
 from learnt import check_learnt
 from scenario_texts import DENSE_AND_AG
@@ -398,7 +398,7 @@ def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):
     assert "was the first to reach an accuracy of 50 %" in " ".join(result.output.split())
     assert {"learning.png", "efficiency.png"} <= {path.name for path in (folder / "figures").iterdir()}
     assert "What the training came to" in (folder / "report.html").read_text()
-    did("run", folder / "scenario.lock.yaml", "--set", "output.report=false", "--out", again, "--jobs", 1)
+    did("run", folder / "scenario.lock.yaml", *NO_PAGE, "--out", again, "--jobs", 1)
     assert (folder / "iterations.csv").read_bytes() == (again / "iterations.csv").read_bytes()
     frame = pd.read_csv(folder / "iterations.csv")
     summary = json.loads((folder / "summary.json").read_text())

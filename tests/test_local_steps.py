@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commands import did, refused
+from commands import NO_PAGE, did, refused
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_split, job_on, star
 from simnet import strategies, topologies
 from simnet.base.errors import InputError
@@ -194,7 +194,7 @@ def test_training_goes_on_from_inner_step_to_inner_step():
 
 def test_a_run_says_by_which_strategy_workers_train(tmp_path):
     fields = [word for one in (*SCENARIO, *FIXED) for word in ("--set", one)]
-    said = did("run", "quickstart", *fields, "--no-report", "--out", tmp_path / "run").stdout
+    said = did("run", "quickstart", *fields, *NO_PAGE, "--out", tmp_path / "run").stdout
     assert "Workers train by diloco: an iteration is 5 inner steps" in said
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["strategy"] == {"name": "diloco", "steps": 5}

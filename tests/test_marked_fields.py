@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import simnet
-from commands import did, refused
+from commands import NO_PAGE, did, refused
 from simnet.base.errors import InputError
 from simnet.scenario.finding import shipped
 from simnet.scenario.marked_fields import MARKED_FIELDS, Fields, overrides_of
 from simnet.scenario.network_choice import network_taken_for
 from test_interchange_cli import NCCL
 
-FEW = ("--set", "job.iterations=2", "--no-report", "--jobs", "1", "--out", "run")
+FEW = ("--set", "job.iterations=2", *NO_PAGE, "--jobs", "1", "--out", "run")
 PLATFORM = """\
 <platform version="4.1"><zone id="z" routing="Full">
 <host id="a" speed="1Gf"/><host id="b" speed="1Gf"/><link id="l" bandwidth="1GBps" latency="1ms"/>

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from commands import did, refused
+from commands import NO_PAGE, did, refused
 from simnet.cost_models.costs.models import load_model
 from simnet.scenario import load
 
@@ -109,13 +109,13 @@ def test_the_shipped_case_is_read_everywhere(shared, tmp_path):
 def test_a_job_takes_a_config_that_lies_beside_it_and_keeps_a_copy(written, tmp_path):
     written(LLAMA)
     (tmp_path / "job.yaml").write_text(JOB.replace("MODEL", "model: config.json"))
-    did("run", tmp_path / "job.yaml", "--no-report", "--out", tmp_path / "run")
+    did("run", tmp_path / "job.yaml", *NO_PAGE, "--out", tmp_path / "run")
     (kept,) = (tmp_path / "run" / "inputs").iterdir()
     assert kept.name.endswith("config.json")
     assert load(tmp_path / "job.yaml").build().job.source.true_parameters == 1_235_814_400
     (tmp_path / "config.json").unlink()
-    did("run", tmp_path / "run" / "scenario.lock.yaml", "--no-report", "--out", tmp_path / "again")
-    assert "there is no such file" in refused("run", tmp_path / "job.yaml", "--no-report", "--out", tmp_path / "more")
+    did("run", tmp_path / "run" / "scenario.lock.yaml", *NO_PAGE, "--out", tmp_path / "again")
+    assert "there is no such file" in refused("run", tmp_path / "job.yaml", *NO_PAGE, "--out", tmp_path / "more")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_parameters_are_written_as_people_say_them(text, count, tmp_path):
 
 def test_a_job_of_7b_sends_28_gb(tmp_path):
     (tmp_path / "job.yaml").write_text(JOB.replace("MODEL", "parameters: 7B"))
-    did("run", tmp_path / "job.yaml", "--no-report", "--out", tmp_path / "run")
+    did("run", tmp_path / "job.yaml", *NO_PAGE, "--out", tmp_path / "run")
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]["dense"]
     # A ring of four sends 2 x 3/4 of 28 GB from each worker, in each of 2 iterations.
     assert found["total_bytes_sent_B"] == pytest.approx(2 * 4 * 1.5 * 28e9, rel=0.01)

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import killing
-from commands import contents, did, refused
+from commands import contents, did, policies_of, refused
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,10 +59,10 @@ def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
 ) -> None:
     monkeypatch.chdir(written)
     did(
-        *("compare", "--schemes", "topk,./own_scheme.py:OwnScheme", "--workers", "2,8", "--set", "job.iterations=4"),
+        *("run", "compare", "--schemes", "topk,./own_scheme.py:OwnScheme", "--set", "job.iterations=4"),
         *("--set", "job.overlap=none", "--out", tmp_path, "-q"),
     )
-    rows = pd.read_csv(tmp_path / "compare.csv").set_index(["exchange", "workers"])
+    rows = policies_of(tmp_path)
     figures = ["bytes_sent_per_worker_B", "iteration_s", "actual_density", "build_up"]
     assert rows.loc["own_scheme", figures].equals(rows.loc["topk", figures])
 
@@ -90,15 +89,15 @@ def test_a_scheme_from_outside_takes_two_methods_and_states_its_traits_as_keywor
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(TWO_METHODS)
     did(
-        *("compare", "--schemes", "topk,./own.py:Leading", "--workers", "4", "--set", "job.iterations=2"),
+        *("run", "compare", "--schemes", "topk,./own.py:Leading", "--workers", "4", "--set", "job.iterations=2"),
         *("--set", "job.scale=200000", "--set", "job.overlap=none", "--out", tmp_path, "-q"),
     )
-    rows = pd.read_csv(tmp_path / "compare.csv").set_index("exchange")
+    rows = policies_of(tmp_path)
     sent = rows["bytes_sent_per_worker_B"]
     assert sent["leading"] == pytest.approx(sent["topk"], rel=1e-3)
     assert rows.loc["leading", "build_up"] == 1 < rows.loc["topk", "build_up"]
     (tmp_path / "own.py").write_text(TWO_METHODS.replace("rounds_down", "rounds_dawn"))
-    assert "rounds_dawn" in refused("compare", "--schemes", "topk,./own.py:Leading", "--workers", "4")
+    assert "rounds_dawn" in refused("run", "compare", "--schemes", "topk,./own.py:Leading", "--workers", "4")
 
 
 def test_new_topologies_and_policies_run_once_installed(

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from commands import did, refused
+from commands import NO_PAGE, did, refused, wide
 from simnet.cost_models.costs.computing import known_chips, pass_time, published_utilisation
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod, device_names, load_device
 from simnet.cost_models.costs.models import load_model, model_names, model_operations
@@ -40,7 +40,7 @@ def point(*flags):
 
 
 def ran(scenario, *flags):
-    return json.loads(did("run", scenario, "--no-report", "--quiet", "--json", *flags).stdout)
+    return json.loads(did("run", scenario, *NO_PAGE, "--quiet", "--json", *flags).stdout)
 
 
 def published():
@@ -209,26 +209,23 @@ def test_gloo_takes_the_cpu_of_pytorch(scenario):
 
 def test_what_does_not_belong_together_is_said_and_not_refused(scenario):
     h100, cpu = "job.device=h100-torch2.6", "job.device=cpu"
-    over_gloo = did("run", scenario, "--no-report", "--stack", "gloo", "--set", h100).stdout
+    over_gloo = wide("run", scenario, *NO_PAGE, "--stack", "gloo", "--set", h100)
     assert "Device h100-torch2.6 and stack gloo do not belong together: gloo sends from PyTorch's CPU" in over_gloo
-    by_nccl = did("compare", scenario, "--stack", "nccl", "--set", cpu, "--out", "c").stdout
+    by_nccl = wide("run", scenario, "--stack", "nccl", "--set", cpu, "--out", "c")
     assert "Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU." in by_nccl
     chosen = did("choose", scenario, "--stack", "gloo", "--device", "h100-torch2.6").stdout
     assert "Device h100-torch2.6 and stack gloo do not belong together" in chosen
     assert "belong together" not in did("choose", scenario, "--stack", "nccl", "--device", "h100-torch2.6").stdout
 
 
-def test_run_compare_and_choose_give_tokens_a_second(scenario):
+def test_run_and_choose_give_tokens_a_second(scenario):
     given = ("--compute", "50 ms", "--batch", "8")
-    summary = ran(scenario, *given)
+    summary = ran(scenario, *given[:2], "--set", "job.batch=8")
     policy = summary["policies"]["AG"]
     assert policy["throughput"] == pytest.approx(4 * 8 * 1024 * 3 / policy["simulated_s"], rel=1e-9)
-    rows = json.loads(did("compare", scenario, "--quiet", "--json", "--workers", "2,4", *given, "--out", "c").stdout)
-    for row in rows:
-        assert row["throughput_unit"] == "tokens/s"
-        assert row["throughput"] == pytest.approx(row["workers"] * 8 * 1024 / row["iteration_s"], rel=1e-6)
-    text = did("compare", scenario, "--workers", "2,4", *given, "--out", "c").stdout
-    assert re.search(r"Throughput of all workers: \w+ with 4 workers [\d,]+ tokens/s", text)
+    assert policy["throughput_unit"] == "tokens/s"
+    text = wide("run", scenario, *given[:2], "--set", "job.batch=8", "--out", "c")
+    assert re.search(r"Throughput of all workers: \w+ [\d,]+ tokens/s", text)
     chosen = json.loads(did("choose", scenario, *given, "--json").stdout)
     assert chosen["question"]["passes_s"] == 0.05
     for row in chosen["ranking"]:
@@ -249,7 +246,7 @@ def test_other_tokens_than_the_model_s_take_other_time(scenario):
 
 
 def test_a_sharded_run_gives_tokens_a_second_where_each_worker_has_a_batch(tmp_path):
-    run = ("run", "sharded_nodes", "--json", "--no-report", "--out", tmp_path, "--force")
+    run = ("run", "sharded_nodes", "--json", *NO_PAGE, "--out", tmp_path, "--force")
     policies = json.loads(did(*run).stdout)["policies"]
     for policy in policies.values():
         assert policy["throughput"] == pytest.approx(4 * 4 * 1024 * 8 / policy["simulated_s"], rel=1e-9)

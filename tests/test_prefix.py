@@ -58,7 +58,17 @@ def rows(folder: Path, scenario: dict[str, Any], iterations: int) -> dict[str, l
     """Return the rows of iterations.csv of a run of so many iterations, by policy."""
     (folder / "scenario.yaml").write_text(json.dumps(scenario))
     out = folder / str(iterations)
-    did("run", folder / "scenario.yaml", "--set", f"job.iterations={iterations}", "--out", out, "--no-report", "-q")
+    did(
+        "run",
+        folder / "scenario.yaml",
+        "--set",
+        f"job.iterations={iterations}",
+        "--out",
+        out,
+        "--set",
+        "output.report=false",
+        "-q",
+    )
     found: dict[str, list[dict[str, str]]] = {}
     with (out / "iterations.csv").open(newline="") as file:
         for row in csv.DictReader(file):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from commands import contents, did, invoke, refused
+from commands import NO_PAGE, contents, did, invoke, refused
 from scenario_texts import SMALL
 from simnet.base.writing import INCOMPLETE, mark_incomplete
 
@@ -36,7 +36,7 @@ def test_a_page_drawn_again_has_the_same_bytes(tmp_path, more):
 
 def test_a_run_without_a_report_gets_the_one_that_it_would_have_had(tmp_path):
     with_report = contents(ran(tmp_path / "one"))
-    did("run", tmp_path / "small.yaml", "--out", tmp_path / "other", "-q", "--no-report")
+    did("run", tmp_path / "small.yaml", "--out", tmp_path / "other", "-q", *NO_PAGE)
     did("show", tmp_path / "other")
     drawn = contents(tmp_path / "other")
     # Whether a report is drawn is a field of the scenario, which the page shows with its hash.

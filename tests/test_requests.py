@@ -5,16 +5,16 @@ import re
 import numpy as np
 import pytest
 
-from commands import contents, did, refused
+from commands import NO_PAGE, contents, did, refused
 from simnet import run
 from simnet.base.errors import InputError
 from simnet.traces import Recorder
 
 FEW = ("--set", "job.iterations=3", "-q")
 COMMANDS = {
-    "run": ("run", "quickstart", "--no-report", *FEW),
+    "run": ("run", "quickstart", *NO_PAGE, *FEW),
     "compare": ("compare", "quickstart", "--schemes", "topk,artopk", *FEW),
-    "sweep": ("sweep", "quickstart", "--param", "density=0.01,0.02", "--policies", "AG", *FEW),
+    "sweep": ("sweep", "quickstart", "--grid", "density=0.01,0.02", "--policies", "AG", *FEW),
 }
 
 
@@ -24,13 +24,12 @@ COMMANDS = {
         ("run", "run", ("--seed", 7)),
         ("run", "run", ("--seeds", 2)),
         ("run", "run", ("--policies", "AG")),
-        ("run", "compare", ()),
-        ("run", "sweep", ()),
-        ("compare", "run", ()),
-        ("compare", "compare", ("--skip", 1)),
-        ("compare", "compare", ("--workers", "2,4")),
-        ("sweep", "run", ()),
-        ("sweep", "sweep", ("--set", "job.compute.mean=2 ms")),
+        ("run", "schemes", ()),
+        ("run", "grid", ()),
+        ("schemes", "run", ()),
+        ("schemes", "schemes", ("--workers", 3)),
+        ("grid", "run", ()),
+        ("grid", "grid", ("--set", "job.compute.mean=2 ms")),
     ],
 )
 def test_results_of_another_request_stay_unless_they_are_forced_to_go(tmp_path, there, other, more):
@@ -38,7 +37,7 @@ def test_results_of_another_request_stay_unless_they_are_forced_to_go(tmp_path, 
     did(*COMMANDS[there], "--out", folder)
     before = contents(folder)
     said = refused(*COMMANDS[other], *more, "--out", folder)
-    assert f"has the results of another request, simnet {there} quickstart, seed 2026; --force replaces them" in said
+    assert "has the results of another request, simnet run quickstart, seed 2026; --force replaces them" in said
     assert contents(folder) == before
     did(*COMMANDS[other], *more, "--out", folder, "--force")
     did(*COMMANDS[other], *more, "--out", tmp_path / "alone")
@@ -57,10 +56,10 @@ def test_the_same_request_has_the_same_folder(tmp_path, command):
 def test_a_page_is_no_other_request_and_a_grid_may_grow(tmp_path):
     did("run", "quickstart", *FEW, "--out", tmp_path / "run")
     did(*COMMANDS["run"], "--out", tmp_path / "run")
-    did(*COMMANDS["sweep"], "--out", tmp_path / "sweep")
-    more = [one if one != "density=0.01,0.02" else "density=0.01,0.02,0.05" for one in COMMANDS["sweep"]]
-    did(*more, "--out", tmp_path / "sweep")
-    assert len(list((tmp_path / "sweep" / "cells").iterdir())) == 3
+    did(*COMMANDS["grid"], "--out", tmp_path / "grid")
+    more = [one if one != "density=0.01,0.02" else "density=0.01,0.02,0.05" for one in COMMANDS["grid"]]
+    did(*more, "--out", tmp_path / "grid")
+    assert len(list((tmp_path / "grid" / "cells").iterdir())) == 3
 
 
 def test_without_a_folder_another_request_gets_one_of_its_own(tmp_path, monkeypatch):
@@ -77,7 +76,7 @@ def test_without_a_folder_another_request_gets_one_of_its_own(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_lock_names_the_command_and_what_was_recorded_by_content(tmp_path, command):
+def test_the_lock_names_the_request_and_what_was_recorded_by_content(tmp_path, command):
     with Recorder(tmp_path / "trace", {"weight": (400,)}, workers=4, every=1) as recorder:
         for worker in range(4):
             recorder.take({"weight": np.full(400, worker, dtype=np.float32)}, worker)
@@ -89,11 +88,9 @@ def test_the_lock_names_the_command_and_what_was_recorded_by_content(tmp_path, c
     )
     scenario.write_text(f"{text}policies: {{AG: {{fixed: AG}}}}\n", encoding="utf-8")
     arguments = [one if one != "quickstart" else scenario for one in COMMANDS[command]]
-    if command == "compare":
-        arguments = ["compare", scenario, *FEW]
     did(*arguments, "--out", tmp_path / "out")
     first, second, *_ = (tmp_path / "out" / "scenario.lock.yaml").read_text(encoding="utf-8").splitlines()
-    assert re.fullmatch(rf"# simnet {command} own, seed \d+; request [0-9a-f]{{32}}", first)
+    assert re.fullmatch(r"# simnet run own, seed \d+; request [0-9a-f]{32}", first)
     assert re.fullmatch(r"# input \S+ [0-9a-f]{64}", second)
     # Another content at the same place is another request.
     file = next(one for one in (tmp_path / "trace").rglob("*") if one.is_file() and one.suffix != ".json")
@@ -104,9 +101,9 @@ def test_the_lock_names_the_command_and_what_was_recorded_by_content(tmp_path, c
 
 
 def test_the_library_keeps_results_of_another_request_as_well(tmp_path):
-    one, other = (run("quickstart", set={"job.iterations": 2, "seed": seed}) for seed in (1, 2))
-    one.write(tmp_path)
-    one.write(tmp_path)
+    few = {"job.iterations": 2, "output.report": False}
+    run("quickstart", set=few, seed=1, out=tmp_path, jobs=1)
+    run("quickstart", set=few, seed=1, out=tmp_path, jobs=1)
     with pytest.raises(InputError, match="another request, simnet run quickstart, seed 1"):
-        other.write(tmp_path)
-    other.write(tmp_path, force=True)
+        run("quickstart", set=few, seed=2, out=tmp_path, jobs=1)
+    run("quickstart", set=few, seed=2, out=tmp_path, jobs=1, force=True)

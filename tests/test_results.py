@@ -26,7 +26,8 @@ from commands import contents
 from simnet.base.atomic_replace import replace_files
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
-from simnet.report import results, sentences
+from simnet.report import results
+from simnet.report.answers import run_answer
 from simnet.report.run_summary import RunFacts, significant
 from simnet.training.job.checkpoint import RowTable
 
@@ -121,10 +122,10 @@ def test_the_page_has_the_table_of_the_summary_whatever_order_the_file_keeps(tmp
     page = (tmp_path / "report.html").read_text()
     told = re.findall(r'<th scope="row" data-key.*', page)
     cells = [[html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row)] for row in told]
-    assert cells == [list(row) for row in sentences.rows(summary)]
+    rows = run_answer(summary).rows
+    assert [(row[0], row[2]) for row in cells] == [(row["policy"], row["to_best"]) for row in rows]
     keys = {row[0]: re.findall(r'data-key="([^"]*)"', text) for row, text in zip(cells, told, strict=True)}
-    most = {name: one.iterations["choice"].value_counts().idxmax() for name, one in made.items()}
-    assert {name: own[-2] for name, own in keys.items()} == most
+    assert {name: float(own[1]) for name, own in keys.items()} == {row["policy"]: row["simulated_s"] for row in rows}
 
 
 def test_without_a_report_there_are_no_figures_and_matplotlib_is_not_needed(tmp_path):

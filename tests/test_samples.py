@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands import did
+from commands import did, wide
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.selection import top_k
@@ -161,7 +161,7 @@ SAID = f"Warning: AG, ART-ring: {KEEPS}"
 
 
 def test_a_run_says_that_a_sample_is_too_small_and_to_which_scale_to_go_down(tmp_path):
-    shown = did("run", "quickstart", *few("0.1%"), "--out", tmp_path).stdout
+    shown = " ".join(did("run", "quickstart", *few("0.1%"), "--out", tmp_path).stdout.split())
     assert shown.count("Warning") == 1
     assert SAID in shown
     assert json.loads((tmp_path / "summary.json").read_text())["warnings"] == [SAID.removeprefix("Warning: ")]
@@ -169,14 +169,8 @@ def test_a_run_says_that_a_sample_is_too_small_and_to_which_scale_to_go_down(tmp
 
 
 def test_a_run_with_several_seeds_says_it_too(tmp_path):
-    assert SAID in did("run", "quickstart", *few("0.1%"), "--seeds=2", "--out", tmp_path).stdout
+    assert SAID in wide("run", "quickstart", *few("0.1%"), "--seeds=2", "--out", tmp_path)
     assert SAID.removeprefix("Warning: ") in (tmp_path / "report.html").read_text()
-
-
-def test_a_comparison_says_it_of_each_exchange(tmp_path):
-    assert SAID in did("compare", "quickstart", *few("0.1%"), "--out", tmp_path).stdout
-    rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
-    assert [row["warning"] + "." for row in rows] == [KEEPS] * 2
 
 
 def test_choices_and_predictions_for_a_job_say_it():
@@ -188,30 +182,27 @@ def test_choices_and_predictions_for_a_job_say_it():
 
 
 def test_a_sweep_says_it_of_the_cells_that_it_is_true_of(tmp_path):
-    shown = did("sweep", "quickstart", *few("0.1%"), "--param=job.density=0.1%,10%", "--out", tmp_path).stdout
+    shown = wide("run", "quickstart", *few("0.1%"), "--grid=job.density=0.1%,10%", "--out", tmp_path)
     assert SAID in shown
     table = pd.read_csv(tmp_path / "sweep.csv")
     assert table["warning"].notna().tolist() == [one == 0.001 for one in table["job.density"]]
 
 
 def test_nothing_is_said_of_a_sample_that_suffices(tmp_path):
-    for command in ("run", "compare"):
-        assert "Warning" not in did(command, "quickstart", *few("1%", scale=1000), "--out", tmp_path / command).stdout
+    assert "Warning" not in wide("run", "quickstart", *few("1%", scale=1000), "--out", tmp_path)
 
 
 @pytest.mark.parametrize("density", ["0.03%", "0.1%", "0.3%"])
 def test_spardl_does_not_train_alike_at_other_densities_without_a_word(density, tmp_path):
     def compared(scale):
         more = "--schemes=spardl", "--workers=8", "--json", "--out", tmp_path / str(scale)
-        (row,) = json.loads(did("compare", "quickstart", *few(density, *more, scale=scale)).stdout)
-        return row
+        return json.loads(did("run", "quickstart", *few(density, *more, scale=scale)).stdout)
 
-    row = compared(20_000)
-    assert row["warning"].startswith("a sample of 626 entries keeps 8 of them, 1.28 % in place of 0.")
-    lower = int(row["warning"].rpartition(" ")[2])
-    row = compared(lower)
-    assert "warning" not in row
-    assert row["actual_density"] == pytest.approx(float(density.removesuffix("%")) / 100, rel=0.1)
+    (warning,) = compared(20_000)["warnings"]
+    assert warning.startswith("spardl: a sample of 626 entries keeps 8 of them, 1.28 % in place of 0.")
+    found = compared(int(warning.rpartition(" ")[2].removesuffix(".")))
+    assert "warnings" not in found
+    assert found["rows"][0]["actual_density"] == pytest.approx(float(density.removesuffix("%")) / 100, rel=0.1)
 
 
 def test_entries_that_a_hard_threshold_selects_cost_what_they_are(tmp_path):
@@ -219,7 +210,7 @@ def test_entries_that_a_hard_threshold_selects_cost_what_they_are(tmp_path):
     for number, density in enumerate(("0.03%", "0.1%", "0.3%", "1%", "10%")):
         schemes = "--schemes=hardthreshold:threshold=0.01:form=original"
         out = "--json", "--out", tmp_path / str(number)
-        (row,) = json.loads(did("compare", "quickstart", *few(density, schemes, *out)).stdout)
+        (row,) = json.loads(did("run", "quickstart", *few(density, schemes, *out)).stdout)["rows"]
         sent.append(row["bytes_sent_per_worker_B"])
         # Of four workers each sends its entries, on average, to three.
         assert row["bytes_sent_per_worker_B"] == pytest.approx(3 * 8 * row["selected"] * 11_689_512 / 626, rel=1e-9)

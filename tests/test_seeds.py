@@ -1,6 +1,5 @@
 """Several seeds: what is told of them follows from the runs of each, and nothing depends on how they are run."""
 
-import io
 import itertools
 import json
 import math
@@ -10,15 +9,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from scipy import stats
 
 import killing
 import needs
 from commands import contents, did, invoke
 from simnet.report import paired, seeds
-from simnet.report.console import show_seeds
+from simnet.report.answers import seeds_answer
 from simnet.report.run_summary import RunFacts, summarize
+from simnet.studies import runs
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.record import Interruption
 from test_report import Page, frame
@@ -166,18 +165,16 @@ def summaries(times, **options):
 def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
     times = {"a": [10.0, 20.0, 30.0], "b": [10.5, 19.0, 31.0], "c": [20.0, 30.0, 40.0], "oracle": [9.0, 9.0, 9.0]}
     summary, table, _ = seeds.summarize(summaries(times))
-    assert seeds.sentence(summary).startswith(
-        "Over 3 seeds (7 to 9) a and b are tied as fastest: a took 20 s on average; c, the next, took 50 % "
-        "more (the same with all seeds)."
-    )
+    assert seeds.sentence(summary) == ("a or b: tied over 3 seeds. a: 20.0 s on average; b <1 % more (-8 % to 9 %).")
     assert summary["winner"] == {
         "policy": "a", "tied_with": ["b"], "runner_up": "c", "margin_s": 10.0, "margin_fraction": 0.333333333333,
     }  # fmt: skip
     assert summary["policies"]["oracle"]["simulated_rank"] is None
-    cells = {row[0]: row[1:5] for row in seeds.rows(summary)}
-    assert cells["a"] == ("20 s", "best, tied", "-", "2 of 3")
-    assert cells["c"] == ("30 s", "+50 %", "the same with all seeds", "0 of 3")
-    assert cells["oracle"] == ("9 s", "bound", "-", "-")
+    names = ("simulated_s", "to_best", "paired", "fastest_with")
+    cells = {row["policy"]: tuple(row[name] for name in names) for row in seeds_answer(summary).rows}
+    assert cells["a"] == (20.0, "best, tied", "-", "2 of 3")
+    assert cells["c"] == (30.0, "+50 %", "the same with all seeds", "0 of 3")
+    assert cells["(oracle)"] == (9.0, "bound", "-", None)
     assert len(table) == 12
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
@@ -187,8 +184,7 @@ def test_the_sentence_of_a_sure_winner_counts_the_seeds():
         summaries({"a": [10.0, 20.0, 31.0], "b": [12.0, 22.0, 33.1]}), missing=["b with seed 9"]
     )
     assert seeds.sentence(summary).startswith(
-        "Incomplete, without b with seed 9: over 3 seeds (7 to 9) a was fastest: 20.3 s on average, the least with 3 "
-        "of 3 seeds; b, the runner-up, took 10 % more ("
+        "Incomplete, without b with seed 9: a: 20.3 s on average over 3 seeds, the least with 3; b 10 % more ("
     )
 
 
@@ -226,7 +222,10 @@ def test_tables_and_summary_tell_what_the_seeds_came_to(several):
     # They are the same exchange under two names.
     assert each.loc["AG", "simulated_s"] == each.loc["same", "simulated_s"]
     assert each.loc["AG", "simulated_tied"] == each.loc["same", "simulated_tied"]
-    assert "Over 4 seeds (5 to 8)" in said
+    assert "over 4 seeds" in said
+    assert max(map(len, said.splitlines())) <= 80
+    low = each["simulated_prediction_low_s"]["AG"]
+    assert low < each["simulated_s"]["AG"]
 
 
 @pytest.mark.parametrize("jobs", [2, 5])
@@ -259,8 +258,8 @@ def test_seeds_follow_that_of_the_scenario_however_it_is_set(scenario, tmp_path)
 @needs.linux
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(several, scenario, tmp_path):
     out = tmp_path / "out"
-    command = ["run", str(scenario), "--seed", "5", "--seeds", "4", "--out", str(out), "--checkpoint", "0"]
-    killing.run_killed([*command, "--jobs", "2", "-q"], "checkpoints", 40)
+    command = ["run", str(scenario), "--seed", "5", "--seeds", "4", "--out", str(out)]
+    killing.run_killed([*command, "--jobs", "2", "-q"], "checkpoints", 40, eager=True)
     assert not (out / "summary.json").exists()
     result = did(*command)
     assert "goes on where it had stopped: " in result.stderr
@@ -269,6 +268,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(several, scenario, tmp_
 
 
 def test_ctrl_c_keeps_the_seeds_that_are_done(scenario, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "EVERY", 0)
     real = Checkpoint.write
 
     def write(self, state, done, ended=False):
@@ -285,7 +285,8 @@ def test_ctrl_c_keeps_the_seeds_that_are_done(scenario, tmp_path, monkeypatch):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["seeds"][:2] == [0, 1]
     assert summary["policies"]["AG"]["simulated_compared"] == 2
-    assert "Incomplete, without " in result.stdout
+    assert "AG with seed 3" in result.stderr
+    assert "not done, as the file INCOMPLETE says" in result.stderr
 
 
 @pytest.mark.parametrize("count", [0, -1, 1001, "many"])
@@ -304,21 +305,11 @@ def test_the_page_stands_alone_and_says_everything_whatever_the_names_are(tmp_pa
     assert not seen.open
     assert "script" not in seen.tags
     assert seen.tags.count("img") == 1
-    for text in [seeds.sentence(summary), *(cell for row in seeds.rows(summary) for cell in row)]:
+    for text in [seeds.sentence(summary), *(row["to_best"] for row in seeds_answer(summary).rows)]:
         assert " ".join(text.split()) in " ".join(seen.text.split())
     before = contents(tmp_path)
     seeds.write(tmp_path, summaries(times), "workers: 4\n")
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("width", [80, 100, 200])
-def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width):
-    summary, _, _ = seeds.summarize(summaries({"slow": [2.0, 3.0, 4.0], "fast": [1.0, 1.1, 1.2]}))
-    stream = io.StringIO()
-    show_seeds(summary, Console(file=stream, width=width, force_terminal=True, color_system=None))
-    lines = stream.getvalue().splitlines()
-    assert all(len(line) <= width for line in lines)
-    assert "".join(seeds.sentence(summary).split()) in "".join("".join(lines).split())
 
 
 def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_reach():
@@ -327,11 +318,12 @@ def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_rea
         return summarize({"a": frames, "b": frames}, RunFacts(target=0.5))
 
     reached = {1: learning(1.0, [0.4, 0.6]), 2: learning(2.0, [0.5, 0.7])}
-    rows = seeds.learning_rows(seeds.summarize(reached)[0])
-    assert [row[0] for row in rows] == ["a", "b"]
-    assert rows[0][1:5] == ("2 s (2 s to 2 s)", "best, tied", "-", "2 of 2")
-    rows = seeds.learning_rows(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
-    assert rows[0][1:5] == ("-", "-", "-", "2 of 3")
+    names = ("time_to_target_s", "soonest", "soonest_paired", "reached")
+    rows = seeds_answer(seeds.summarize(reached)[0]).rows
+    assert [row["policy"] for row in rows] == ["a", "b"]
+    assert [rows[0][name] for name in names] == [2.0, "best, tied", "-", "2 of 2"]
+    rows = seeds_answer(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0]).rows
+    assert [rows[0][name] for name in names] == [None, "-", "-", "2 of 3"]
     told = seeds.sentence(seeds.summarize(reached)[0])
     assert told.startswith("a and b are tied as first to reach 50 % accuracy: 2 s on average, with 2 of 2 seeds. ")
     told = seeds.sentence(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
@@ -357,13 +349,14 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
     assert found["a"]["time_to_target_high_s"] > found["b"]["time_to_target_low_s"]
     assert seeds.sentence(summary).startswith(
         "a reaches 50 % accuracy first: 2.85 s on average, with 4 of 4 seeds, 10 % before b (3.13 s). "
-        "Seeds that reach it: c 3 of 4. Over 4 seeds (1 to 4) c was fastest"
+        "Seeds that reach it: c 3 of 4. c: "
     )
-    told = {row[0]: row[1:5] for row in seeds.learning_rows(summary)}
+    names = ("time_to_target_s", "soonest", "soonest_paired", "reached")
+    told = {row["policy"]: tuple(row[name] for name in names) for row in seeds_answer(summary).rows}
     assert list(told) == ["a", "b", "c"]
     assert told["a"][1:] == ("best", "-", "4 of 4")
     assert told["b"][1].startswith("+10")
-    assert told["c"] == ("-", "-", "-", "3 of 4")
+    assert told["c"] == (None, "-", "-", "3 of 4")
 
 
 def test_policies_that_end_early_with_every_seed_take_no_part():

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from simnet import compare, sweep
+from commands import did
+from simnet import run as simulate
 from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model
-from simnet.report import comparison
 from simnet.scenario import Run, load
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import results_of
@@ -157,8 +157,7 @@ def test_memory_is_that_of_the_steps_and_a_limit_is_told(tmp_path: Path) -> None
     path = scenario(tmp_path, {"sharded": {"as": "fsdp2"}, "replicated": {"as": "ddp"}}, model="gpt2")
     out = tmp_path / "out"
     words = ["run", str(path), "--set", "job.device_memory=1 GB", "--set", "job.iterations=4", "--out", str(out)]
-    found = CliRunner().invoke(app, [*words, "--no-report"], catch_exceptions=False)
-    assert found.exit_code == 0
+    found = did(*words, "--set", "output.report=false")
     summary = json.loads((out / "summary.json").read_text())
     held = {name: one["memory"] for name, one in summary["policies"].items()}
     profile = load_model("gpt2")
@@ -167,7 +166,7 @@ def test_memory_is_that_of_the_steps_and_a_limit_is_told(tmp_path: Path) -> None
     assert held["sharded"]["parameters_B"] == 4 * shard
     assert held["sharded"]["in_flight_B"] > 0
     assert (held["sharded"]["fits"], held["replicated"]["fits"]) == (True, False)
-    assert "replicated does not fit" in found.output
+    assert "Too large for the 1 GB of a device: replicated needs " in " ".join(found.stdout.split())
     assert set(summary["policies"]["sharded"]["choices"]) == {"sharded"}
 
 
@@ -191,35 +190,20 @@ def test_a_job_is_driven_by_traces(tmp_path: Path) -> None:
 
 def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
     path = scenario(tmp_path, {"F": {"as": "fsdp2"}, "Z": {"as": "zero2"}}, job={"iterations": 2})
-    found = compare(path, workers=[2, 4])
-    rows = found.rows
-    assert rows[["exchange", "workers"]].to_numpy().tolist() == [["F", 2], ["Z", 2], ["F", 4], ["Z", 4]]
+    found = simulate(path)
+    rows = found.to_pandas().set_index("policy")
+    assert set(rows.index) == {"F", "Z"}
     assert (rows[["iteration_s", "bytes_sent_per_worker_B", "memory_B"]] > 0).all(axis=None)
-    assert any("optimisers are those of sharded steps" in one for one in found.sentences())
+    assert any("optimisers are those of sharded steps" in one for one in found.notes)
+    # What only selection has is not shown.
+    assert not {"actual_density", "build_up"} & {column.name for column in found.columns}
+    assert "nan" not in found.text(wide=True)
     # Fields of a way, and the way itself, are swept.
-    grid = {"job.sharding.F.reshard_after_forward": [True, False]}
-    cells = sweep(path, param=grid).rows
+    cells = simulate(path, grid={"job.sharding.F.reshard_after_forward": [True, False]}).cells
     sent = cells[cells["policy"] == "F"]["total_bytes_sent_B"].tolist()
     assert sent[0] > sent[1]
-    ways = sweep(scenario(tmp_path, {"as": "fsdp2"}), param={"job.sharding.as": ["fsdp2", "zero3"]}).rows
+    ways = simulate(scenario(tmp_path, {"as": "fsdp2"}), grid={"job.sharding.as": ["fsdp2", "zero3"]}).cells
     assert ways["policy"].tolist() == ["fsdp2", "zero3"]
-
-
-@pytest.mark.parametrize(("sharding", "shown"), [({"as": "fsdp2"}, False), (None, True)])
-def test_comparisons_show_of_schemes_what_there_is(
-    sharding: Any, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sparse = {"exchanges": {"AG": {"scheme": "topk"}}, "job": {"scale": 1000, "density": 0.01}}
-    more: dict[str, Any] = {} if sharding else sparse
-    rows = compare(scenario(tmp_path, sharding, **more), workers=[2]).rows
-    monkeypatch.setattr(comparison, "plot", lambda name, title, explanation, drawn: drawn)
-    table = comparison.comparison_table(rows, "")
-    headings = [str(column.header) for column in table.columns]
-    figure = comparison.draw(rows, "")
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    for there in ("build-up" in headings, "actual density [%]" in titles, len(titles) == 4):
-        assert there == shown
-    assert not any("nan" in str(cell) for column in table.columns for cell in column.cells)
 
 
 SAYS = {

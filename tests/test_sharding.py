@@ -189,12 +189,22 @@ WRONG = [
     "dask:",
     "",
 ]
-RUN = ["run", "quickstart", "--set", "job.iterations=4", "--policies", "AG,ART-ring", "--quiet", "--no-report"]
+RUN = [
+    "run",
+    "quickstart",
+    "--set",
+    "job.iterations=4",
+    "--policies",
+    "AG,ART-ring",
+    "--quiet",
+    "--set",
+    "output.report=false",
+]
 
 
 def test_a_run_has_the_same_files_with_its_workers_in_processes(tmp_path):
     did(*RUN, "--out", tmp_path / "here")
-    did(*RUN, "--out", tmp_path / "there", "--workers-on", "processes:2")
+    did(*RUN, "--out", tmp_path / "there", "--on", "processes:2")
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
@@ -223,7 +233,7 @@ def test_a_run_whose_shard_is_killed_is_refused_and_leaves_nobody_behind(tmp_pat
         redraw(shards, rows, iteration)
 
     monkeypatch.setattr(Shards, "redraw", killing)
-    said = refused(*RUN, "--out", tmp_path / "out", "--workers-on", "processes:2")
+    said = refused(*RUN, "--out", tmp_path / "out", "--on", "processes:2")
     assert "the process of workers 0, 2 was ended by SIGKILL" in said
     assert set(multiprocessing.active_children()) <= others
     monkeypatch.undo()
@@ -234,24 +244,24 @@ def test_a_run_whose_shard_is_killed_is_refused_and_leaves_nobody_behind(tmp_pat
 
 @pytest.mark.parametrize("where", WRONG)
 def test_where_workers_live_is_checked(where, tmp_path):
-    said = refused(*RUN, "--out", tmp_path, "--workers-on", where)
+    said = refused(*RUN, "--out", tmp_path, "--on", where)
     assert f"got {repr(where)[:40]}" in said
     assert "must be processes:N or dask:tcp://HOST:PORT" in said
     assert len(said) < 2000
 
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path):
-    assert "Dask" in refused(*RUN, "--out", tmp_path, "--workers-on", "dask:tcp://127.0.0.1:1")
+    assert "Dask" in refused(*RUN, "--out", tmp_path, "--on", "dask:tcp://127.0.0.1:1")
 
 
 def test_what_cannot_be_sharded_is_refused_by_name(tmp_path):
-    gtopk = ["--set", "exchanges.AG={scheme: gtopk}", "--out", tmp_path, "--workers-on", "processes:2"]
+    gtopk = ["--set", "exchanges.AG={scheme: gtopk}", "--out", tmp_path, "--on", "processes:2"]
     said = refused(*RUN, *gtopk)
-    assert "--workers-on processes:2: policy 'AG' exchanges by gtopk, which takes the gradients of all workers" in said
+    assert "--on processes:2: policy 'AG' exchanges by gtopk, which takes the gradients of all workers" in said
     assert f"allowed: {', '.join(SEPARABLE)}" in said
-    several = refused(*RUN, "--out", tmp_path, "--workers-on", "processes:2", "--jobs", 2)
-    assert "--workers-on processes:2: runs one policy after the other" in several
-    learning = ["run", "time_to_accuracy_wan", "--quiet", "--out", tmp_path, "--workers-on", "processes:2"]
+    several = refused(*RUN, "--out", tmp_path, "--on", "processes:2", "--jobs", 2)
+    assert "--on processes:2: runs one policy after the other" in several
+    learning = ["run", "time_to_accuracy_wan", "--quiet", "--out", tmp_path, "--on", "processes:2"]
     assert "gradients of a model that is trained come of all workers at once" in refused(*learning)
 
 
@@ -262,7 +272,7 @@ def test_a_run_has_the_same_files_with_its_workers_on_dask(tmp_path):
     did(*RUN, "--out", tmp_path / "here")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         where = f"dask:{cluster.scheduler_address}"
-        did(*RUN, "--out", tmp_path / "there", "--workers-on", where)
+        did(*RUN, "--out", tmp_path / "there", "--on", where)
         assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 

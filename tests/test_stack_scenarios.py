@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from commands import contents, did, refused, timed
+from commands import contents, did, refused, timed, wide
 from scenario_texts import SMALL
 from simnet import topologies
 from simnet.collectives import allreduce_ring
@@ -178,7 +178,7 @@ def test_the_option_is_the_field(small: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("run", "small.yaml"), ("compare", "small.yaml"), ("sweep", "small.yaml", "--param", "density=0.1"),
+    [("run", "small.yaml"), ("run", "small.yaml", "--grid", "density=0.1"),
      ("time", *RING, *STAR), ("time", *RING, "--network", "small.yaml"), ("choose", "--simulate")],
 )  # fmt: skip
 def test_a_stack_that_there_is_not_is_refused_everywhere(small: str, command: tuple[object, ...]) -> None:
@@ -187,13 +187,13 @@ def test_a_stack_that_there_is_not_is_refused_everywhere(small: str, command: tu
     assert "there is no stack 'tpc': did you mean 'tcp'?" in said
 
 
-def test_stacks_compare_and_sweep(small: str) -> None:
-    did("compare", small, "--stack", "mpich", "--out", "compared", "--quiet")
+def test_stacks_are_an_axis(small: str) -> None:
+    did("run", small, "--stack", "mpich", "--out", "compared", "--quiet")
     assert "stack: mpich" in Path("compared/scenario.lock.yaml").read_text()
-    did("sweep", small, "--param", "stack=ideal,tcp", "--out", "swept", "--quiet")
+    did("run", small, "--grid", "stack=ideal,tcp", "--out", "swept", "--quiet")
     swept = pd.read_csv("swept/sweep.csv").set_index("stack")["simulated_s"]
     assert swept["tcp"] > swept["ideal"]
-    did("sweep", small, "--param", "density=0.5", "--stack", "tcp", "--out", "tcp", "--quiet")
+    did("run", small, "--grid", "density=0.5", "--stack", "tcp", "--out", "tcp", "--quiet")
     assert pd.read_csv("tcp/sweep.csv")["simulated_s"].tolist() == [swept["tcp"]]
 
 
@@ -249,16 +249,16 @@ def test_an_exported_network_says_that_it_has_no_stack(small: str) -> None:
 
 
 def test_a_run_names_its_stack(small: str) -> None:
-    shown = did("run", small, "--set", "output.report=true", "--out", "out").stdout
+    shown = wide("run", small, "--set", "output.report=true", "--out", "out")
     assert "Stack: ideal (has no software)" in shown
     summary = json.loads(Path("out/summary.json").read_text())
     assert summary["stack"]["name"] == "ideal"
-    assert "ideal (has no software).</p>" in Path("out/report.html").read_text()
+    assert "Stack: ideal (has no software)" in Path("out/report.html").read_text()
 
 
 def test_a_run_tells_the_properties_of_a_stack_without_a_name(small: str) -> None:
     given = "network.stack={like: gloo, before: 50 us, measured: <b>here</b>}"
-    shown = did("run", small, "--set", given, "--set", "output.report=true", "--out", "out").stdout
+    shown = wide("run", small, "--set", given, "--set", "output.report=true", "--out", "out")
     assert "Stack: custom, send_completion ready, own_link queue, " in shown
     assert "before 50 us, " in shown
     assert "(<b>here</b>)" in shown

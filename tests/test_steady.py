@@ -104,8 +104,8 @@ def did(*words):
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("steady")
-    shown = did("compare", "--schemes", "exdyna,micro,hardthreshold,topk", "--out", folder)
-    return shown, pd.read_csv(folder / "compare.csv", index_col="exchange")
+    shown = commands.wide("run", "compare", "--schemes", "exdyna,micro,hardthreshold,topk", "--out", folder)
+    return shown, commands.policies_of(folder)
 
 
 def test_a_comparison_on_its_defaults_has_densities_near_what_was_asked_for(compared):
@@ -113,31 +113,31 @@ def test_a_comparison_on_its_defaults_has_densities_near_what_was_asked_for(comp
     for name in ("exdyna", "micro"):
         assert table.loc[name, "actual_density"] == pytest.approx(0.01, rel=0.1)
     assert table["settled_after"].drop("hardthreshold").max() == table["steady_from"].max() <= 150
-    assert "Means, their intervals and chances leave out the first 75 of 300 iterations; a run judges" in shown
+    assert "Means, percentiles and densities leave out the first 75 iterations, until " in shown
 
 
 def test_what_has_not_settled_comes_last_in_a_comparison_and_says_why(compared):
     shown, table = compared
     why = table.loc["hardthreshold", "unsettled"]
     assert re.fullmatch(r"[\d.]+ % of the entries, 1 % asked", why)
-    assert f"hardthreshold has not settled, and has no rank: {why}." in shown
+    assert f"hardthreshold is not settled: {why}." in shown
     assert table["unsettled"].drop("hardthreshold").isna().all()
-    order = re.findall(r"^ +8 +(\w+) ", shown, flags=re.MULTILINE)
-    assert sorted(order[:-1]) == ["exdyna", "micro", "topk"]
-    assert order[-1] == "hardthreshold"
+    places = {name: shown.index(f"{name} ", shown.index("---")) for name in table.index}
+    assert max(places, key=places.get) == "hardthreshold"
 
 
 @pytest.mark.parametrize("start", ["published", "estimated"])
 def test_a_threshold_from_the_published_start_does_not_settle_in_few_iterations(tmp_path, start):
-    words = ("--schemes", f"exdyna:start={start},dense", "--workers", 2, "--set", "job.iterations=80")
+    words = ("compare", "--schemes", f"exdyna:start={start},dense", "--workers", 2, "--set", "job.iterations=80")
     # At the pace of the recorded run gradients themselves change by more in its first steps.
     fields = ("--set", "job.scale=4000", "--set", "job.gradients.synthetic.training=80")
-    shown = did("compare", *words, *fields, "--out", tmp_path)
-    row = json.loads((tmp_path / "compare.json").read_text())["rows"][0]
+    shown = did("run", *words, *fields, "--out", tmp_path)
+    row = next(one for name, one in commands.policies_of(tmp_path).to_dict("index").items() if name != "dense")
     if start == "published":
         assert re.fullmatch(r"\d\d(.\d)? % of the entries, 1 % asked", row["unsettled"])
-        assert row["settled_after"] is None
-        assert shown.index("dense") < shown.index("exdyna") < shown.index("not settled")
+        assert pd.isna(row["settled_after"])
+        table = shown.partition("---")[2]
+        assert table.index("dense") < table.index("exdyna") < table.index("not settled")
     else:
         assert not row["unsettled"]
         assert "not settled" not in shown
@@ -147,10 +147,10 @@ def test_a_threshold_from_the_published_start_does_not_settle_in_few_iterations(
 def test_densities_on_other_traces_are_near_what_was_asked_for_or_said_not_to_be(tmp_path, trace):
     fields = (f"job.gradients={{synthetic: {{like: {trace}}}}}", "job.iterations=100", "job.scale=4000")
     given = [word for field in fields for word in ("--set", field)]
-    shown = did("compare", "--schemes", "exdyna,micro", "--workers", 2, *given, "--out", tmp_path)
-    for row in json.loads((tmp_path / "compare.json").read_text())["rows"]:
+    shown = commands.wide("run", "compare", "--schemes", "exdyna,micro", "--workers", 2, *given, "--out", tmp_path)
+    for name, row in commands.policies_of(tmp_path).to_dict("index").items():
         off = abs(row["density_ratio"] - 1)
-        told = re.search(rf"{row['exchange']} selects [\d.]+ % of the entries, 1 % asked\.", shown)
+        told = re.search(rf"{name} selects [\d.]+ % of the entries, 1 % asked\.", shown)
         assert row["unsettled"] or (told is not None) == (off > 0.1)
         assert row["unsettled"] or off < 1
 
@@ -164,13 +164,13 @@ def test_who_does_not_settle_is_no_winner_of_a_run_and_of_seeds(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["policies"]["none"]["simulated_s"] < summary["policies"]["dense"]["simulated_s"]
     assert summary["winner"]["policy"] == "dense"
-    assert "none has not settled, and has no rank: 0 % of the entries, 5 % asked." in shown
+    assert "none is not settled: 0 % of the entries, 5 % asked." in " ".join(shown.split())
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "none has not settled, and has no rank" in page
+    assert "none is not settled: " in page
     shown = did("run", "quickstart", *given, "--seeds", 2, "--out", tmp_path / "seeds")
     assert json.loads((tmp_path / "seeds" / "summary.json").read_text())["winner"]["policy"] == "dense"
-    assert "none has not settled with 2 of 2 seeds, and has no rank: 0 % of the entries, 5 % asked." in shown
-    did("sweep", "quickstart", *given, "--param", "workers=2,4", "--out", tmp_path / "sweep")
+    assert "none is not settled with 2 of 2 seeds: 0 % of the entries, 5 % asked." in " ".join(shown.split())
+    did("run", "quickstart", *given, "--grid", "workers=2,4", "--out", tmp_path / "sweep")
     rows = pd.read_csv(tmp_path / "sweep" / "sweep.csv").set_index(["workers", "policy"])
     assert rows["status"].tolist() == ["done", "unsettled"] * 2
     assert rows["wins"].tolist() == [True, False] * 2
@@ -179,14 +179,14 @@ def test_who_does_not_settle_is_no_winner_of_a_run_and_of_seeds(tmp_path):
 
 
 def test_a_run_says_what_was_exploration(tmp_path):
-    shown = did("run", "moo_wan", "--set", "job.iterations=40", "--set", "job.scale=20000", "--out", tmp_path)
+    shown = commands.wide("run", "moo_wan", "--set", "job.iterations=40", "--set", "job.scale=20000", "--out", tmp_path)
     one = json.loads((tmp_path / "summary.json").read_text())["policies"]["moo"]
     rows = pd.read_csv(tmp_path / "iterations.csv").query("policy == 'moo' and purpose == 'explore'")
     assert one["exploration"]["seconds"] == pytest.approx(rows["iteration_s"].sum())
     late = rows["iteration"] >= 20
     assert (one["unsettled"] is not None) == late.any()
     if late.any():
-        assert "moo has not settled, and has no rank: it explored for" in shown
+        assert "moo is not settled: it explored for" in shown
     else:
         assert one["settled_after"] >= rows["iteration"].max()
     assert re.search(r"moo spent [\d.]+ m?s of its time on \d+ iterations of exploration", shown)
@@ -218,10 +218,8 @@ def test_what_has_not_settled_has_no_rank_in_a_choice(words):
 
 def test_a_choice_for_a_job_judges_as_a_comparison_does(tmp_path):
     schemes = ("--schemes", "exdyna,micro,hardthreshold,topk")
-    did("compare", "quickstart", *schemes, "--out", tmp_path)
-    compared = {
-        one["exchange"]: one["unsettled"] for one in json.loads((tmp_path / "compare.json").read_text())["rows"]
-    }
+    did("run", "quickstart", *schemes, "--out", tmp_path)
+    compared = commands.policies_of(tmp_path)["unsettled"].to_dict()
     for more in ((), ("--simulate",)):
         told = json.loads(did("choose", "quickstart", *schemes, *more, "--json"))["memory"]["unsettled"]
         assert told == {name: why for name, why in compared.items() if why}

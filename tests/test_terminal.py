@@ -14,7 +14,7 @@ from rich.console import Console
 
 import killing
 import needs
-from commands import did, invoke, refused
+from commands import NO_PAGE, did, invoke, refused
 from simnet import cli
 from simnet.base.errors import InputError
 from simnet.report.tables import show_listing
@@ -71,11 +71,6 @@ def test_a_field_that_is_completed_can_be_set():
 def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, str]) -> None:
     cases = {
         "simnet choose --model resnet": ["resnet18", "resnet50"],
-        "simnet compare --schemes topk,okt": ["topk,oktopk"],
-        "simnet run quickstart --policies AG,or": ["AG,oracle"],
-        "simnet run scenarios/quick": ["scenarios/quickstart.yaml"],
-        "simnet run quickstart --no-r": ["--no-report"],
-        "simnet run quickstart --set job.iter": ["job.iterations="],
         "simnet nosuch x": [],
     }
     asks = "\n".join(f"ask {line}" for line in cases)
@@ -178,11 +173,6 @@ def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], s
 # Help
 
 
-def test_brackets_in_help_are_no_markup() -> None:
-    for command, word in (("run", "simnet-sparse[dask]"), ("sweep", "simnet-sparse[slurm]")):
-        assert word in "".join(line.strip("│ ") for line in did(command, "--help").stdout.splitlines()), command
-
-
 # Widths
 
 
@@ -194,33 +184,24 @@ def test_no_line_is_longer_than_the_terminal_or_80_characters(monkeypatch: pytes
     assert max(map(len, did("list", "stacks", "--wide").stdout.splitlines())) > 200
 
 
-def test_columns_that_do_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = "run", "quickstart", "--set", "job.iterations=2", "--no-report", "--out", tmp_path
-    monkeypatch.setenv("COLUMNS", "250")
-    assert "Too narrow" not in did(*run).stdout
-    monkeypatch.setenv("COLUMNS", "75")
-    said = " ".join(did(*run).stdout.split())
-    assert "Too narrow for: iteration p50, p90, p99, exchange p50, p90, p99, compute, select" in said
-    assert "communicate, wait, regret, bytes sent" in said
-    assert "--json has them" in said
-
-
 @pytest.mark.parametrize(
     "command",
     [
-        ("compare", "--schemes", "topk,spardl", "--workers", "2,3"),
-        ("sweep", "quickstart", "--policies", "AG,ART-ring", "--param", "density=0.01,0.1"),
+        ("run", "quickstart"),
+        ("run", "quickstart", "--seeds", "2"),
+        ("run", "compare", "--schemes", "topk,spardl"),
+        ("run", "quickstart", "--grid", "density=0.01,0.1"),
     ],
 )
-def test_tables_of_schemes_and_of_cells_fit_the_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+@pytest.mark.parametrize("columns", ["50", "80", "200"])
+def test_no_line_of_a_run_is_wider_than_80_characters_and_hidden_columns_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], columns: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    said = did(*command, "--set", "job.iterations=2", "--out", tmp_path).stdout.splitlines()
-    table = [line for line in said if line.startswith("  ") or line.startswith(" \u2500")]
-    assert len(table) >= 5
-    assert max(map(len, table)) <= 80
-    assert sum(line.startswith("Too narrow for: ") for line in said) == 1
+    monkeypatch.setenv("COLUMNS", columns)
+    said = did(*command, "--set", "job.iterations=2", *NO_PAGE, "--out", tmp_path).stdout.splitlines()
+    assert max(map(len, said)) <= min(int(columns), 80)
+    assert any(line.startswith("Hidden") for line in said)
+    assert any("(--wide)" in line for line in said)
 
 
 def test_a_terminal_gets_blocks_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +228,7 @@ def test_folders_that_stay_empty_are_taken_away(tmp_path: Path) -> None:
 
 
 @needs.linux
-@pytest.mark.parametrize("command", [["run", "quickstart"], ["sweep", "quickstart", "--param", "density=1,2%"]])
+@pytest.mark.parametrize("command", [["run", "quickstart"], ["run", "quickstart", "--grid", "density=1,2%"]])
 def test_ctrl_c_leaves_no_empty_folders(command: list[str], tmp_path: Path) -> None:
     out = tmp_path / "runs" / "one"
     more = ["--set", "job.iterations=1000000", "--out", out]
@@ -262,7 +243,7 @@ def test_ctrl_c_leaves_no_empty_folders(command: list[str], tmp_path: Path) -> N
 def test_a_page_of_several_runs_is_replaced_by_force_alone(tmp_path: Path) -> None:
     few = "--set", "job.iterations=2", "-q"
     for place in ("a", "b"):
-        did("run", "quickstart", *few, "--no-report", "--out", tmp_path / place, "--seed", 5)
+        did("run", "quickstart", *few, *NO_PAGE, "--out", tmp_path / place, "--seed", 5)
     pages = "show", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "page"
     did(*pages)
     assert "report.html: is there already; --force replaces it" in refused(*pages)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from commands import did, refused
+from commands import NO_PAGE, did, refused
 from simnet import Network
 from simnet.collectives import allreduce_ring
 from simnet.studies.utilisation import (
@@ -324,7 +324,7 @@ def simulated(folder, latency, bandwidth, strategy=""):
     under = f"  strategy: {{{strategy}}}" if strategy else ""
     text = JOB.replace("LATENCY", latency).replace("BANDWIDTH", bandwidth).replace("STRATEGY", under)
     (folder / "same.yaml").write_text(text)
-    did("run", folder / "same.yaml", "--no-report", "--out", folder / "run", "--force")
+    did("run", folder / "same.yaml", *NO_PAGE, "--out", folder / "run", "--force")
     found = json.loads((folder / "run" / "summary.json").read_text())["policies"]["dense"]
     return found["breakdown_s"]["compute"] / found["simulated_s"]
 

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from commands import contents, did, invoke
+from commands import NO_PAGE, contents, did, invoke
 from simnet.base.atomic_replace import FileSet, finish_replacement, refuse_incomplete_replacement, replace_files
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE, mark_incomplete, stage_files
@@ -78,11 +78,23 @@ def laid(folder, held):
 
 COMMANDS = {
     "run": (["run", "SMALL", "--jobs", 1], OLD, ANEW),
-    "run without a report after one with": (["run", "SMALL", "--jobs", 1], OLD, [*ANEW, "--no-report"]),
-    "run with seeds after one without": (["run", "SMALL", "--jobs", 1, "--no-report"], OLD, [*ANEW, "--seeds", 2]),
-    "run without seeds after one with": (["run", "SMALL", "--jobs", 1, "--no-report"], [*OLD, "--seeds", 2], ANEW),
-    "compare": (["compare", "SMALL", "--schemes", "topk,randomk", "--jobs", 1], OLD, [*ANEW, "--seeds", 2]),
-    "sweep": (["sweep", "SMALL", "--jobs", 1, "--param", "workers=2,3"], OLD, [*ANEW, "--set", "job.density=9 %"]),
+    "run without a report after one with": (
+        ["run", "SMALL", "--jobs", 1],
+        OLD,
+        [*ANEW, *NO_PAGE],
+    ),
+    "run with seeds after one without": (
+        ["run", "SMALL", "--jobs", 1, *NO_PAGE],
+        OLD,
+        [*ANEW, "--seeds", 2],
+    ),
+    "run without seeds after one with": (
+        ["run", "SMALL", "--jobs", 1, *NO_PAGE],
+        [*OLD, "--seeds", 2],
+        ANEW,
+    ),
+    "schemes": (["run", "SMALL", "--schemes", "topk,randomk", "--jobs", 1], OLD, [*ANEW, "--seeds", 2]),
+    "grid": (["run", "SMALL", "--jobs", 1, "--grid", "workers=2,3"], OLD, [*ANEW, "--set", "job.density=9 %"]),
 }
 
 
@@ -183,7 +195,7 @@ def test_the_one_file_of_a_command_is_old_or_new_at_every_moment(name, tmp_path,
 
 def test_a_disk_that_is_full_leaves_the_old_run_as_it_was(small, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    command = ["run", str(small), "--out", out, "--jobs", 1, "--no-report"]
+    command = ["run", str(small), "--out", out, "--jobs", 1, *NO_PAGE]
     did(*command, *OLD)
     before = contents(out)
     real, count = builtins.open, 0

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from commands import did, refused
@@ -245,8 +244,8 @@ def test_a_run_tells_what_workers_hold(tmp_path):
     out = tmp_path / "run"
     fields = ("--set", "job.iterations=2", "--set", "job.device_memory=245 MB")
     said = did("run", "quickstart", *fields, "--out", out).stdout
-    assert "AG does not fit: it needs 252 MB of the 245 MB" in said
-    assert "ART-ring does not fit" not in said
+    assert "Too large for the 245 MB of a device: AG needs 252 MB" in " ".join(said.split())
+    assert "ART-ring needs" not in said
     summary = json.loads((out / "summary.json").read_text())
     one = summary["policies"]["AG"]["memory"]
     assert (one.pop("fits"), summary["memory"]["limit_B"]) == (False, 245_000_000)
@@ -254,21 +253,22 @@ def test_a_run_tells_what_workers_hold(tmp_path):
     assert "What a worker holds" in (out / "report.html").read_text()
 
 
-def test_a_comparison_tells_what_workers_hold(tmp_path):
-    fields = ("--workers", "2,4", "--set", "job.iterations=2", "--schemes", "topk,ef21", "--memory", "300 MB")
-    said = did("compare", *fields, "--out", tmp_path).stdout
-    assert "ef21 with 2 workers does not fit" in said
-    assert "topk with" not in said
-    rows = pd.read_csv(tmp_path / "compare.csv")
-    parts = [name for name in rows if name.startswith("memory_") and name != "memory_B"]
-    assert len(parts) == len(WorkerMemory._fields)
-    assert rows["memory_B"].to_numpy() == pytest.approx(rows[parts].sum(axis=1).to_numpy(), abs=5)
-    assert any("does not fit" in line for line in json.loads((tmp_path / "compare.json").read_text())["memory"])
+def test_schemes_side_by_side_tell_what_workers_hold(tmp_path):
+    fields = ("--workers", 2, "--set", "job.iterations=2", "--schemes", "topk,ef21", "--memory", "300 MB")
+    found = json.loads(did("run", "compare", *fields, "--out", tmp_path, "--json").stdout)
+    assert "Too large for the 300 MB of a device: ef21 needs " in found["answer"]
+    assert "topk needs" not in found["answer"]
+    for row in found["rows"]:
+        parts = found["policies"][row["policy"]]["memory"]
+        assert row["memory_B"] == parts.pop("peak_B")
+        assert parts.pop("fits") == (row["policy"] == "topk")
+        assert len(parts) == len(WorkerMemory._fields)
+        assert row["memory_B"] == pytest.approx(sum(parts.values()), abs=5)
 
 
 @pytest.mark.parametrize("given", ["16", "much"])
 def test_a_limit_has_a_unit(given):
-    assert "--memory" in refused("compare", "--memory", given)
+    assert "--memory" in refused("run", "compare", "--memory", given)
 
 
 def test_a_device_that_does_not_say_what_it_holds_is_refused():

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands import did
+from commands import NO_PAGE, did, policies_of
 from simnet.traces import Recorder
 
 ENTRIES = 400
@@ -57,23 +57,17 @@ def test_a_sweep_is_not_resumed_with_figures_of_another_recorded_trace(tmp_path)
         shutil.rmtree(tmp_path / "trace", ignore_errors=True)
         record(tmp_path / "trace", seed)
         (tmp_path / out / "scenario.lock.yaml").unlink(missing_ok=True)
-        did("sweep", scenario, "--param", "density=0.05,0.1", "--out", tmp_path / out, "-q")
+        did("run", scenario, "--grid", "density=0.05,0.1", "--out", tmp_path / out, "-q")
         found[seed, out] = pd.read_csv(tmp_path / out / "sweep.csv")
     pd.testing.assert_frame_equal(found[2, "one"], found[2, "other"])
     assert not found[1, "one"].equals(found[2, "one"])
 
 
-@pytest.mark.parametrize("skip", [None, 0, 3])
-def test_a_comparison_averages_the_iterations_from_where_it_says(tmp_path, skip):
-    """Held against the iterations of a run of the same job."""
-    settings = ("--set", "job.iterations=12", "--set", "policies={AG: {fixed: AG}}")
-    more = () if skip is None else ("--skip", skip)
-    did("compare", "quickstart", "--schemes", "topk", *settings[:2], *more, "--out", tmp_path / "compare", "-q")
-    row = pd.read_csv(tmp_path / "compare" / "compare.csv").iloc[0]
-    did("run", "quickstart", *settings, "--no-report", "--out", tmp_path / "run", "-q")
-    every = pd.read_csv(tmp_path / "run" / "iterations.csv")["iteration_s"]
+def test_means_are_over_the_iterations_from_where_it_is_said(tmp_path):
+    did("run", "quickstart", "--schemes", "topk", "--set", "job.iterations=12", *NO_PAGE, "--out", tmp_path, "-q")
+    every = pd.read_csv(tmp_path / "iterations.csv")["iteration_s"]
+    row = policies_of(tmp_path).iloc[0]
     start = int(row["steady_from"])
-    assert start == skip or skip is None
     assert row["iteration_s"] == pytest.approx(every[start:].mean(), rel=1e-6)
     assert row["iteration_s"] != pytest.approx(every[start + 1 :].mean(), rel=1e-6)
 
@@ -96,7 +90,7 @@ policies: {{flexible: {{flexible: {{probe_every: 100 ms, change: 60 %}}}}}}
 """,
         encoding="utf-8",
     )
-    did("run", scenario, "--no-report", "--out", tmp_path / "run", "-q")
+    did("run", scenario, *NO_PAGE, "--out", tmp_path / "run", "-q")
     seen = pd.read_csv(tmp_path / "run" / "iterations.csv")
     assert seen["bandwidth_Bps"].nunique() == 2
     assert (seen["choice"].nunique() > 1) == decides
@@ -121,7 +115,7 @@ policies: {dense: {fixed: dense}}
         encoding="utf-8",
     )
     out = tmp_path / "run"
-    said = json.loads(did("run", scenario, "--json", "--no-report", "--out", out).stdout)["policies"]["dense"]["memory"]
+    said = json.loads(did("run", scenario, "--json", *NO_PAGE, "--out", out).stdout)["policies"]["dense"]["memory"]
     # A ring of P sends 2 (P - 1) / P of the vector from each of P workers.
     vector = pd.read_csv(out / "iterations.csv")["bytes_sent_B"].mean() / (2 * 3)
     assert vector == pytest.approx(0.1 * 4 * 100_000, rel=0.05)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Listener:
-    tell: Callable[[float], None]
+    tell: Callable[..., None]
     done: float = 0.0
     end: float = 1.0
     """Progress at the end of the current step."""
@@ -27,8 +27,8 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def report_progress(tell: Callable[[float], None]) -> Iterator[None]:
-    """Call a function with the share done, in [0, 1] and rising, during the block.
+def report_progress(tell: Callable[..., None]) -> Iterator[None]:
+    """Call a function with the share done, in [0, 1] and rising, during the block; by `tell_progress` also with words.
 
     Examples
     --------
@@ -76,6 +76,13 @@ def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
             listener.end = end if number == len(items) else begun + (end - begun) * number / len(items)
             yield item
             _finish_step(listener)
+
+
+def tell_progress(share: float, done: str) -> None:
+    """Report the share of the enclosing step that is done, and what that is in words, where no loop can tell."""
+    listener = _listener.get()
+    if listener is not None:
+        listener.tell(listener.done + share * (listener.end - listener.done), done)
 
 
 def _finish_step(listener: _Listener) -> None:

@@ -27,7 +27,7 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
             yield Shards(source, asks)
         return
     if kind != "processes" or not rest.isdecimal() or len(rest) > 9 or not int(rest):
-        raise InputError(f"got {where!r}, must be processes:N or dask:tcp://HOST:PORT", file="--workers-on")
+        raise InputError(f"got {where!r}, must be processes:N or dask:tcp://HOST:PORT", file="--on")
     processes: list[Worker] = []
     try:
         count = min(int(rest), source.workers)
@@ -60,7 +60,7 @@ def _process_answer(worker: Worker, workers: Sequence[int], work: Callable[..., 
         worker.connection.send((work, task))
         outcome: Outcome = worker.connection.recv()
     except (EOFError, OSError):
-        ending = worker.ended("have more processes, or another machine, by --workers-on")
+        ending = worker.ended("have more processes, or another machine, by --on")
         named = ", ".join(map(str, workers))
         raise SimnetError(f"the process of worker{'s' * (len(workers) > 1)} {named} {ending}") from None
     if outcome.kind == "failed":
@@ -86,7 +86,7 @@ def _answer_requests(*given: Any) -> Any:
 @contextmanager
 def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
     """Provide a shard on each Dask worker."""
-    option = f"--workers-on dask:{scheduler}"
+    option = f"--on dask:{scheduler}"
     # An actor looks for its client there.
     with connect_dask(scheduler, option) as client, client.as_current():
         places = sorted(client.scheduler_info(n_workers=-1)["workers"])[: source.workers]

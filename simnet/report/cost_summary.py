@@ -198,10 +198,8 @@ def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, 
     return lines + (too_much or [f"All fit the {format_bytes(limit)} of a device."])
 
 
-MEMORY_HEADINGS = ("policy", *headings(("peak_B", *_PARTS), "memory."))
-"""Of the table of what workers hold."""
-
-
 def memory_rows(memory: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of that table; empty where nothing is known."""
-    return [(name, *write_cells(one, ("peak_B", *_PARTS), "memory.")) for name, one in memory.items()]
+    """Return the headings and the cells of the table of what workers hold, without parts of which nobody has any."""
+    names = ["peak_B", *(name for name in _PARTS if any(one[name] for one in memory.values()))]
+    cells = [(name, *write_cells(one, names, "memory.")) for name, one in memory.items()]
+    return [("policy", *headings(names, "memory.")), *cells] if cells else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -57,14 +58,17 @@ def render(
     iterations: pd.DataFrame,
     bound: str | None = None,
     learnt: Mapping[str, Mapping[str, Any]] | None = None,
+    names: Collection[str] | None = None,
 ) -> list[Plot]:
-    """Draw all figures."""
-    found = {draw.__name__: draw(iterations, bound) for draw in (iteration_time, cumulative_time, breakdown, choices)}
-    found["spread"] = spread(with_exploration(iterations), bound)
+    """Draw all figures, or those of some names."""
+    drawn: dict[str, Callable[[], Figure]] = {
+        one.__name__: partial(one, iterations, bound) for one in (iteration_time, cumulative_time, breakdown, choices)
+    }
+    drawn["spread"] = lambda: spread(with_exploration(iterations), bound)
     if "accuracy" in iterations:
-        ratios = efficiency(iterations, bound, learnt or {})
-        found = {"learning": learning(iterations, bound), "efficiency": ratios, **found}
-    return [plot(name, *_CAPTIONS[name], figure) for name, figure in found.items()]
+        trained = {"learning": partial(learning, iterations, bound)}
+        drawn = {**trained, "efficiency": partial(efficiency, iterations, bound, learnt or {}), **drawn}
+    return [plot(name, *_CAPTIONS[name], draw()) for name, draw in drawn.items() if names is None or name in names]
 
 
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:

@@ -18,15 +18,19 @@ import markupsafe
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import calls, cost_summary, learning, run_events, run_setup, seeds, sentences
+from simnet.report import answers, calls, cost_summary, run_events, run_setup
 from simnet.report.columns import read_data
 from simnet.report.drawing import Plot
 from simnet.report.page_data import embedded, page_data
-from simnet.report.run_summary import PHASES, RunSummary
+from simnet.report.run_summary import PHASES, RunSummary, known_of
+from simnet.report.summary import Summary, column_cells, percent
 from simnet.report.timeline import Recorded
 
 # Figures whose content the charts show, or bars on the page.
 _DRAWN_AGAIN = ("iteration_time", "cumulative_time", "breakdown", "choices", "learning")
+
+# Columns of the table at the top: on a screen, and on a narrow one.
+_MOST, _NARROW = 7, 3
 
 TERMS = {row["term"]: row["meaning"] for row in read_data("terms.csv")}
 """What the page's words mean, in the order in which they come."""
@@ -42,9 +46,17 @@ def report(
 ) -> str:
     """Return the page of a run."""
     inside = _inline_plots(plots)
+    answer = answers.run_answer(summary)
+    names = answers.ranking(summary)
     return _page(
         "report",
         summary=summary,
+        answer=answer,
+        table=_table(answer, names),
+        leaders=answers.leaders(summary),
+        names=names,
+        costs=cost_summary.cost_cells(known_of(summary, "spent"), summary.get("prices")),
+        memory=cost_summary.memory_rows(known_of(summary, "memory")),
         scenario=scenario,
         setting=_setting_rows(summary, setting or {}),
         data=markupsafe.Markup(embedded(page_data(summary, iterations, recorded))),  # noqa: S704
@@ -86,16 +98,53 @@ def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> s
 
 def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: str) -> str:
     """Return the page of a run with several seeds."""
-    return _page("seeds", summary=summary, figures=_inline_plots(plots), scenario=scenario, scripts=())
+    answer = answers.seeds_answer(dict(summary))
+    table = _table(answer)
+    return _page(
+        "seeds",
+        summary=summary,
+        answer=answer,
+        table=table,
+        figures=_inline_plots(plots),
+        scenario=scenario,
+        scripts=(),
+    )
 
 
 def compared_report(
     summary: RunSummary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
 ) -> str:
     """Return the page of several runs."""
+    answer = answers.run_answer(summary)
+    figures, table = _inline_plots(plots), _table(answer)
     return _page(
-        "compared", summary=summary, runs=runs, differences=differences, figures=_inline_plots(plots), scripts=()
-    )
+        "compared", summary=summary, answer=answer, table=table, runs=runs, differences=differences, figures=figures,
+        scripts=(),
+    )  # fmt: skip
+
+
+def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the table of an answer: at most `_MOST` columns, those first that matter most, and `_NARROW` on a phone.
+
+    Each row has the name of its policy, and cells with what they are sorted by.
+    """
+    kept = sorted(answer.columns, key=lambda one: one.priority)[:_MOST]
+    columns = [one for one in answer.columns if one in kept]
+    cells = [column_cells(one, answer.rows) for one in columns]
+    narrow = {one.name for one in kept[:_NARROW]}
+    texts = {one.name for one in columns if one.unit == "text"}
+    heads = [
+        (heading, TERMS.get(one.heading), one.name in texts, one.name not in narrow)
+        for one, (heading, _) in zip(columns, cells, strict=True)
+    ]
+    rows = [
+        (
+            names[place] if names else row[columns[0].name],
+            [(cells[at][1][place], row.get(one.name)) for at, one in enumerate(columns)],
+        )
+        for place, row in enumerate(answer.rows)
+    ]
+    return {"heads": heads, "rows": rows}
 
 
 def _setting_rows(summary: RunSummary, given: Mapping[str, str]) -> dict[str, str]:
@@ -130,9 +179,9 @@ def _page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=sentences.percent, seconds=format_seconds, bandwidth=format_bandwidth)
-    environment.globals.update(words=sentences, setup=run_setup, cost=cost_summary, events=run_events, seeds=seeds)
-    environment.globals.update(learning=learning, calls=calls, terms=TERMS, phases=PHASES)
+    environment.filters.update(percent=percent, seconds=format_seconds, bandwidth=format_bandwidth)
+    environment.globals.update(words=answers, setup=run_setup, cost=cost_summary, events=run_events)
+    environment.globals.update(calls=calls, terms=TERMS, phases=PHASES)
     return environment.get_template(f"{template}.html.j2").render(values)
 
 

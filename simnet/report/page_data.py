@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simnet.report.answers import ranking
 from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
 from simnet.report.run_summary import RunSummary, ranked, with_exploration
-from simnet.report.sentences import ranking
 from simnet.report.timeline import Recorded, message_sample
 
 POINTS = 2_000

@@ -61,7 +61,7 @@ _OF_ONE = (
     *(f"{name}.{kind}" for name in ("deaths", "company") for kind in ("csv", "parquet")),
 )
 _OF_SEVERAL = tuple(f"{name}.{kind}" for name in ("seeds", "paired") for kind in ("csv", "parquet"))
-_TABLES = tuple(f"{name}.{kind}" for name in ("compare", "sweep") for kind in ("csv", "json", "parquet"))
+_TABLES = tuple(f"{name}.{kind}" for name in ("sweep",) for kind in ("csv", "json", "parquet"))
 RESULTS = (*_OF_ONE, *_OF_SEVERAL, *_TABLES, *(f"{SEEDS}/*/{name}" for name in _OF_ONE))
 """The files of a folder of results, whichever command wrote them: those of a request replace those of another."""
 

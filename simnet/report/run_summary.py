@@ -36,6 +36,13 @@ PHASES = ("compute", "select", "communicate", "wait")
 INTERVAL = ("select_low_s", "select_high_s")
 """Columns of the interval of the time to select, by what the costs of kernels may be off."""
 
+MEANS = (
+    *("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, "selected", "actual_density", "build_up"),
+    *("density_ratio", "imbalance", "global_error"),
+)
+"""Columns of iterations whose means a summary has; beside them are ``communicate_and_wait_s`` and
+``bytes_sent_per_worker_B``."""
+
 MAX_SWITCHES = 50
 """Changes of choice that the summary lists per policy; all of them are counted."""
 
@@ -53,6 +60,7 @@ class PolicySummary(TypedDict):
     why there is none, by `simnet.training.job.steady`; both are None if it ended early. There is `learning` where a
     model was trained, `spent` under a training strategy or with prices, `memory` where it is known what a worker holds,
     and `start_low_s` and `start_high_s` where it was sampled how far `simulated_s` depends on when workers enter.
+    `means` are those of `MEANS` over the iterations from `RunSummary.steady_from` on.
     """
 
     iterations: int
@@ -78,6 +86,7 @@ class PolicySummary(TypedDict):
     memory: NotRequired[Fields]
     throughput: NotRequired[float | None]
     throughput_unit: NotRequired[str]
+    means: NotRequired[dict[str, float | None]]
     judgement: NotRequired[Judgement]
     start_low_s: NotRequired[float]
     start_high_s: NotRequired[float]
@@ -86,13 +95,17 @@ class PolicySummary(TypedDict):
 class Judgement(TypedDict):
     """The 90 % interval of the time of a whole job, null where it is not determined, and the chance to be the fastest.
 
-    `regret_of_job` is by which fraction the job is expected to take longer than with the fastest.
+    `regret_of_job` is by which fraction the job is expected to take longer than with the fastest. The rest is of the
+    mean iteration from `RunSummary.steady_from` on, of policies that each keep to one exchange.
     """
 
     low_s: float | None
     high_s: float | None
     chance_to_be_fastest: float
     regret_of_job: float | None
+    iteration_prediction_low_s: NotRequired[float | None]
+    iteration_prediction_high_s: NotRequired[float | None]
+    chance_of_fastest_iteration: NotRequired[float]
 
 
 class Winner(TypedDict):
@@ -122,6 +135,7 @@ class RunSummary(TypedDict):
     overlap: NotRequired[Fields]
     evidence: NotRequired[str]
     because: NotRequired[str]
+    depends_on: NotRequired[list[Fields]]
     barrier: NotRequired[bool]
     strategy: NotRequired[Fields]
     prices: NotRequired[Fields]
@@ -227,6 +241,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
         if name in steady:
             start, unsettled = steady[name]
             one["settled_after"], one["unsettled"] = (None, unsettled) if unsettled else (start, None)
+        one["means"] = _means(with_exploration(frame).iloc[steady_from if name in steady else 0 :], facts.workers)
         policies[name] = {**one, **_known_of(name, one, facts), **({"learning": learnt[name]} if learnt else {})}  # type: ignore[typeddict-item]
     if bound is not None and bound not in ended:
         least = policies[bound]["simulated_s"]
@@ -372,6 +387,17 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
     times["exchange_s"] = exchange_seconds(iterations)
     names = [f"p{percent}" for percent in PERCENTS]
     return {what: dict(zip(names, percentiles(one), strict=True)) for what, one in times.items()}
+
+
+def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
+    """Return the means of `MEANS` over iterations, of those columns that there are."""
+    if steady.empty:
+        return {}
+    means = steady[[name for name in MEANS if name in steady]].mean().to_dict()
+    means["communicate_and_wait_s"] = means["communicate_s"] + means["wait_s"]
+    means["bytes_sent_per_worker_B"] = steady["bytes_sent_B"].mean() / workers
+    found: dict[str, float | None] = plain({str(name): float(one) for name, one in means.items()})
+    return found
 
 
 def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:

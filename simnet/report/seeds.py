@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +27,34 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.spreadsheets import guard_table
-from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.run_summary import PHASES, RunSummary, Winner, plain, significant, winner_among
-from simnet.report.sentences import percent
+from simnet.report.summary import Column, Row, percent
 
-HEADINGS = (
-    *("policy", "mean time", "vs best", "paired interval", "fastest with"),
-    *("bytes sent", "regret"),
+COLUMNS = (
+    Column("policy", "policy", "text"),
+    Column("simulated_s", "mean time", interval=("simulated_prediction_low_s", "simulated_prediction_high_s")),
+    Column("to_best", "to best", "text"),
+    Column("paired", "paired interval", "text", 1),
+    Column("fastest_with", "fastest with", "text", 2),
+    Column("regret_s", "regret", "time", 3),
+    Column("total_bytes_sent_B", "sent in all", "bytes", 4),
+    Column("chance_to_be_fastest", "chance", "chance", 5),
 )
-"""Of the table over seeds; see `rows`."""
+"""Of the table over seeds; see `row`."""
 
-LEARNING_HEADINGS = (
-    *("policy", "time to target", "vs soonest", "paired interval"),
-    *("reached the target with", "accuracy"),
+LEARNING_COLUMNS = (
+    COLUMNS[0],
+    Column("time_to_target_s", "to target", "time", interval=("time_to_target_low_s", "time_to_target_high_s")),
+    Column("soonest", "to soonest", "text"),
+    Column("soonest_paired", "paired interval", "text", 2),
+    Column("reached", "reached with", "text"),
+    Column("accuracy", "accuracy", "percent", 1, interval=("accuracy_low", "accuracy_high")),
 )
-"""Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
+"""Of the table of trainings, before the others. There is no mean time to the target where a seed did not reach it."""
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
 
@@ -192,33 +201,29 @@ def write(
 
 def sentence(summary: Fields) -> str:
     """Say over which seeds who was the fastest, and who is tied with it; first who reaches the target, if trained."""
-    seeds, each = summary["seeds"], summary["policies"]
-    said = f"Over {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}) "
-    if summary["missing"]:
-        said = f"Incomplete, without {', '.join(summary['missing'])}: {said[0].lower()}{said[1:]}"
-    if summary["winner"] is None:
-        short = "has settled" if (unsettled := _unsettled_lines(summary)) else "got to its end"
-        return f"{said}no policy that can be run {short}.{unsettled}"
-    compared = each[summary["winner"]["policy"]]["simulated_compared"]
-    few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
-    said += _outcome_text(summary["winner"], each) + few + "." + _unsettled_lines(summary)
-    winners = [summary["winner"]["policy"], *summary["winner"]["tied_with"]]
-    apart = wording.entering_apart(paired.start_ranges(each), winners, summary["run"].get("starts_not_sampled"))
-    said = " ".join([said, *apart])
+    count, each = len(summary["seeds"]), summary["policies"]
+    before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
     if any("reached_with" in one for one in each.values()):
         trained = {name: one for name, one in each.items() if name != summary["bound"] and "reached_with" in one}
-        return f"{to_target(trained, len(seeds))} {said}"
-    return f"{said} {learning.IGNORED}"
+        before += f"{to_target(trained, count)} "
+    unsettled = [
+        f"{name} is not settled with {one['unsettled_with']} of {count} seeds: {one['unsettled']}."
+        for name, one in each.items()
+        if one["unsettled"]
+    ]
+    if summary["winner"] is None:
+        short = "has settled" if unsettled else "got to its end"
+        return " ".join([f"{before}Over {count} seeds no policy that can be run {short}.", *unsettled])
+    return " ".join([before + _outcome_text(summary), *unsettled])
 
 
-def _unsettled_lines(summary: Fields) -> str:
-    """Say of policies that did not settle with how many seeds, and why with the first of them."""
-    count, said = len(summary["seeds"]), ""
-    for name, one in summary["policies"].items():
-        if one["unsettled"]:
-            said += f" {name} has not settled with {one['unsettled_with']} of {count} seeds, and has no rank: "
-            said += f"{one['unsettled']}."
-    return said
+def leaders(summary: Fields) -> list[str]:
+    """Return the policy with the least mean time, and those tied with it: seed by seed, or within the error."""
+    winner, each = summary["winner"], summary["policies"]
+    first = [winner["policy"], *winner["tied_with"]]
+    return first + [
+        name for name, one in each.items() if name not in first and (one["chance_to_be_fastest"] or 0.0) >= wording.TIED
+    ]
 
 
 def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
@@ -239,22 +244,20 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     return wording.standing(seconds, winners, alone, tied, mean) + rest
 
 
-def _outcome_text(winner: Winner, each: Mapping[str, Mapping[str, Any]]) -> str:
-    name = winner["policy"]
-    seconds = format_seconds(each[name]["simulated_s"])
-    if winner["tied_with"]:
-        tied = wording.listed([name, *winner["tied_with"]])
-        said = f"{tied} are tied as fastest: {name} took {seconds} on average"
-    else:
-        often = f"{each[name]['simulated_least_with']} of {each[name]['simulated_compared']}"
-        chances = {one: row["chance_to_be_fastest"] for one, row in each.items() if row["chance_to_be_fastest"]}
-        near = wording.within_error(name, chances)
-        said = f"{name} was fastest{near}: {seconds} on average, the least with {often} seeds"
-    other = winner["runner_up"]
+def _outcome_text(summary: Fields) -> str:
+    each, winners = summary["policies"], leaders(summary)
+    first = each[winners[0]]
+    compared, count = first["simulated_compared"], len(summary["seeds"])
+    ends = first["simulated_prediction_low_s"], first["simulated_prediction_high_s"]
+    took = f"{winners[0]}: {wording.seconds_text(first['simulated_s'], *ends)} on average"
+    over = f"over {count} seeds" + (f", of which all got to their ends with {compared}" if compared < count else "")
+    if len(winners) == 1:
+        took += f" {over}, the least with {first['simulated_least_with']}"
+    other = next((one for one in winners[1:]), summary["winner"]["runner_up"])
     if other is not None:
-        mean, within = versus(each[other], each[name]["simulated_s"], "simulated")
-        said += f"; {other}, the {'next' if winner['tied_with'] else 'runner-up'}, took {mean} more ({within})"
-    return said
+        mean, within = versus(each[other], first["simulated_s"], "simulated")
+        took += f"; {other} {mean} more ({within})"
+    return f"{wording.either(winners)}: tied {over}. {took}." if len(winners) > 1 else f"{took}."
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
@@ -270,60 +273,40 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
 
 
 def ranking(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the policies, the fastest on average first; among equals by name, and those without a time last."""
-    return sorted(each, key=lambda name: (each[name]["simulated_s"] is None, each[name]["simulated_s"] or 0.0, name))
+    """Return the policies, the fastest on average first; among equals by name, and those without a time last.
+
+    Of policies that train a model the first to the target come first.
+    """
+
+    def place(name: str) -> tuple[Any, ...]:
+        one = each[name]
+        reached, target, mean = -one.get("reached_with", 0), one.get("time_to_target_s"), one["simulated_s"]
+        soonest = (reached, target is None, target or 0.0) if "reached_with" in one else ()
+        return *soonest, mean is None, mean or 0.0, name
+
+    return sorted(each, key=place)
 
 
-def rows(summary: Fields) -> list[tuple[str, ...]]:
-    """Return the cells of the table over seeds, the fastest policy first."""
-    return [_policy_row(summary, name) for name in ranking(summary["policies"])]
+def row(summary: Fields, name: str) -> Row:
+    """Return the row of a policy in the table over seeds."""
+    each, one, count = summary["policies"], summary["policies"][name], len(summary["seeds"])
+    to_best, within = _versus_best(each, name, "simulated", summary["bound"])
+    found = {
+        **one,
+        "policy": f"({name})" if name == summary["bound"] else name,
+        "to_best": to_best,
+        "paired": within,
+        "fastest_with": _share_text(one["simulated_least_with"], one["simulated_compared"]),
+        "regret_s": None if name == summary["bound"] else one["regret_s"],
+    }
+    if "reached_with" not in one:
+        return found
+    soonest, apart = _versus_best(each, name, "time_to_target", summary["bound"])
+    return {**found, "soonest": soonest, "soonest_paired": apart, "reached": _share_text(one["reached_with"], count)}
 
 
-def learning_rows(summary: Fields) -> list[tuple[str, ...]]:
-    """Return the cells of the table of how the trainings went, the first to the target first; empty without one."""
-
-    def within(one: Mapping[str, Any], stem: str, end: str, write: Callable[[float], str]) -> str:
-        mean, low, high = (one[f"{stem}{part}{end}"] for part in ("", "_low", "_high"))
-        if mean is None:
-            return "-"
-        return write(mean) if low is None or high is None else f"{write(mean)} ({write(low)} to {write(high)})"
-
-    def order(name: str) -> tuple[float, float, int]:
-        time, reached = each[name]["time_to_target_s"], each[name]["reached_with"]
-        return -reached, math.inf if time is None else time, trained.index(name)
-
-    each = summary["policies"]
-    trained = [name for name in ranking(summary["policies"]) if "reached_with" in each[name]]
-    return [
-        (
-            name,
-            within(each[name], "time_to_target", "_s", format_seconds),
-            *_versus_best(each, name, "time_to_target", summary["bound"]),
-            f"{each[name]['reached_with']} of {len(summary['seeds'])}",
-            within(each[name], "accuracy", "", lambda share: f"{100 * share:.1f} %"),
-        )
-        for name in sorted(trained, key=order)
-    ]
-
-
-def _policy_row(summary: Fields, name: str) -> tuple[str, ...]:
-    each, one = summary["policies"], summary["policies"][name]
-    regret = one["regret_s"]
-    return (
-        name,
-        "-" if one["simulated_s"] is None else _interval_text(one),
-        *_versus_best(each, name, "simulated", summary["bound"]),
-        "-" if one["simulated_least_with"] is None else f"{one['simulated_least_with']} of {one['simulated_compared']}",
-        format_bytes(one["total_bytes_sent_B"]),
-        "-" if regret is None or name == summary["bound"] else format_seconds(regret),
-    )
-
-
-def _interval_text(one: Mapping[str, Any]) -> str:
-    """Return the mean time of a policy with its prediction interval, which has the error of the model."""
-    low, high = one["simulated_prediction_low_s"], one["simulated_prediction_high_s"]
-    seconds = float(one["simulated_s"])
-    return format_seconds(seconds) if low is None else format_within(seconds, low, math.nan if high is None else high)
+def _share_text(part: int | None, whole: int) -> str | None:
+    return None if part is None else f"{part} of {whole}"
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:

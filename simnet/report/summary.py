@@ -210,7 +210,7 @@ class Summary:
         return f"<!doctype html>\n<meta charset='utf-8'><title>{title}</title>\n{self._repr_html_()}\n"
 
     def _repr_html_(self) -> str:
-        cells = [_cells(one, self.rows) for one in self.columns]
+        cells = [column_cells(one, self.rows) for one in self.columns]
         sides = ["", *[" style='text-align: right'"] * (len(cells) - 1)]
         heads = "".join(f"<th{side}>{escape(one[0])}</th>" for side, one in zip(sides, cells, strict=True))
         lines = zip(*(one[1] for one in cells), strict=True)
@@ -274,8 +274,8 @@ def _with_unit(column: Column) -> Column:
     return column._replace(unit=column.unit or next(found, "number"))
 
 
-def _cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """Return the heading of a column with its unit, and its cells."""
+def column_cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Return the heading of a column with its unit, and its cells, as text."""
     column = _with_unit(column)
     values = [one.get(column.name) for one in rows]
     if column.unit in _TEXTS:
@@ -329,7 +329,7 @@ def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown
     rows = summary.rows if wide else summary.rows[:_ROWS]
     made = {}
     for column in summary.columns:
-        heading, cells = _cells(column, rows)
+        heading, cells = column_cells(column, rows)
         made[column.name] = _Shown(_broken(heading, cells), cells)
     hidden: list[str] = []
     spare = sorted((one for one in summary.columns if one.priority), key=lambda one: -one.priority)

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from simnet.base.units import format_seconds
 from simnet.cost_models.evidence.chances import SURE
 from simnet.report.paired import TIE
+from simnet.report.summary import percent, three_digits
+
+TIED = 0.1
+"""Chance to be the fastest from which on something is tied with the leader."""
 
 
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
@@ -37,8 +41,56 @@ def ahead(ratio: float) -> str:
     ('2.1x', '8 %', '<1 %')
     """
     if ratio >= 2:
-        return f"{ratio:.2g}x"
+        return f"{ratio:.2g}x" if ratio < 99.5 else f"{three_digits(ratio)}x"
     return f"{100 * (ratio - 1):.0f} %" if ratio >= 1.005 else "<1 %"
+
+
+def to_best(name: str, winners: Sequence[str], seconds: float | None, best: float | None) -> str:
+    """Return the cell that says how much longer something takes than the fastest.
+
+    Examples
+    --------
+    >>> [to_best(name, ["AG", "ring"], seconds, 2.0) for name, seconds in (("AG", 2.0), ("ring", 2.1), ("tree", 2.2))]
+    ['best', 'tied', '+10 %']
+    >>> to_best("AG", ["AG"], 2.0, 2.0), to_best("oracle", ["AG"], 1.98, 2.0), to_best("dense", ["AG"], 5.0, 2.0)
+    ('best', '-1 %', '2.5x')
+    """
+    if name in winners:
+        return "best" if name == winners[0] else "tied"
+    if seconds is None or not best:
+        return "-"
+    return ahead(seconds / best) if seconds >= 2 * best else percent(seconds / best - 1, "+")
+
+
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+
+
+def seconds_text(seconds: float, low: float | None = None, high: float | None = None) -> str:
+    """Return a time, with its interval where that is known, in one unit.
+
+    Examples
+    --------
+    >>> seconds_text(0.0449, 0.038, 0.0565), seconds_text(4.28)
+    ('44.9 ms (38.0-56.5)', '4.28 s')
+    """
+    if seconds >= 3600 or seconds <= 0:
+        return format_seconds(seconds)
+    name, factor = next((one for one in _TIMES if seconds >= one[1]), _TIMES[-1])
+    told = low is not None and high is not None
+    interval = f" ({three_digits(low / factor)}-{three_digits(high / factor)})" if told else ""  # type: ignore[operator]
+    return f"{three_digits(seconds / factor)} {name}{interval}"
+
+
+def either(names: Sequence[str], most: int = 4) -> str:
+    """Return names as alternatives, `most` of them.
+
+    Examples
+    --------
+    >>> either(["a", "b", "c"]), either(["a", "b", "c"], 2)
+    ('a, b or c', 'a, b or 1 more')
+    """
+    shown = [*names] if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
+    return " or ".join(one for one in (", ".join(shown[:-1]), *shown[-1:]) if one)
 
 
 def entering_apart(

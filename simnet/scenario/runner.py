@@ -93,7 +93,7 @@ def run_policies(
     wanted = min(jobs or os.cpu_count() or 1, sum(len(task.run.policies) for task in tasks.values()))
     at_once = min(task.loaded.at_once(wanted) for task in tasks.values())
     if workers_on is not None and jobs not in (None, 1):
-        raise InputError("runs one policy after the other, not several at a time", file=f"--workers-on {workers_on}")
+        raise InputError("runs one policy after the other, not several at a time", file=f"--on {workers_on}")
     if workers_on is not None or at_once == 1 or (jobs is None and total < _WORTH_PROCESSES):
         for key, task in tasks.items():
             own = task.run.job.seed == task.loaded.config.seed

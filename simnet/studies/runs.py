@@ -23,27 +23,30 @@ from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.interchange import kind_of
 from simnet.network import MAX_MIN
-from simnet.policies import density_at
+from simnet.policies import Fixed, density_at
 from simnet.report import cost_summary, run_setup, seeds
 from simnet.report.calls import calibration_summary
 from simnet.report.columns import Fields
-from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
-from simnet.report.run_summary import RunFacts, RunSummary
+from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
+from simnet.report.run_summary import Judgement, RunFacts, RunSummary, significant
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
-from simnet.studies.assumptions import overlap_assumed
+from simnet.studies.assumptions import assumed, overlap_assumed
 from simnet.studies.codes import with_codes
 from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
-from simnet.training.job.checkpoint import Checkpoint
+from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.job import Job, LocalSteps, create_sparsifier, gradient_buckets, job_buckets
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.training.job.record import PolicyResult
+from simnet.training.job.steady import common_start, steady_part
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simnet.cost_models.calibration.software import CallPrediction
 from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
 from simnet.scenario.source import Source
@@ -55,46 +58,39 @@ _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
 
 class Batch:
-    """The policies of some scenarios, all of the same number of iterations, with some seeds, and their checkpoints.
+    """The policies of a scenario, with some seeds, and their checkpoints.
 
     Parameters
     ----------
-    scenarios : mapping of str to (Source, Scenario)
-        Each by what is added to the names of its policies, such as ``" with 4 workers"``.
+    source, loaded : Source, Scenario
+        The scenario, and what other processes need to read it.
     folder : Path
         The folder of the results.
-    every : float
-        Seconds between two checkpoints of a policy.
     seeds : int
         How many seeds: that of the scenario, and those that follow it.
     """
 
-    def __init__(
-        self, scenarios: Mapping[str, tuple[Source, Scenario]], folder: Path, every: float, seeds: int = 1
-    ) -> None:
+    def __init__(self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1) -> None:
         self.folder, self.place = folder, folder / CHECKPOINTS
         self._before = ""
-        self.built = {key: loaded.build() for key, (_, loaded) in scenarios.items()}
-        self._tasks: dict[tuple[str, int], Task] = {}
-        self.labels: dict[str, tuple[str, str, int]] = {}
-        """The scenario, the policy and the seed of each run, by its label."""
-        resumed = {key: checkpoints(loaded, self.place, every) for key, (_, loaded) in scenarios.items()}
+        self.built = loaded.build()
+        self._tasks: dict[int, Task] = {}
+        self.labels: dict[str, tuple[str, int]] = {}
+        """The policy and the seed of each run, by its label."""
+        resumed = checkpoints(loaded, self.place, EVERY)
         for later in range(seeds):
-            for key, (source, loaded) in scenarios.items():
-                seed = loaded.config.seed + later
-                own = resumed[key].with_seed(seed) if later else resumed[key]
-                self._tasks[key, seed] = Task(
-                    replace(source, later=later), loaded.with_seed(seed), self.built[key], own
-                )
-                told = f"{key} with seed {seed}" if seeds > 1 else key
-                self.labels |= {name + told: (key, name, seed) for name in self.built[key].policies}
+            seed = loaded.config.seed + later
+            own = resumed.with_seed(seed) if later else resumed
+            self._tasks[seed] = Task(replace(source, later=later), loaded.with_seed(seed), self.built, own)
+            told = f" with seed {seed}" if seeds > 1 else ""
+            self.labels |= {name + told: (name, seed) for name in self.built.policies}
         self._label = {where: label for label, where in self.labels.items()}
         self.own = {label: self._checkpoint(*where) for label, where in self.labels.items()}
         """The checkpoint of each run, by its label."""
-        self.iterations = next(iter(self.built.values())).job.iterations
+        self.iterations = self.built.job.iterations
 
-    def _checkpoint(self, key: str, name: str, seed: int) -> Checkpoint:
-        kept = self._tasks[key, seed].checkpoints
+    def _checkpoint(self, name: str, seed: int) -> Checkpoint:
+        kept = self._tasks[seed].checkpoints
         assert kept is not None
         return kept.of(name)
 
@@ -112,17 +108,12 @@ class Batch:
         if any(_A_CHECKPOINT.fullmatch(one.name) and one.name[:32] not in own for one in self.place.iterdir()):
             yield f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away"
 
-    def outcomes(
-        self, jobs: int | None, progress: Progress, workers_on: str | None = None
-    ) -> Iterator[tuple[str, Outcome]]:
+    def outcomes(self, jobs: int | None, progress: Progress, on: str | None = None) -> Iterator[tuple[str, Outcome]]:
         """Run all; yield each label with its outcome when it ends."""
-        for (key, seed), name, outcome in run_policies(
-            self._tasks,
-            jobs,
-            lambda where, name, done: progress(self._label[where[0], name, where[1]], done),
-            workers_on,
+        for seed, name, outcome in run_policies(
+            self._tasks, jobs, lambda seed, name, done: progress(self._label[name, seed], done), on
         ):
-            label = self._label[key, name, seed]
+            label = self._label[name, seed]
             where = label.removeprefix(name).strip()
             said = f"{where}: " if where else ""
             yield label, SimnetError(said + str(outcome)) if isinstance(outcome, SimnetError) else outcome
@@ -178,14 +169,16 @@ class Seeds:
         The scenario with its own seed.
     lock : str
         What the folder keeps of the request; see `simnet.scenario.identity.request`.
+    report : bool
+        Whether a page is drawn.
     """
 
-    def __init__(self, folder: Path, loaded: Scenario, lock: str) -> None:
-        self._folder, self._loaded, self._lock = folder, loaded, lock
+    def __init__(self, folder: Path, loaded: Scenario, lock: str, *, report: bool) -> None:
+        self._folder, self._loaded, self._lock, self._report = folder, loaded, lock, report
         self._begun = ExitStack()
         self._stage: Path | None = None
         self._waiting: dict[int, dict[str, PolicyResult]] = {}
-        self._summaries: dict[int, RunSummary] = {}
+        self.summaries: dict[int, RunSummary] = {}
 
     def take(self, seed: int, name: str, result: PolicyResult) -> None:
         """Take the result of a policy; with the last one of a seed, write the folder of the seed."""
@@ -203,17 +196,16 @@ class Seeds:
             for seed in list(self._waiting):
                 self._write(seed)
             _with_inputs(self._stage, self._loaded)
-            ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
-            report = self._loaded.config.output.report
+            ordered = {seed: self.summaries[seed] for seed in sorted(self.summaries)}
             mark(self._stage, done, missing)
-            return seeds.write(self._stage, ordered, self._lock, missing, report=report)
+            return seeds.write(self._stage, ordered, self._lock, missing, report=self._report)
 
     def _write(self, seed: int) -> None:
         one = self._loaded.with_seed(seed)
         assert self._stage is not None
         place = self._stage / SEEDS / str(seed)
         try:
-            self._summaries[seed] = fill(place, one, one.build(), self._waiting.pop(seed), report=False)
+            self.summaries[seed] = fill(place, one, one.build(), self._waiting.pop(seed), report=False)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -230,27 +222,36 @@ def write(
     loaded: Scenario,
     built: Run,
     results: Mapping[str, PolicyResult],
+    missing: Sequence[str],
+    source: Source,
     *,
-    done: Sequence[str] = (),
-    missing: Sequence[str] = (),
+    report: bool,
 ) -> RunSummary:
     """Write the files of `fill` in the place of an earlier run."""
     with replace_files(folder, RUN) as stage:
-        mark(stage, done, missing)
-        return fill(stage, loaded, built, results)
+        mark(stage, list(results), missing)
+        return fill(stage, loaded, built, results, source, report=report)
 
 
 def fill(
-    folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], *, report: bool | None = None
+    folder: Path,
+    loaded: Scenario,
+    built: Run,
+    results: Mapping[str, PolicyResult],
+    source: Source | None = None,
+    *,
+    report: bool,
 ) -> RunSummary:
-    """Write the files of a run, with those that the scenario names, into an empty folder."""
+    """Write the files of a run, with those that the scenario names, into an empty folder.
+
+    With a `source` it is also found which defaults the first place of exchanges depends on.
+    """
     _with_inputs(folder, loaded)
     done = {name: results[name] for name in built.policies if name in results}
-    report = loaded.config.output.report if report is None else report
     return write_run(
         folder,
         done,
-        _run_facts(loaded, built, done),
+        _run_facts(loaded, built, done, source),
         request(loaded, "run").lock,
         links=built.links,
         bandwidths=built.bandwidths,
@@ -259,17 +260,14 @@ def fill(
     )
 
 
-def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> RunSummary:
-    """Return what the summary of a run holds."""
-    return summary_of(results, _run_facts(loaded, built, results), request(loaded, "run").lock)
-
-
-def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> RunFacts:
+def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
     """Return what a summary says besides its results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
     took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
     judgements, evidence = judgement(loaded, built, settled)
+    if keeps_to_one(built):
+        judgements = _with_iterations(loaded, built, results, settled, judgements)
     network, calibration = built.job.network(0), calibration_of(loaded, built.job)
     said, each = worker_memory(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else (None, {})
     setup = {
@@ -284,6 +282,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "prices": loaded.prices,
         "memory": said,
         "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))] or None,
+        "depends_on": None if source is None else _dependences(loaded, built, source),
         **evidence.figures(),
     }
     return RunFacts(
@@ -301,6 +300,41 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         reference=next(iter(built.policies)),
         starts=ranges_of(built, results),
     )
+
+
+def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
+    """Return which defaults the first place of exchanges depends on, where exchanges are what is compared."""
+    if not keeps_to_one(built) or len(built.policies) < 2:
+        return None
+    found = assumed(lambda fields: replace(source, overrides=[*source.overrides, *fields]).load(), loaded, built)
+    return [{**one} for one in found.depends] or None
+
+
+def keeps_to_one(built: Run) -> bool:
+    """Return whether each policy but the bound keeps to an exchange, so that exchanges are what is compared."""
+    return all(isinstance(one, Fixed) for name, one in built.policies.items() if name != built.bound)
+
+
+def _with_iterations(
+    loaded: Scenario,
+    built: Run,
+    results: Mapping[str, PolicyResult],
+    settled: Mapping[str, pd.DataFrame],
+    whole: dict[str, Judgement],
+) -> dict[str, Judgement]:
+    """Return judgements of jobs with those of the mean iteration, once all have settled."""
+    first = common_start(steady_part(one.iterations) for one in results.values())
+    frames = {name: frame.iloc[first:] for name, frame in settled.items()}
+    found = judgement(loaded, built, frames)[0] if first else whole
+    for name, one in found.items():
+        count = len(frames[name])
+        low, high = (None if end is None else float(significant(end / count)) for end in (one["low_s"], one["high_s"]))
+        whole[name] |= {
+            "iteration_prediction_low_s": low,
+            "iteration_prediction_high_s": high,
+            "chance_of_fastest_iteration": one["chance_to_be_fastest"],
+        }
+    return whole
 
 
 def _relevant_device(loaded: Scenario, job: Job) -> Fields | None:

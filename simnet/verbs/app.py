@@ -31,22 +31,33 @@ from simnet.base.writing import refuse_existing
 from simnet.report.summary import WIDTH, Summary
 from simnet.verbs import terminal
 from simnet.verbs.old_words import OLD_OPTIONS, OLD_VERBS
-from simnet.verbs.request import set_texts
+from simnet.verbs.request import USUAL_FOLDER, set_texts
 
 if TYPE_CHECKING:
     from simnet.scenario.marked_fields import MarkedField
 
 
 class Verb(NamedTuple):
-    """A verb: its panel in the help, what it does, an example, and its function, as ``module:name``."""
+    """A verb: its panel in the help, what it does, an example, and its function, as ``module:name``.
+
+    `defaults` are values of parameters that the line does not give, where they are others than from Python.
+    """
 
     panel: str
     summary: str
     example: str
     module: str
+    defaults: Mapping[str, object] = {}
 
 
 VERBS: Mapping[str, Verb] = {
+    "run": Verb(
+        "Ask",
+        "Simulate a job under its policies; tables and a report.",
+        "quickstart --grid bandwidth=1,10Gbit/s",
+        "run:run",
+        {"out": USUAL_FOLDER, "jobs": None},
+    ),
     "time": Verb(
         "Ask",
         "Time one collective, or a schedule from a file.",
@@ -202,7 +213,8 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
             parameters.append(one.replace(annotation=hint, default=None))
         elif key not in _COMMON:
             kind = one.POSITIONAL_ONLY if one.kind is one.POSITIONAL_OR_KEYWORD else one.kind
-            default = one.default if one.default is one.empty or isinstance(one.default, str | float | int) else None
+            default = all_verbs()[name].defaults.get(key, one.default)
+            default = default if default is one.empty or isinstance(default, str | float | int) else None
             hint = _line_type(hints[key], optional=default is None)
             parameters.append(one.replace(annotation=hint, kind=kind, default=default))
     scenario = "scenario" in own
@@ -216,6 +228,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
         common = {key: given.pop(key, None) for key in _COMMON}
         given = {key: one for key, one in given.items() if one is not None}
         given |= {key: common[key] for key in ("out", "force") if key in own and common[key]}
+        given = {**all_verbs()[name].defaults, **given}
         with terminal.verbosity(bool(common["quiet"]), bool(common["verbose"])):
             bound = inspect.signature(function).bind(*arguments, **given)
             if common["out"] and "out" not in own:

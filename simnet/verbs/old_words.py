@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 OLD_VERBS: Mapping[str, str] = {
+    "compare": "run --schemes A,B",
+    "sweep": "run --grid KEY=VALUES",
     "predict": "time COLLECTIVE --network NAME",
     "export": "convert SCENARIO FILE.goal",
     "report": "show RUN",
@@ -16,7 +18,16 @@ OLD_VERBS: Mapping[str, str] = {
 
 OLD_OPTIONS: Mapping[str, str] = {
     "--collective": "the collective itself, as 'allreduce_ring:group_size=4'",
+    "--batch": "--set job.batch=N",
+    "--checkpoint": "not needed: a run is kept every ten seconds",
+    "--max-cells": "--force, for more than 1,000 cells",
+    "--no-report": "--set output.report=false",
     "--output": "--out",
+    "--param": "--grid",
+    "--scheduler": "--on dask:tcp://HOST:PORT, or --on slurm:..",
+    "--workers-on": "--on",
+    "--skip": "not needed: means begin when all have settled",
+    "--zip": "--grid 'a=..; b=..'",
     "--show": "simnet show NAME",
     "--figure": "--out FILE.svg",
     "--ranks": "--workers, of measure --groups",

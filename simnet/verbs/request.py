@@ -20,6 +20,9 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 Words: TypeAlias = Sequence[str] | str
 """Several words: a list, or one text with commas between, as on the line."""
 
+USUAL_FOLDER = "runs/"
+"""What ``--out`` is on the line for verbs that leave a folder, named after the scenario in it."""
+
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function of the library compute as the command does, and its errors name arguments, not options.

@@ -95,7 +95,7 @@ def _singular(kind: str) -> str:
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
     """Draw the page of a run again, or several runs on one page."""
     from simnet.base.writing import refuse_existing
-    from simnet.report.sentences import sentence
+    from simnet.report.answers import sentence
 
     place = Path(out) if out is not None else folders[0] if len(folders) == 1 else Path("runs") / "report"
     if place != folders[0]:

@@ -34,6 +34,11 @@ def say(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
 
+def warn(text: str) -> None:
+    """Print what must not be missed to standard error."""
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+
+
 def printable(text: str) -> str:
     r"""Return text that cannot steer the terminal.
 
@@ -129,7 +134,7 @@ def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
         shown = len(line)
 
     try:
-        with report_progress(lambda share: show(share, "")):
+        with report_progress(show):
             yield show
     finally:
         if terminal and shown:

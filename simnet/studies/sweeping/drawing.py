@@ -8,7 +8,6 @@ where some repetitions do not reach it: that of the others would be too short.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,17 +17,10 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from rich.table import Table
-from rich.text import Text
 
-from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.cost_models.evidence.chances import SURE
-from simnet.report import learning, paired, run_setup, wording
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report import paired
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.report.paired import START_COLUMNS
-from simnet.report.sentences import percent
-from simnet.report.tables import empty_table
-from simnet.studies.codes import computing_told
 from simnet.studies.sweeping.grid import Column
 
 _UNITS = {"Bps": BITS, "s": HOURS, "B": BYTES}
@@ -133,7 +125,7 @@ def draw(
 
 def _tied_values(over_seeds: pd.DataFrame, by: list[str], seconds: str) -> set[tuple[Any, ...]]:
     """Return parameter values with a policy that is tied there as the fastest."""
-    first = over_seeds[over_seeds[f"{seconds.removesuffix('_s')}_tied_values"]]
+    first = over_seeds[over_seeds[f"{seconds.removesuffix('_s')}_tied"]]
     several = first[first.groupby(by)["policy"].transform("size") > 1]
     return set(several[[*by, "policy"]].itertuples(index=False, name=None))
 
@@ -141,145 +133,6 @@ def _tied_values(over_seeds: pd.DataFrame, by: list[str], seconds: str) -> set[t
 def is_seed(column: Column) -> bool:
     """Whether a parameter is the seed."""
     return column.name.rpartition(".")[2] == "seed"
-
-
-SPARE = (
-    *(("mean time to select",), ("vs best, geometric mean",), ("mean accuracy",), ("mean iteration",)),
-    *(("tied as first",), ("tied over seeds",), ("vs best, worst",)),
-)
-"""Columns of `sweep_table` that a narrow terminal does without, first to last."""
-
-
-def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, columns: Sequence[Column] = ()) -> Table:
-    """Return, for each policy, the cells in which it was the fastest, alone or tied, and its times.
-
-    Where a model was trained also in how many cells it was the first to the target, alone or tied, in how many it did,
-    its mean time to it if it did so in all, and its mean accuracy at the end.
-    """
-    over_seeds = compared(table, columns, "iteration_s", bound)
-    headings = [
-        "policy",
-        "fastest",
-        "tied",
-        "of cells",
-        "vs best,\ngeometric mean",
-        "vs best,\nworst",
-        "mean\niteration",
-        "mean\nsimulated time",
-        "mean time\nto select",
-    ]
-    if over_seeds is not None:
-        headings[3:3] = ["fastest\nover seeds", "tied\nover seeds"]
-    trained = bool(table["accuracy"].notna().any())
-    if trained:
-        headings[1:1] = [
-            "first to\ntarget",
-            "tied as\nfirst",
-            "reached\ntarget",
-            "mean time\nto target",
-            "mean\naccuracy",
-        ]
-    firsts = table["first_to_target"].astype("boolean").fillna(value=False)
-    several = firsts.groupby(table["cell"]).transform("sum") > 1
-    table = table.assign(first=firsts & ~several, tied_as_first=firsts & several)
-    named = table[table["policy"] != ""]
-    selecting = ", ".join(sorted(set(named["device"]) - {""}))
-    if selecting:
-        title = f"{title}; device {selecting}; {run_setup.barrier_title(named['barrier'].dropna())}"
-    shown = empty_table(title, headings, ["policy"])
-    for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
-        ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
-        seconds = group["iteration_s"].dropna()
-        ends = ["simulated_s", "simulated_prediction_low_s", "simulated_prediction_high_s"]
-        whole = group.loc[group["simulated_s"].notna(), ends].astype(float).mean(skipna=False)
-        shown.add_row(
-            Text(str(name)),
-            *(_learning_group(group) if trained else ()),
-            str(int(group["wins"].sum())),
-            str(int(group["tied"].sum())),
-            *(() if over_seeds is None else _over_seeds(over_seeds, str(name))),
-            str(len(group)),
-            percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
-            percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
-            format_seconds(float(seconds.mean())) if len(seconds) else "-",
-            format_within(*whole.fillna(whole.iloc[0])) if len(seconds) else "-",
-            format_within(*group[["select_s", "select_low_s", "select_high_s"]].mean()) if len(seconds) else "-",
-        )
-    return shown
-
-
-def headline(table: pd.DataFrame) -> str:
-    """Say in how many cells which policy is first to the target, or fastest.
-
-    Examples
-    --------
-    >>> cells = pd.DataFrame({"cell": [0, 0, 1, 1], "policy": ["GRC", "local"] * 2, "wins": [True] + [False] * 3,
-    ...     "tied": [False, False, True, True], "accuracy": None})
-    >>> headline(cells)
-    'Fastest: GRC in 1 of 2 cells; GRC and local, tied, in 1.'
-    """
-    count = table["cell"].nunique()
-    fastest = table[table["wins"] | table["tied"]]
-    said = [_first_of("Fastest", fastest, count)] if table.loc[table["policy"] != "", "policy"].nunique() > 1 else []
-    if table["accuracy"].notna().any():
-        goals = table["target_accuracy"].dropna().unique()
-        goal = f"{100 * goals[0]:.3g} % accuracy" if len(goals) == 1 else "the target accuracy"
-        reached = table["first_to_target"].astype("boolean").fillna(value=False)
-        said.insert(0, _first_of(f"First to {goal}", table[reached], count))
-    if "chance_to_be_fastest" in table and len(said):
-        chances = table[table["wins"] & table["chance_to_be_fastest"].notna()]["chance_to_be_fastest"]
-        if unsure := int((chances < SURE).sum()):
-            below = f"less than {100 * SURE:.0f} % likely"
-            said.append(f"In {unsure} of {count} cells the first place is within the error: {below}.")
-    return " ".join(said)
-
-
-def _first_of(what: str, winners: pd.DataFrame, count: int) -> str:
-    """Say in how many cells which policies are first, or tied."""
-    first = Counter(tuple(group) for _, group in winners.groupby("cell")["policy"])
-    told = [f"{wording.listed(names)}{', tied,' * (len(names) > 1)} in {cells}" for names, cells in first.most_common()]
-    if none := count - first.total():
-        told.append(f"nobody in {none}")
-    head, *rest = told
-    return f"{what}: {'; '.join([f'{head} of {count} cell' + 's' * (count > 1), *rest])}."
-
-
-def notes(table: pd.DataFrame) -> list[str]:
-    """Return the notes below the table: warnings, assumptions, and sources of times."""
-    warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
-    during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
-    overlap = "Overlap: none; exchanges begin after the backward pass."
-    if during:
-        overlap = f"Overlap: {wording.listed(during)} during the backward pass, in buckets; others after it."
-    ignored = [] if table["accuracy"].notna().any() else [learning.IGNORED]
-    apart = []
-    if START_COLUMNS[0] in table:
-        cells = table.loc[table[START_COLUMNS[0]].notna(), "cell"].nunique()
-        leaders = f"leaders of {cells} cell{'s' * (cells != 1)} take {' to '.join(START_COLUMNS)} of sweep.csv"
-        apart = [f"If workers enter a little apart, {leaders}; where these overlap, they are tied."]
-    known = wording.listed([*dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"])])
-    intervals = [f"Intervals of simulated times, means over the cells: {known}; sweep.csv has those of cells."]
-    return [*warnings, *apart, *(intervals if known else []), *ignored, *computing_told(table["computing"]), overlap]
-
-
-def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:
-    """Return how often a policy was alone as the fastest over seeds, and how often tied."""
-    by = list(over_seeds.columns[: list(over_seeds.columns).index("policy")])
-    first = over_seeds[over_seeds["iteration_tied"]]
-    where = [tuple(row) for row in first[by].to_numpy(dtype=object)]
-    several = [where.count(one) > 1 for one, name in zip(where, first["policy"], strict=True) if name == policy]
-    return str(several.count(False)), str(several.count(True))
-
-
-def _learning_group(group: pd.DataFrame) -> tuple[str, ...]:
-    times, accuracies = group["time_to_target_s"].dropna(), group["accuracy"].dropna()
-    return (
-        str(int(group["first"].sum())),
-        str(int(group["tied_as_first"].sum())),
-        str(len(times)),
-        format_seconds(float(times.mean())) if len(times) == len(group) else "-",
-        f"{100 * accuracies.mean():.1f} %" if len(accuracies) else "-",
-    )
 
 
 def _draw_lines(
@@ -343,8 +196,8 @@ def _draw_map(
     )  # fmt: skip
     for axis, name, values in ((axes.xaxis, across, places), (axes.yaxis, down, rows)):
         named = range(0, len(values), 1 + (len(values) - 1) // _NAMED)
-        axis.set_ticks(list(named), [_value_text(name, values[one]) for one in named])
-        axis.set_label_text(_plain_name(name))
+        axis.set_ticks(list(named), [value_text(name, values[one]) for one in named])
+        axis.set_label_text(plain_name(name))
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=45)
     axes.set_title(title)
@@ -362,17 +215,18 @@ def _name_axis(axis: Axis, name: str, values: pd.Series) -> float:
         axis.set_label_text(name)
         return 1.0
     found, factor = unit(float(values.max()), units)
-    axis.set_label_text(f"{_plain_name(name)} [{found}]")
+    axis.set_label_text(f"{plain_name(name)} [{found}]")
     assert isinstance(axis, XAxis)
     return factor
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a parameter without the ending for its unit."""
     before, _, ending = name.rpartition("_")
     return before if ending in _UNITS and before else name
 
 
-def _value_text(name: str, value: float) -> str:
+def value_text(name: str, value: float) -> str:
+    """Return a value of a parameter with its unit."""
     write = _FORMATS.get(name.rpartition("_")[2])
     return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)

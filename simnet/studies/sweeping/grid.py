@@ -9,16 +9,17 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.scenario import Scenario, load
+from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.short_keys import full_key
 
-MAX_CELLS = 10_000
+MAX_CELLS = 1_000
 """The largest grid that runs without being asked for."""
 
 MOST_CELLS = 1_000_000
@@ -30,6 +31,8 @@ _VALUE = re.compile(rf"({_NUMBER})\s*({_UNIT})?")
 _RANGE = re.compile(
     rf"({_NUMBER})\s*({_UNIT})?\s*:\s*({_NUMBER})\s*({_UNIT})?\s*:\s*([0-9]{{1,9}})\s*(?::\s*(lin|log)(?:\s+({_UNIT}))?)?"
 )
+# Marked fields that set several fields, or in words of their own.
+_MARKED = ("network", "schemes", "strategy", "sharding", "gradients")
 _KINDS = (("s", units.seconds), ("B", units.size), ("Bps", units.bandwidth))
 _SI = {"s": "s", "B": "B", "Bps": "B/s"}
 _DIGITS = 12
@@ -65,6 +68,25 @@ class Column(NamedTuple):
         return not isinstance(self.values[0], str)
 
 
+def moving_together(text: str) -> list[Axis]:
+    """Read a ``--grid``: one parameter, or several whose values move together.
+
+    Examples
+    --------
+    >>> [one.values for one in moving_together("workers=4,8; bandwidth=1,2Gbit/s")]
+    [('4', '8'), ('1 Gbit/s', '2Gbit/s')]
+    """
+    found = [axis(one) for one in _split_pieces(text, _option(text), ";")]
+    if len({len(one.values) for one in found}) > 1:
+        listed = ", ".join(f"{one.name} has {len(one.values)}" for one in found)
+        raise InputError(f"needs fields with equally many values; {listed}", file=_option(text))
+    return found
+
+
+def _option(text: str) -> str:
+    return f"--grid {text}" if len(text) <= 100 else f"--grid {text[:97]}..."
+
+
 def axis(text: str, limit: int = MOST_CELLS) -> Axis:
     """Read a parameter.
 
@@ -77,12 +99,12 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
     >>> axis("workers=2:8:4").values
     ('2', '4', '6', '8')
     """
-    option = f"--param {text}" if len(text) <= 100 else f"--param {text[:97]}..."
+    option = _option(text)
     name, equals, given = text.partition("=")
     name = name.strip()
     pieces = [piece.strip() for piece in _split_pieces(given, option)]
     if not equals or not name or not all(pieces):
-        raise InputError("must be FIELD=VALUES, e.g. --param network.bandwidth=1,5,10Gbit/s", file=option)
+        raise InputError("must be KEY=VALUES, e.g. --grid bandwidth=1,5,10Gbit/s", file=option)
     values: list[str] = []
     for piece in _with_units(pieces, option):
         found = _RANGE.fullmatch(piece)
@@ -93,52 +115,42 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
     return Axis(name, tuple(values))
 
 
-def cells(
-    source: str, base: Scenario, axes: Sequence[Axis], overrides: Sequence[str], *, zipped: bool = False
-) -> list[Cell]:
-    """Return the cells: every combination of values, the last parameter changing fastest, or the zipped values."""
+def cells(source: str, base: Scenario, groups: Sequence[Sequence[Axis]], overrides: Sequence[str]) -> list[Cell]:
+    """Return the cells: every combination of values of the groups, the last one changing fastest."""
+    axes = [one for group in groups for one in group]
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
 
     @lru_cache(maxsize=256)
     def meant(name: str, before: tuple[str, ...]) -> str:
         if not before:
-            return full_key(name, base, "--param")
+            return full_key(name, base, "--grid")
         try:
             loaded = load(source, [*overrides, *before])
         except InputError:
             # The cell itself will say what is wrong with it.
             loaded = base
-        return full_key(name, loaded, "--param")
+        return full_key(name, loaded, "--grid")
 
     found: dict[tuple[str, ...], Cell] = {}
-    combinations: Iterator[tuple[str, ...]] = (
-        zip(*(one.values for one in axes), strict=True) if zipped else itertools.product(*(one.values for one in axes))
-    )
-    for values in combinations:
+    together = (list(zip(*(one.values for one in group), strict=True)) for group in groups)
+    for values in (tuple(itertools.chain(*each)) for each in itertools.product(*together)):
         if values in found:
             continue
         assigned: list[str] = []
         for number in first:
+            name, value = axes[number].name, values[number]
+            if name in _MARKED:
+                assigned += overrides_of(source, {name: value.strip("'\"")}, [*overrides, *assigned])
+                continue
             parts = tuple(one for one in assigned if one.partition("=")[2].startswith("{"))
-            assigned.append(f"{meant(axes[number].name, parts)}={values[number]}")
+            assigned.append(f"{meant(name, parts)}={value}")
         fields = [one.partition("=")[0] for one in assigned]
         if len(set(fields)) < len(fields):
             twice = next(one for one in fields if fields.count(one) > 1)
-            raise InputError(f"{twice} is a parameter twice", file="--param")
+            raise InputError(f"{twice} is a parameter twice", file="--grid")
         found[values] = Cell(len(found), values, tuple(assigned))
     return list(found.values())
-
-
-def size(axes: Sequence[Axis], *, zipped: bool = False) -> int:
-    """Return the number of cells."""
-    if not axes:
-        raise InputError("is missing, e.g. --param network.bandwidth=1,5,10Gbit/s", file="--param")
-    lengths = {one.name: len(one.values) for one in axes}
-    if zipped and len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise InputError(f"needs parameters with equally many values; {listed}", file="--zip")
-    return next(iter(lengths.values())) if zipped else math.prod(len(one.values) for one in axes)
 
 
 def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Collection[str]) -> list[Column]:
@@ -186,8 +198,8 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
     return None, plain if all(isinstance(one, int) for one in plain) else [float(one) for one in plain]
 
 
-def _split_pieces(text: str, option: str) -> list[str]:
-    """Split at commas outside brackets and quotes."""
+def _split_pieces(text: str, option: str, at: str = ",") -> list[str]:
+    """Split at a character outside brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -198,7 +210,7 @@ def _split_pieces(text: str, option: str) -> list[str]:
             depth += 1
         elif letter in "]}":
             depth -= 1
-        if letter == "," and not depth and not quote:
+        if letter == at and not depth and not quote:
             pieces.append("")
         else:
             pieces[-1] += letter

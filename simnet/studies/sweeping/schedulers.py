@@ -62,9 +62,9 @@ def asked(scheduler: str) -> Asked:
         name, _, value = part.partition("=")
         if name not in FIELDS or not value:
             known = suggest_names(name, FIELDS)
-            raise InputError(f"{part!r} is no FIELD=VALUE of a Slurm job; {known}", file=f"--scheduler {scheduler}")
+            raise InputError(f"{part!r} is no FIELD=VALUE of a Slurm job; {known}", file=f"--on {scheduler}")
         if FIELDS[name] is int and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) == int(value)):
-            raise InputError(f"{name} must be a whole number > 0, got {value!r}", file=f"--scheduler {scheduler}")
+            raise InputError(f"{name} must be a whole number > 0, got {value!r}", file=f"--on {scheduler}")
         found[name] = FIELDS[name](value)
     jobs, at_once = found.pop("jobs", _JOBS), found.pop("at_once", None)
     parameters = {_OF_SLURM.get(name, name): value for name, value in found.items()}
@@ -80,7 +80,7 @@ def run_on_slurm(
     tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
 ) -> Iterator[tuple[int, Outcome]]:
     """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done."""
-    option = f"--scheduler {scheduler}"
+    option = f"--on {scheduler}"
     wanted = asked(scheduler)
     try:
         import submitit
@@ -123,7 +123,7 @@ def _outcomes(job: Any, count: int) -> list[Outcome]:
 
 def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
     """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order."""
-    with connect_dask(scheduler, f"--scheduler {scheduler}") as client:
+    with connect_dask(scheduler.removeprefix("dask:"), f"--on {scheduler}") as client:
         from distributed import as_completed
 
         futures: list[Any] = []

@@ -34,7 +34,7 @@ FILES = FileSet("sweep", RESULTS, "sweep.json")
 
 def request_of(loaded: Scenario, axes: Sequence[Axis]) -> Request:
     """Return the request of a sweep: its parameters, not their values, so that a grid may grow."""
-    return request(loaded, "sweep", *sorted(axis.name for axis in axes))
+    return request(loaded, "run", "grid", *sorted(axis.name for axis in axes))
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class Plan:
     tasks : list of Source
         What to run, one for each cell.
     zipped : bool
-        Whether the parameters change side by side.
+        Whether some parameters move together.
     """
 
     base: Scenario
@@ -91,7 +92,6 @@ def plan(
     seed: int | None = None,
     policies: Sequence[str] | None = None,
     *,
-    zipped: bool = False,
     most: int = grid.MAX_CELLS,
     seeds: int = 1,
 ) -> Plan:
@@ -103,14 +103,16 @@ def plan(
     >>> [str(one) for one in found.cells][:2]
     ['network.topology.star.bandwidth=1 Gbit/s, job.density=1 %', 'network.topology.star.bandwidth=1 Gbit/s, job.density=5%']
     """  # noqa: E501
-    axes = [grid.axis(one) for one in parameters]
-    asked = grid.size(axes, zipped=zipped) * seeds
+    groups = [grid.moving_together(one) for one in parameters]
+    axes = [one for group in groups for one in group]
+    asked = math.prod(len(group[0].values) for group in groups) * seeds
     if asked > most:
-        raise InputError(f"there are {asked:,} cells, more than {most:,}; --max-cells allows more", file="--param")
+        more = "; --force runs them" if asked <= grid.MOST_CELLS else ""
+        raise InputError(f"there are {asked:,} cells, more than {most:,}{more}", file="--grid")
     base = load(scenario, overrides, seed)
     only = None if policies is None else tuple(policies)
     base = base if only is None else base.only(only)
-    cells = grid.cells(scenario, base, axes, overrides, zipped=zipped)
+    cells = grid.cells(scenario, base, groups, overrides)
     if seed is not None and any(one.startswith("seed=") for one in cells[0].overrides):
         raise InputError("is a parameter already", file="--seed")
     # Processes elsewhere have folders of their own to start from.
@@ -133,7 +135,7 @@ def plan(
             for one in cells
             for later, value in enumerate(values)
         ]
-    return Plan(base, axes, cells, tasks, zipped)
+    return Plan(base, axes, cells, tasks, any(len(group) > 1 for group in groups))
 
 
 def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
@@ -153,7 +155,7 @@ def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Chec
         else:
             said = str(outcome.content)
             for one in planned.cells[number].overrides:
-                said = said.replace(f"--set {one}:", f"--param {one}:")
+                said = said.replace(f"--set {one}:", f"--grid {one}:")
             found.refused[number] = said
         progress(number, 1.0)
     return found

@@ -38,7 +38,7 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> I
     Raises InputError if gradients come from all workers at once, a scheme needs the gradients of several workers, or
     `where` is unknown.
     """
-    option = f"--workers-on {where}"
+    option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
     if not isinstance(job.source, Separable):

@@ -16,8 +16,8 @@ from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, scale, style, un
 from simnet.report.tables import ReprHtml
 from simnet.studies.choosing.answer import ChooseAnswer, answer
 from simnet.studies.choosing.request import ChooseRequest
-from simnet.verbs.library import sweeping
 from simnet.verbs.library.asking import Fields, Share, overrides, quantity, telling, verb, words
+from simnet.verbs.run import grid_texts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,7 +183,7 @@ def choose(
         schemes=words(schemes),
         simulate=simulate,
         topology=topology,
-        param=sweeping.parameters(param) or None,
+        param=grid_texts(param) or None,
         set_=overrides(set) or None,
         stack=stack,
         error=error,

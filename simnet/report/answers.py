@@ -1,0 +1,477 @@
+"""What a run came to, as a `Summary`: of one seed, of several, and of policies that keep to one exchange each.
+
+All is told from ``summary.json``, so that a page that is drawn again says the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report import calls, cost_summary, learning, run_events, run_setup, seeds, wording
+from simnet.report.columns import Fields
+from simnet.report.paired import TIE, start_ranges
+from simnet.report.results import joined, rounded
+from simnet.report.run_summary import RunSummary, known_of, learning_columns, ranked, with_exploration
+from simnet.report.summary import Column, Row, Summary
+from simnet.training.job.record import MAIN
+from simnet.training.job.steady import MOVED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.report.drawing import Plot
+    from simnet.training.job.record import PolicyResult
+
+NEXT = "--seeds 5   how far that depends on the seed"
+"""What may be asked after a run with one seed."""
+
+# A change smaller than this is not offered as what a switch coincided with.
+_NOTABLE = 0.05
+_NAMED = 4
+_WHOLE = ("simulated_prediction_low_s", "simulated_prediction_high_s")
+_EACH = ("iteration_prediction_low_s", "iteration_prediction_high_s")
+_OF_JOBS = (
+    Column("policy", "policy", "text"),
+    Column("simulated_s", "whole job", interval=_WHOLE),
+    Column("to_best", "to best", "text"),
+    Column("regret_share", "regret (oracle)", "percent", 3),
+    Column("iteration_s", "iteration", priority=1),
+    Column("communicate_and_wait_s", "exposed comm.", priority=2),
+    Column("most_used", "most used", "text", 4),
+)
+_OF_EXCHANGES = (
+    Column("policy", "scheme", "text"),
+    Column("iteration_s", "iteration", interval=_EACH),
+    Column("to_best", "to best", "text"),
+    Column("communicate_and_wait_s", "comm.", priority=1),
+    Column("bytes_sent_per_worker_B", "sent", priority=2),
+    Column("actual_density", "union sent", "percent", 3),
+    Column("regret_share", "regret (oracle)", "percent", 4),
+)
+_LEARNT = (
+    Column("time_to_target_s", "to target", "time"),
+    Column("accuracy", "accuracy", "percent", 1),
+    Column("iterations_to_target", "iterations to target", "number", 6),
+    Column("statistical_efficiency", "statistical eff.", "percent", 7),
+    Column("parallel_efficiency", "parallel eff.", "percent", 8),
+    Column("loss", "loss", "number", 9),
+)
+_FURTHER = (
+    Column("step_s", "inner step", priority=4),
+    Column("utilisation", "utilisation", "percent", 5),
+    Column("money", "money", "text", 5),
+    Column("chance", "chance", "chance", 10),
+    Column("select_s", "select", priority=11, interval=("select_low_s", "select_high_s")),
+    Column("total_bytes_sent_B", "sent in all", priority=12),
+    Column("build_up", "build-up", "number", 13),
+    Column("memory_B", "a worker holds", priority=14),
+    Column("switch_count", "switches", "number", 15),
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunAnswer(Summary):
+    """The answer of a run, with what each policy left, by its name; of several seeds there is none of that."""
+
+    results: Mapping[str, PolicyResult] = field(default_factory=dict)
+
+    @property
+    def iterations(self) -> pd.DataFrame:
+        """A row per policy and iteration: what iterations.csv holds."""
+        return rounded(joined(self.results, lambda one: one.iterations))
+
+    @property
+    def workers(self) -> pd.DataFrame:
+        """A row per policy, iteration and worker: what workers.parquet holds."""
+        return joined(self.results, lambda one: one.workers)
+
+
+def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None = None) -> RunAnswer:
+    """Return the answer of a run, given the content of summary.json and what its policies left, where it is known."""
+    rows = [_row(summary, name) for name in ranking(summary)]
+    details = {name: one for name, one in summary.items() if name != "depends_on"}
+    return RunAnswer(
+        answer=sentence(summary),
+        columns=_filled(rows, _columns(summary)),
+        rows=rows,
+        evidence=" ".join([*(f"Warning: {one}" for one in summary.get("warnings", ())), evidence(summary)]).strip(),
+        assumed=_assumed(summary, trained=bool(known_of(summary, "learning"))),
+        depends_on=_depends_on(summary),
+        next=NEXT if len(rows) > 1 else "",
+        details=details,
+        plots=_plots(summary, results) if results else {},
+        notes=notes(summary),
+        results=results or {},
+    )
+
+
+def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = None) -> RunAnswer:
+    """Return the answer of a run over several seeds, given its summary; see `simnet.report.seeds.summarize`."""
+    run = summary["run"]
+    rows = [seeds.row(summary, name) for name in seeds.ranking(summary["policies"])]
+    method = f"Paired intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
+    trained = any("reached_with" in one for one in summary["policies"].values())
+    return RunAnswer(
+        answer=seeds.sentence(summary),
+        columns=_filled(rows, seeds.LEARNING_COLUMNS + seeds.COLUMNS[1:] if trained else seeds.COLUMNS),
+        rows=rows,
+        evidence=" ".join([*(f"Warning: {one}" for one in run.get("warnings", ())), evidence(run)]).strip(),
+        assumed=_assumed(run, trained=trained),
+        details=summary,
+        plots={} if plots is None else {"seeds": lambda: plots()[0]},
+        notes=[*ran_on(run), method],
+    )
+
+
+def sentence(summary: RunSummary) -> str:
+    """Say who won, with the interval of its time, who is tied with it, and who has not settled.
+
+    Where a model was trained, who reached the target first comes first.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from simnet.report.run_summary import summarize
+    >>> fast = pd.DataFrame({"iteration": [0, 1], "start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5,
+    ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
+    ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
+    >>> slow = fast.assign(start_s=[0.0, 1.25], iteration_s=1.25, choice="AG")
+    >>> sentence(summarize({"flexible": fast, "AG": slow}))
+    'flexible: 2.00 s for 2 iterations, 25 % faster than AG (2.50 s).'
+    """
+    trained = known_of(summary, "learning")
+    first = learning.learning_headline(trained, summary["bound"])
+    said = [first, learning.ONE_SEED] if first and first != learning.NOT_EVALUATED else [first] if first else []
+    said = [*said, _outcome(summary), *_unsettled(summary), *_too_large(summary)]
+    early = {name: one["iterations"] for name, one in summary["policies"].items() if one["ended"]}
+    if early:
+        ends = (f"{name} after {count} complete iteration{'s' * (count != 1)}" for name, count in early.items())
+        said.append(f"Workers died, and these ended early: {', '.join(ends)}.")
+    before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
+    return before + " ".join(said)
+
+
+def leaders(summary: RunSummary) -> list[str]:
+    """Return the fastest policy that can be run and those tied with it, in order; where a model was trained, to target.
+
+    Tied are those whose times are the same, and those that may well be faster: with a chance of `wording.TIED`.
+    """
+    first = summary.get("first_to_target")
+    if known_of(summary, "learning") and first is not None:
+        return [first["policy"], *first["tied_with"]]
+    order = [name for name in ranking(summary) if ranked(summary["policies"][name]) and name != summary["bound"]]
+    winner = summary["winner"]
+    if not order or winner is None:
+        return []
+    same = (winner["policy"], *winner["tied_with"])
+    return [name for name in order if name in (order[0], *same) or (_chance(summary, name) or 0.0) >= wording.TIED]
+
+
+def ranking(summary: RunSummary) -> list[str]:
+    """Return the policies, the fastest first, then those that have not settled or ended early, and the bound."""
+    policies, trained = summary["policies"], known_of(summary, "learning")
+
+    def place(name: str) -> tuple[Any, ...]:
+        one, target = policies[name], trained.get(name, {}).get("time_to_target_s")
+        late = (target is None, target) if target is not None else (True, 0.0)
+        aside = one["ended"], not (ranked(one) or target is not None)
+        return name == summary["bound"], *aside, *(late if trained else ()), _seconds(summary, name), name
+
+    return sorted(policies, key=place)
+
+
+def compares_exchanges(summary: RunSummary) -> bool:
+    """Return whether policies keep to one exchange each, so that it is mean iterations that are compared."""
+    return any("chance_of_fastest_iteration" in one for one in known_of(summary, "judgement").values())
+
+
+def evidence(summary: Mapping[str, Any]) -> str:
+    """Say how well the times of a run are known, with the conditions beyond those measured first."""
+    if "evidence" not in summary:
+        return ""
+    *before, here = summary["because"].rpartition("; here ")
+    because = f"here {here}; {before[0]}" if before[0] else here
+    return f"{summary['evidence']}: {because}." if because else f"{summary['evidence']} under such conditions."
+
+
+def ran_on(summary: Mapping[str, Any]) -> list[str]:
+    """Return how messages were sent, what selected, for how long was computed, and how workers begin, a line each."""
+    return [
+        f"Stack: {run_setup.describe_stack(summary['stack'])}",
+        *([f"Device: {run_setup.describe_device(summary['device'])}"] if "device" in summary else []),
+        *([f"Computing: {summary['computing']}"] if "computing" in summary else []),
+        *([run_setup.describe_overlap(summary["overlap"])] if "overlap" in summary else []),
+        *([f"Links are shared {run_setup.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []),
+        *([run_setup.describe_barrier(summary["barrier"])] if "barrier" in summary else []),
+        *([run_setup.describe_strategy(**summary["strategy"])] if "strategy" in summary else []),
+    ]
+
+
+def notes(summary: RunSummary) -> list[str]:
+    """Return what else is to be said of a run, a line each."""
+    policies, winners = summary["policies"], leaders(summary)
+    rates = {name: one for name, one in policies.items() if name != summary["bound"] and "throughput" in one}
+    calibration = summary.get("calibration") or {"calls": []}
+    apart = (
+        wording.entering_apart(start_ranges(policies), winners, summary.get("starts_not_sampled")) if winners else []
+    )
+    return [
+        *(f"{name} is not settled: {one['unsettled']}." for name, one in policies.items() if one["unsettled"]),
+        *(
+            f"{name} selects {100 * one['density'] * off:.3g} % of the entries, {100 * one['density']:.3g} % asked."
+            for name, one in policies.items()
+            if not one["unsettled"] and (off := one.get("means", {}).get("density_ratio")) and abs(off - 1) > MOVED
+        ),
+        *apart,
+        *what_happened(summary),
+        *_exploration(summary),
+        *cost_summary.throughput_sentences(rates),
+        *cost_summary.describe_memory(known_of(summary, "memory"), summary.get("memory")),
+        *ran_on(summary),
+        *(f"Call {', '.join(row)}" for row in calls.call_rows(calibration["calls"])),
+        *(f"Job {', '.join(row)}" for row in share_rows(summary)),
+    ]
+
+
+def what_happened(summary: RunSummary) -> list[str]:
+    """Say which iterations are no part of means; and of every stop who died when, who waited, and how it went on."""
+    said = []
+    if first := summary["steady_from"]:
+        settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
+        until = f", until {settled[0]} had settled" if settled else ""
+        said.append(
+            f"Means, percentiles and densities leave out the first {first} iteration{'s' * (first != 1)}{until}; "
+            "whole jobs do not."
+        )
+    stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
+    return said + [run_events.describe_stop(name, stop, MAIN) for name, stop in stops]
+
+
+def share_rows(summary: RunSummary) -> list[tuple[str, ...]]:
+    """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
+    return run_events.share_rows({name: one["shares"] for name, one in summary["policies"].items()})
+
+
+def switching(summary: RunSummary) -> str | None:
+    """Return the policy whose changes of choice matter: the winner, or one tied with it; None if it made none."""
+    return next((name for name in leaders(summary) if summary["policies"][name]["switch_count"]), None)
+
+
+def _seconds(summary: RunSummary, name: str) -> float:
+    """Return the time by which a policy is compared: of a mean iteration, or of the whole job [s]."""
+    one = summary["policies"][name]
+    mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
+    return one["simulated_s"] if mean is None else mean
+
+
+def _chance(summary: RunSummary, name: str) -> float | None:
+    known: Mapping[str, Any] = summary["policies"][name].get("judgement", {})
+    found: float | None = known.get("chance_of_fastest_iteration", known.get("chance_to_be_fastest"))
+    return found
+
+
+def _outcome(summary: RunSummary) -> str:
+    """Say who is the fastest, or who are tied, and how far ahead of the next."""
+    order = [name for name in ranking(summary) if ranked(summary["policies"][name]) and name != summary["bound"]]
+    order.sort(key=lambda name: _seconds(summary, name))
+    if not order:
+        return _nobody(summary)
+    winners = leaders(summary) if not known_of(summary, "learning") else _tied_by_time(summary, order)
+    seconds = {name: _seconds(summary, name) for name in order}
+    tied = f"{wording.either(winners, _NAMED)}: tied" if len(winners) > 1 else ""
+    if compares_exchanges(summary) and tied:
+        return f"{tied}, {_range_text([seconds[name] for name in winners])} an iteration."
+    first, later = order[0], [name for name in order if name not in winners]
+    took = _duration_text(summary, first)
+    if tied:
+        more = wording.ahead(seconds[winners[1]] / seconds[first]) if seconds[first] else "<1 %"
+        same = seconds[winners[1]] <= (1 + TIE) * seconds[first]
+        return f"{tied}. {first}: {took}" + (", as all of them." if same else f", {winners[1]} {_more(more)}.")
+    if later and seconds[first]:
+        took += f", {wording.ahead(seconds[later[0]] / seconds[first])} faster than {later[0]}"
+        took += f" ({wording.seconds_text(seconds[later[0]])})"
+    return f"{first}: {took}."
+
+
+def _more(ahead: str) -> str:
+    return f"{ahead} as long" if ahead.endswith("x") else f"{ahead} more"
+
+
+def _tied_by_time(summary: RunSummary, order: Sequence[str]) -> list[str]:
+    winner = summary["winner"]
+    same = () if winner is None else (winner["policy"], *winner["tied_with"])
+    return [name for name in order if name in (order[0], *same) or (_chance(summary, name) or 0.0) >= wording.TIED]
+
+
+def _nobody(summary: RunSummary) -> str:
+    """Say that no policy that can be run has a rank."""
+    policies, bound = summary["policies"], summary["bound"]
+    if bound is not None and set(policies) == {bound}:
+        return f"({bound}): {_duration_text(summary, bound)}; nobody can run it, and nothing was compared with it."
+    return "No policy got to its end." if any(one["ended"] for one in policies.values()) else "No policy has settled."
+
+
+def _unsettled(summary: RunSummary) -> list[str]:
+    found = {name: one["unsettled"] for name, one in summary["policies"].items() if one["unsettled"]}
+    if len(found) == 1:
+        return [f"{name} is not settled: {why}." for name, why in found.items()]
+    return [f"Not settled: {wording.listed([*found])}."] if found else []
+
+
+def _too_large(summary: RunSummary) -> list[str]:
+    """Say which policies do not fit the device."""
+    limit = (summary.get("memory") or {}).get("limit_B")
+    peaks = {name: one["peak_B"] for name, one in known_of(summary, "memory").items() if not one.get("fits", True)}
+    each = ", ".join(f"{name} needs {format_bytes(peak)}" for name, peak in peaks.items() if name != summary["bound"])
+    return [f"Too large for the {format_bytes(limit)} of a device: {each}."] if each and limit else []
+
+
+def _duration_text(summary: RunSummary, name: str) -> str:
+    """Return how long a policy took, with its interval."""
+    one = summary["policies"][name]
+    known: Mapping[str, Any] = one.get("judgement", {})
+    if compares_exchanges(summary):
+        return f"{wording.seconds_text(_seconds(summary, name), *(known.get(end) for end in _EACH))} an iteration"
+    text = wording.seconds_text(one["simulated_s"], known.get("low_s"), known.get("high_s"))
+    return f"{text} for {one['iterations']:,} iteration{'s' * (one['iterations'] != 1)}"
+
+
+def _range_text(seconds: Collection[float]) -> str:
+    least, high = wording.seconds_text(min(seconds)), max(seconds)
+    (number, name), (_, _, both) = least.split(" "), wording.seconds_text(min(seconds), high, high).partition("-")
+    return least if both[:-1] == number else f"{number}-{both[:-1]} {name}"
+
+
+def _row(summary: RunSummary, name: str) -> Row:
+    one, trained = summary["policies"][name], learning_columns(summary)
+    known: Mapping[str, Any] = one.get("judgement", {})
+    regret, spent, prices = one["regret"], one.get("spent"), summary.get("prices")
+    choice, count = max(one["choices"].items(), key=lambda item: item[1], default=(None, one["iterations"]))
+    share = count / max(one["iterations"], 1)
+    money = None if spent is None or not spent["money"] or prices is None else spent["money"]["together"]
+    means = dict(one.get("means", {}))
+    return {
+        "policy": f"({name})" if name == summary["bound"] else name,
+        "simulated_s": one["simulated_s"],
+        **dict(zip(_WHOLE, (known.get("low_s"), known.get("high_s")), strict=True)),
+        **{end: known.get(end) for end in _EACH if end in known},
+        "to_best": _to_best(summary, name),
+        "chance": _chance(summary, name),
+        "regret_share": None if regret is None or name == summary["bound"] else regret["fraction"],
+        **means,
+        "most_used": choice and (choice if share == 1 else f"{choice} {100 * share:.0f} %"),
+        "total_bytes_sent_B": one["total_bytes_sent_B"],
+        "switch_count": one["switch_count"],
+        "memory_B": one.get("memory", {}).get("peak_B"),
+        **({} if spent is None else {"step_s": spent["step_s"], "utilisation": spent["utilisation"]}),
+        "money": None if money is None else cost_summary.format_amount(money, prices["currency"]),  # type: ignore[index]
+        **trained.get(name, {}),
+    }
+
+
+def _to_best(summary: RunSummary, name: str) -> str | None:
+    one, winners, trained = summary["policies"][name], leaders(summary), known_of(summary, "learning")
+    target = {policy: own["time_to_target_s"] for policy, own in trained.items()}
+    if trained and any(value is not None for value in target.values()):
+        if target[name] is None:
+            return "not reached"
+        seconds, best = target[name], target[winners[0]] if winners else None
+    elif not ranked(one):
+        return "ended early" if one["ended"] else "not settled"
+    else:
+        seconds, best = _seconds(summary, name), _seconds(summary, winners[0]) if winners else None
+    return wording.to_best(name, winners, seconds, best)
+
+
+def _columns(summary: RunSummary) -> list[Column]:
+    shown = [*(_OF_EXCHANGES if compares_exchanges(summary) else _OF_JOBS)]
+    if known_of(summary, "learning"):
+        moved = [one._replace(priority=one.priority + 2) for one in shown if one.name not in ("policy", "to_best")]
+        shown = [shown[0], _LEARNT[0], shown[2], *_LEARNT[1:2], *moved, *_LEARNT[2:]]
+    local = summary.get("strategy", {}).get("steps", 1) > 1 or "prices" in summary
+    if all(len(one["choices"]) == 1 for one in summary["policies"].values()):
+        shown = [one for one in shown if one.name != "most_used"]
+    return [*shown, *(one for one in _FURTHER if local or one.name not in ("step_s", "utilisation", "money"))]
+
+
+def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
+    """Return the columns that some row has a value for."""
+    return [one for one in columns if any(row.get(one.name) is not None for row in rows)]
+
+
+def _assumed(summary: Mapping[str, Any], *, trained: bool) -> str:
+    """Say what a run rests on, in few words."""
+    time, device, overlap = (summary.get(name) for name in ("compute_time", "device", "overlap"))
+    said = [] if time is None else [f"{format_seconds(time['seconds_s'])} computing"]
+    said += [] if device is None else [str(device["name"])]
+    said += [f"stack {summary['stack']['name']}"]
+    if overlap is not None:
+        said += ["overlap as in DDP" if overlap["during"] else "no overlap"]
+    return ", ".join(said) + ("" if trained else "; accuracy ignored") + "."
+
+
+def _depends_on(summary: RunSummary) -> str:
+    """Say what the first place depends on: other defaults, and the weather in which the winner changed its choice."""
+    said = []
+    if (changed := switching(summary)) is not None:
+        first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]
+        often = "" if count == 1 else f", the first of {count} changes"
+        said.append(f"{_cause(first)}{format_seconds(first['at_s'])}, when {changed} takes {first['to']}{often}")
+    said += [
+        f"{one['field']}={one['other']}: then {one['first']}, {wording.ahead(one['lead'])} ahead"
+        for one in summary.get("depends_on", ())
+        if one["lead"] is not None
+    ]
+    overlap = summary.get("overlap")
+    if overlap is not None and overlap["lead"] is not None:
+        said.append(f"overlap: the other way {overlap['otherwise']}, {wording.ahead(overlap['lead'])} ahead")
+    return "; ".join(said)
+
+
+def _cause(switch: Fields) -> str:
+    """Name what had changed most, in proportion, since the choice now left had been made."""
+    changes = [
+        ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),
+        ("latency", switch["latency_before_s"], switch["latency_s"], format_seconds),
+        ("density", switch["density_before"], switch["density"], lambda value: f"{value:.3g}"),
+    ]
+    found = [
+        (math.inf if not before or not now else abs(math.log(now / before)), name, before, now, write)
+        for name, before, now, write in changes
+        if before is not None and now is not None and before != now
+    ]
+    size, name, before, now, write = max(found, key=lambda one: one[0], default=(0.0, "", 0.0, 0.0, str))
+    return "" if size < _NOTABLE else f"the {'fall' if now < before else 'rise'} of {name} to {write(now)} at "
+
+
+def _exploration(summary: RunSummary) -> Iterator[str]:
+    """Describe the cost of exploration, and the share of the gradient that exploring policies sent."""
+    for name, one in summary["policies"].items():
+        count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
+        if count:
+            yield (
+                f"{name} spent {format_seconds(seconds)} of its time on {count} iterations of exploration; it trained "
+                f"with a density of {one['density']:.2g} on average."
+            )
+
+
+def _plots(summary: RunSummary, results: Mapping[str, PolicyResult]) -> dict[str, Callable[[], Plot]]:
+    """Return the figures of the report, each drawn when it is asked for; none where no iteration was done."""
+    iterations = joined(results, lambda one: one.iterations)
+    if not len(with_exploration(iterations)):
+        return {}
+
+    def draw(name: str) -> Plot:
+        from simnet.report import figures
+
+        (found,) = figures.render(iterations, summary["bound"], learning_columns(summary), [name])
+        return found
+
+    trained = ["learning", "efficiency"] if known_of(summary, "learning") else []
+    names = [*trained, "iteration_time", "cumulative_time", "breakdown", "choices", "spread"]
+    return {name: partial(draw, name) for name in names}
