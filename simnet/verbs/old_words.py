@@ -38,7 +38,6 @@ OLD_OPTIONS: Mapping[str, str] = {
     "--shipped": "a name, as in 'simnet validate jobs'",
     "--fabric": "--network, of validate --against",
     "--learned": "--against learned",
-    "--figure": "--out FILE.svg",
     "--smallest": "--sizes LO:HI:FACTOR",
     "--largest": "--sizes LO:HI:FACTOR",
     "--factor": "--sizes LO:HI:FACTOR",
