@@ -468,7 +468,7 @@ logs = mine_failing:LOGS
         assert "it lacks reset, shortlist" in told
 
     def test_errors_of_simnet_keep_their_traceback(self, own, monkeypatch):
-        monkeypatch.setattr("simnet.scenario.device.load_device", lambda name: {}["this"])
+        monkeypatch.setattr("simnet.scenario.computing.load_device", lambda name: {}["this"])
         assert isinstance(invoke("run", own).exception, KeyError)
 
 

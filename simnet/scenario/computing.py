@@ -1,18 +1,85 @@
-"""Compute time and samples of an iteration of a scenario's job."""
+"""How long workers of a scenario compute: the device of its job, passes of its model, steps that are sharded."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from simnet.cost_models.costs import models
-from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, pass_time
-from simnet.cost_models.costs.devices import DeviceProfile
+from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, known_chips, pass_time
+from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
-from simnet.scenario import schema
+from simnet.interchange.kinds import trace_prefix
+from simnet.scenario import network_parts, schema
+from simnet.scenario.fields import is_file
+from simnet.scenario.loader import Findings
+from simnet.scenario.sharding_parts import Sharding
+from simnet.scenario.topology import calibrated_stack
+from simnet.training.parallel import model_steps, profile_of_units, read_traced_step
+from simnet.training.parallel.graph import describe_slowdown
+from simnet.training.parallel.plan import TrainingSteps
 
 # Options by which workers share a batch, or have several.
 _WAYS = ("tensor_parallel", "pipeline", "microbatches")
+
+
+def sending_stack(network: network_parts.Network, folder: Path) -> str | None:
+    """Return the name of the transport stack, or of the one it is like; None if a file does not name it."""
+    given = network.stack
+    name = given.like if isinstance(given, network_parts.Stack) else given
+    return name or calibrated_stack(network.topology, folder)
+
+
+def default_device(stack: str | None) -> str:
+    """Return the default device profile for a transport stack.
+
+    Examples
+    --------
+    >>> default_device("gloo"), default_device("tcp")
+    ('cpu-torch2.13', 'v100-torch2.6')
+    """
+    return GLOO_DEVICE if stack == "gloo" else DEFAULT_DEVICE
+
+
+def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
+    """Return why a device and a transport stack do not belong together; None if they may.
+
+    Examples
+    --------
+    >>> stack_doubt(load_device("cpu"), "nccl")
+    'Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU.'
+    """
+    kind = known_chips()[device.chip].kind if device.chip in known_chips() else None
+    why = {
+        ("gpu", "gloo"): f"gloo sends from PyTorch's CPU tensors; its own device is {GLOO_DEVICE}",
+        ("cpu", "nccl"): "NCCL sends between GPUs, and this is a CPU",
+    }.get((kind or "", stack or ""))
+    return why and f"Device {device.name} and stack {stack} do not belong together: {why}."
+
+
+def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
+    """Return the device profile of a job; None if it is wrong."""
+    with found.at("job", "device"):
+        name = given.device or DEFAULT_DEVICE
+        return load_device(folder / name if is_file(name) else name)
+    return None
+
+
+def slowdown_of(device: DeviceProfile | None) -> float:
+    """Return the slowdown of computing while collectives run, at least 1."""
+    beside = None if device is None else device.beside_collectives
+    return 1.0 if beside is None else max(beside.compute, 1.0)
+
+
+def slowdown_told_of(device: DeviceProfile | None, slowdown: float) -> str:
+    """Describe the slowdown of computing while collectives run, with its source."""
+    beside = None if device is None else device.beside_collectives
+    if beside is None or slowdown != slowdown_of(device):
+        return describe_slowdown(slowdown)
+    least = f"{beside.compute:.3g} times is taken as 1; " if beside.compute < 1 else ""
+    times = "as long beside collectives as alone" if slowdown == 1 else describe_slowdown(slowdown)
+    return f"{times} ({least}device profile: {beside.source})"
 
 
 def model_profile(given: schema.Job) -> ModelProfile | None:
@@ -51,3 +118,34 @@ def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -
     batch = given.batch if trained is None else trained.batch
     batch = batch or (0 if known is None else known.batch)
     return batch_samples(model_profile(given), workers * batch) if batch else None
+
+
+def model_of(job: schema.Job) -> ModelProfile:
+    """Return the model whose steps are sharded: a known one, or one of units. ValueError: there is no such model."""
+    if job.model is not None:
+        return models.load_model(job.model)
+    return profile_of_units(next(iter(job.shardings.values())).told)
+
+
+def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
+    """Build the steps of each way of sharding; None without sharding, or on errors."""
+    built: dict[str, TrainingSteps] = {}
+    for label, one in config.job.shardings.items():
+        with found.at(*config.job.sharding_at(label)):
+            built[label] = _build_steps(config, one, folder)
+    return built if built and len(built) == len(config.job.shardings) else None
+
+
+def _build_steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
+    if given.trace is not None:
+        step = read_traced_step(trace_prefix(folder / given.trace))
+        if step.graph.workers != config.workers:
+            raise ValueError(
+                f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"
+            )
+        return TrainingSteps(lambda iteration: step, given.algorithms, given.slowdown or 1.0)
+    assert given.way is not None
+    step_of = model_steps(
+        model_of(config.job), given.way, config.workers, given.options, backward=given.backward, seed=config.seed
+    )
+    return TrainingSteps(step_of, given.algorithms, given.slowdown or 1.0)

@@ -214,6 +214,10 @@ def _gradients(document: Document, field: MarkedField, value: object) -> dict[st
     if name not in kinds:
         name, options = "recorded", {"trace": name, **options}
     options = {key: _absolute(one) if key in ("trace", "like") else one for key, one in options.items()}
+    if str(options.get("trace")).endswith(".npz"):
+        raise ValueError(
+            f"is an archive: simnet convert {value} TRACE makes a trace of it, a folder that --gradients takes"
+        )
     layers = _clear(document, "model", "parameters") if name != "synthetic" else {}
     return {**layers, field.key or "": {name: options}}
 

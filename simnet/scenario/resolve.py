@@ -20,12 +20,17 @@ from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.colocated import check_colocated
-from simnet.scenario.computing import model_computing
-from simnet.scenario.device import build_device, default_device, sending_stack, slowdown_of
+from simnet.scenario.computing import (
+    build_device,
+    default_device,
+    model_computing,
+    model_of,
+    sending_stack,
+    slowdown_of,
+)
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
-from simnet.scenario.steps import model_of
 from simnet.scenario.topology_parts import PlatformNodes, Topology
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap

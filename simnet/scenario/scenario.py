@@ -25,8 +25,14 @@ from simnet.cost_models.costs.models import is_config
 from simnet.interchange.kinds import companion_files
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
-from simnet.scenario.computing import iteration_samples, model_computing
-from simnet.scenario.device import build_device, sending_stack, slowdown_told_of, stack_doubt
+from simnet.scenario.computing import (
+    build_device,
+    iteration_samples,
+    model_computing,
+    sending_stack,
+    slowdown_told_of,
+    stack_doubt,
+)
 from simnet.scenario.error_texts import problems
 from simnet.scenario.fields import is_file
 from simnet.scenario.finding import find

@@ -17,7 +17,7 @@ from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
-from simnet.scenario.device import default_device, stack_doubt
+from simnet.scenario.computing import default_device, stack_doubt
 from simnet.studies import options
 from simnet.studies.timing import Place
 from simnet.training.parallel import PlacedStep, plan_step, read_traced_step, repeat_step

@@ -19,7 +19,7 @@ from simnet.policies import density_at, probe_pairs
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput
 from simnet.report.run_setup import stack_name
-from simnet.scenario.device import default_device, stack_doubt
+from simnet.scenario.computing import default_device, stack_doubt
 from simnet.studies.choosing.choices import Choice, choices, named
 from simnet.studies.choosing.cost_models import (
     CostModel,
