@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
 """Columns of tables that have a row per policy."""
 
-MEMORY_COLUMNS = ("memory_B", *(f"memory_{name}_B" for name in WorkerMemory._fields))
-"""Columns of tables that have a row per exchange: what a worker holds, and its parts."""
-
 MONEY = ("devices", "traffic", "together")
 """What is paid for: headings of costs, where prices are given."""
 
@@ -141,11 +138,6 @@ def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
     """
     parts = {name: round(value) for name, value in zip(("peak_B", *_PARTS), (memory.peak, *memory), strict=True)}
     return parts | ({} if limit is None else {"fits": memory.peak <= limit})
-
-
-def memory_columns(memory: WorkerMemory) -> dict[str, float]:
-    """Return `MEMORY_COLUMNS` of an exchange."""
-    return {name: float(round(value)) for name, value in zip(MEMORY_COLUMNS, (memory.peak, *memory), strict=True)}
 
 
 def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:

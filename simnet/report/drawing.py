@@ -103,11 +103,6 @@ def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator
         yield figure, figure.subplots(*shape, **options)
 
 
-def policy_colours(policies: Iterable[str], bound: str | None = None) -> dict[str, str]:
-    """Return the colour of each policy, by its place in the run; they may be named repeatedly."""
-    return {name: look["color"] for name, look in policy_looks(policies, bound).items()}
-
-
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
     """Return colour, line style and stacking of each policy, by its place in the run; `bound` is apart."""
     found: dict[str, dict[str, Any]] = {}

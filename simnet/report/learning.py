@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simnet.report.columns import Fields, headings, write_cells
+from simnet.report.columns import Fields
 from simnet.report.paired import fastest
 from simnet.report.wording import listed, standing
 
@@ -24,11 +24,6 @@ COLUMNS = (
     *("time_to_target_s", "statistical_efficiency", "parallel_efficiency", "first_to_target"),
 )
 """Columns of tables that have a row per policy; see `learning_table`."""
-
-_SHOWN = ("iterations_to_target", "accuracy", "loss", "statistical_efficiency", "parallel_efficiency")
-
-HEADINGS = headings(("policy", "time_to_target_s", *_SHOWN))
-"""Of the table that people see."""
 
 ONE_SEED = "One seed; --seeds 3 says how sure that is."
 """What an answer says after who is first to a target."""
@@ -111,20 +106,6 @@ def learning_table(trained: Mapping[str, Mapping[str, Any]], bound: str | None =
         policy: {**one, "first_to_target": None if one["target_accuracy"] is None else policy in soonest}
         for policy, one in trained.items()
     }
-
-
-def learning_cells(trained: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of the table that people see, the first to reach the target first."""
-
-    def order(policy: str) -> tuple[float, float]:
-        time, accuracy = trained[policy]["time_to_target_s"], trained[policy]["accuracy"]
-        return math.inf if time is None else time, -(accuracy or 0.0)
-
-    rows = []
-    for policy in sorted(trained, key=order):
-        (time,) = write_cells(trained[policy], ["time_to_target_s"])
-        rows.append((policy, "not reached" if time == "-" else time, *write_cells(trained[policy], _SHOWN)))
-    return rows
 
 
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:

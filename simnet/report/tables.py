@@ -78,30 +78,6 @@ def print_wide(table: Table, console: Console | None = None) -> None:
     console.print(Segments(lines), crop=False, soft_wrap=True)
 
 
-def print_fitting(table: Table, spare: Iterable[Sequence[str]], console: Console | None = None) -> None:
-    """Print a table; where that is too narrow, without as many columns as it takes to fit, and say without which."""
-    console, shown = console or Console(), table
-    left_out: list[str] = []
-    there = {_on_one_line(column.header): column for column in table.columns}
-    for names in spare:
-        if fits(shown, console):
-            break
-        left_out += [name for name in names if name in there]
-        columns = [column for name, column in there.items() if name not in left_out]
-        left = [str(column.header) for column in columns if column.justify == "left"]
-        shown = empty_table(str(table.title), [str(column.header) for column in columns], left)
-        for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
-            shown.add_row(*cells, style=row.style, end_section=row.end_section)
-    print_wide(shown, console)
-    if left_out:
-        text = Text(f"Too narrow for: {', '.join(left_out)}; --json has them.")
-        console.print(text, soft_wrap=not console.is_terminal)
-
-
-def _on_one_line(heading: object) -> str:
-    return str(heading).replace("-\n", "").replace("\n", " ")
-
-
 def show_listing(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:
