@@ -1,29 +1,22 @@
 """Which density and which exchange, by several objectives at once: gain, compression time, communication time.
 
-A high density (little compression) keeps most of the gradient and takes long, a low one is fast and loses much of it:
-the compression gain, squares sent over squares there are to send, tells how much is kept. No density is best in both.
-The AR-Topk paper lets a job try some candidate densities, drops those that another one beats in every respect, which
-leaves the Pareto front, and picks one of the front:
+The compression gain, squares sent over squares there are to send, tells how much of the gradient a density keeps. The
+AR-Topk paper lets a job try some candidate densities, drops those that another one beats in every respect, and picks
+one of the Pareto front that is left:
 
 - **Exploration.** Each candidate density is tried for some iterations, on a copy of the state of the training: their
-  time is charged, their updates are not applied, and they are no progress. They measure gain and compression time.
+  time is charged, their updates are not applied. They measure gain and compression time.
 - **Search.** The communication time is the smallest of the closed forms at the latency and bandwidth last probed. The
   choice is the knee of the front, or the least weighted loss; the exchange is the one whose closed form is smallest.
 - **Triggers.** A network that has changed calls for a new search with the gains already measured, a gain that has
-  changed for new exploration of all candidates. Different exchanges have different gains at the same density: in the
-  mode ``grid`` a candidate at which another exchange has become the fastest is explored with it before the search,
-  unless it has been since the gain last changed.
+  changed for new exploration. In the mode ``grid`` a candidate at which another exchange has become the fastest is
+  explored with it before the search, unless it has been since the gain last changed.
 
-The mode ``grid`` is what the paper describes: three objectives, exact at the candidates. The mode ``published`` is
-what its code does: it fits two objectives, F1(c) = v2 exp(v1 c) - 1 to communication times [ms] and F2(c) = 1/gain(c),
-takes any density between the candidates, and has rules of its own for when to explore and to search.
-``docs/policies.md`` has the two side by side.
-
-The released code looks for the front with NSGA-II, whose result depends on its random numbers. The front of two
-functions of one variable needs no such search: here it is that of 1,001 densities, evenly spaced in their logarithm.
-Smoothed means the weighted mean of the last five values, see `simnet.sparsifier_models.artopk.windowed_mean`. What
-saving and restoring take is not published and not charged. Whether the released code starts the five values anew after
-exploration is not known to us; here it does.
+The mode ``grid`` is what the paper describes. The mode ``published`` is what its code does: it fits two objectives,
+F1(c) = v2 exp(v1 c) - 1 to communication times [ms] and F2(c) = 1/gain(c), takes any density between the candidates,
+and has rules of its own. ``docs/policies.md`` has the two side by side. The released code looks for the front with
+NSGA-II; here it is that of 1,001 densities, evenly spaced in their logarithm. Smoothed means the weighted mean of the
+last five values, see `simnet.sparsifier_models.artopk.windowed_mean`.
 
 References
 ----------

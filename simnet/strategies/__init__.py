@@ -18,19 +18,6 @@ file needs no package: its name is ``./my_strategy.py:Mine``.
 ``muloco``         DiLoCo with a compressed exchange and Nesterov's outer momentum (MuLoCo)
 ``demo``           signs of what is left of a compressed momentum (DeMo)
 =================  =============================================================================================
-
-Examples
---------
->>> import numpy as np
->>> model = Replicas(workers=4, initial=np.zeros(6, np.float32), layers=[("weight", 4), ("bias", 2)])
->>> strategy = create("diloco", model, inner=SGD(0.5), period=2)
->>> for number in range(4):
-...     result = strategy.step(np.ones((4, 6), dtype=np.float32))
-...     print(number, [(one.what, one.payload) for one in result.syncs])
-0 []
-1 [('pseudo-gradients', 24.0)]
-2 []
-3 [('pseudo-gradients', 24.0)]
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ class JobLoop:
         With `sampling` only its iterations run.
         """
         while self.number < self.job.iterations and not self.ended:
-            iteration = self._begin()
-            step = yield from self._exchange(iteration)
+            with self._errors_located():
+                iteration = self._begin()
+                step = yield from self._exchange(iteration)
             if step is None:
                 continue
             advance = self._book(iteration, step)
@@ -125,8 +126,7 @@ class JobLoop:
         """Gather the workers, measure the links, ask the policy, and compute."""
         job = self.job
         if self._presence is not None:
-            with self._errors_located():
-                self._gather_workers(self._presence)
+            self._gather_workers(self._presence)
             self.begins = np.zeros(self.active.size)
         placement = job.hosts[self.active].tolist()
         latency, bandwidth = probe_pairs(job.network(self.number), placement, self.now)
@@ -161,10 +161,9 @@ class JobLoop:
         if (probe := self.log.measures(self.number, self.now, self.active)) is None:
             return np.zeros(self.active.size), None
         stream: tuple[str | int, ...] = (*self.stream, "iteration", self.number, "probe")
-        with self._errors_located():
-            probes = self.job.network(self.number).time(
-                probe, self.begins, placement=placement, messages=True, stream=stream, origin=self.now
-            )
+        probes = self.job.network(self.number).time(
+            probe, self.begins, placement=placement, messages=True, stream=stream, origin=self.now
+        )
         assert probes.messages is not None
         ends = np.zeros(int(probes.messages.round.max()) + 1)
         np.maximum.at(ends, probes.messages.round, probes.messages.arrived - self.begins.max())
@@ -179,9 +178,8 @@ class JobLoop:
         iteration.late, iteration.waits = self.active[missed], deadline
         done = self.now + complete[missed]
         self.active, self.computing[iteration.late] = self.active[~missed], done
-        with self._errors_located():
-            for worker, moment in zip(iteration.late.tolist(), done.tolist(), strict=True):
-                self.busy[worker] = moment + self._sent_in(moment, int(self.active[0]), worker, "late")
+        for worker, moment in zip(iteration.late.tolist(), done.tolist(), strict=True):
+            self.busy[worker] = moment + self._sent_in(moment, int(self.active[0]), worker, "late")
         iteration.remove_workers(missed)
 
     def _sent_in(self, moment: float, source: int, worker: int, what: str) -> float:
@@ -194,11 +192,10 @@ class JobLoop:
             decision = iteration.decision
             if len(decision.shortlist) > 1 and not self.may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
-            with self._errors_located():
-                if iteration.trains:
-                    step = yield from self.models.step(iteration, decision.shortlist)
-                else:
-                    step = yield from self.models.explore(iteration)
+            if iteration.trains:
+                step = yield from self.models.step(iteration, decision.shortlist)
+            else:
+                step = yield from self.models.explore(iteration)
             iteration.add_selection(step.select, step.slowed, step.held)
             if isinstance(step.result, Timing):
                 return step

@@ -7,9 +7,8 @@ state.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -150,15 +149,13 @@ class PolicyLog:
         """Replay a log to the policy."""
         self._entries.restore(state["entries"])
         self._probed.restore(state["probed"])
-        measured, entries = (
-            zip(*(column.tolist() for column in one.between().values()), strict=True)
-            for one in (self._probed, self._entries)
-        )
-        probes = {int(at): [end for _, end in rows] for at, rows in groupby(measured, key=itemgetter(0))}
-        for number, row in enumerate(entries):
-            self._replay(dict(zip(self._entries.between(0, 0), row, strict=True)), probes.get(number))
+        columns, probes = self._entries.between(), defaultdict[int, list[float]](list)
+        for probe in zip(*(column.tolist() for column in self._probed.between().values()), strict=True):
+            probes[probe[0]].append(probe[1])
+        for number, row in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
+            self._replay(dict(zip(columns, row, strict=True)), probes[number])
 
-    def _replay(self, entry: dict[str, Any], ends: Sequence[float] | None) -> None:
+    def _replay(self, entry: dict[str, Any], ends: Sequence[float]) -> None:
         active = np.frombuffer(bytes.fromhex(entry["active"]), dtype=np.intp)
         at = entry["iteration"], entry["now"], active
         self.measures(*at)
