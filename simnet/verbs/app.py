@@ -96,12 +96,12 @@ _REQUEST: Mapping[str, tuple[str, str]] = {
 }
 _COMMON: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
     "out": (str | None, "Write the answer, as the ending says: .json, .csv, .txt, .html, .svg, .png.", ("--out", "-o")),
-    "force": (bool | None, "Replace what is there already.", ("--force",)),
+    "force": (bool, "Replace what is there already.", ("--force",)),
     "save_scenario": (str | None, "Write the request as a scenario.", ("--save-scenario",)),
-    "json": (bool | None, "Print the answer as JSON.", ("--json",)),
-    "wide": (bool | None, "Print all columns, rows and notes.", ("--wide",)),
-    "quiet": (bool | None, "No progress, no word on files.", ("--quiet", "-q")),
-    "verbose": (bool | None, "Say versions, time and memory, and where an error comes from.", ("--verbose", "-v")),
+    "json": (bool, "Print the answer as JSON.", ("--json",)),
+    "wide": (bool, "Print all columns, rows and notes.", ("--wide",)),
+    "quiet": (bool, "No progress, no word on files.", ("--quiet", "-q")),
+    "verbose": (bool, "Say versions, time and memory, and where an error comes from.", ("--verbose", "-v")),
 }
 
 
@@ -133,6 +133,8 @@ def _run_verb(words: Sequence[str]) -> int:
         print(f"simnet {simnet.__version__}")
         return 0
     name, *line = words
+    if name in ("--install-completion", "--show-completion", "__complete"):
+        return _completion(name, line)
     if name not in all_verbs():
         raise SimnetError(_unknown_verb(name))
     command = _command(name)
@@ -147,6 +149,23 @@ def _run_verb(words: Sequence[str]) -> int:
     except CycloptsError as error:
         raise SimnetError(_usage_error(name, command, error)) from None
     return int(found or 0)
+
+
+def _completion(wanted: str, words: Sequence[str]) -> int:
+    """Answer a shell that asks what may stand in place of a word, or set completion up in it."""
+    app = App(name="simnet", help_flags=[], version_flags=["--version"])
+    for name in [words[0]] if wanted == "__complete" and words and words[0] in all_verbs() else all_verbs():
+        app.command(_on_line(name, function_of(name)), name=name, help=all_verbs()[name].summary)
+    try:
+        if wanted == "__complete":
+            app([wanted, *words], result_action="return_none")
+        elif wanted == "--show-completion":
+            print(app.generate_completion(shell=words[0] if words else None))  # type: ignore[arg-type]
+        else:
+            print(f"Written: {app.install_completion(shell=words[0] if words else None)}")  # type: ignore[arg-type]
+    except (ValueError, RuntimeError) as error:
+        raise SimnetError(str(error)) from None
+    return 0
 
 
 def all_verbs() -> dict[str, Verb]:
@@ -220,8 +239,8 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
     scenario = "scenario" in own
     for key, (type_, help_, names) in _COMMON.items():
         if key != "save_scenario" or scenario:
-            hint = _option(type_, help_, "Output", name=names)
-            parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None))
+            hint, default = _option(type_, help_, "Output", name=names), False if type_ is bool else None
+            parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default))
 
     @functools.wraps(function)
     def on_line(*arguments: Any, **given: Any) -> int:
@@ -239,10 +258,29 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
                 found = inspect.unwrap(function)(*bound.args, **bound.kwargs)
             return _show(found, common, written="out" in own)
 
+    parameters = [
+        one.replace(annotation=Annotated[one.annotation, Parameter(completer=_completer(one.name))])
+        for one in parameters
+    ]
     on_line.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     on_line.__annotations__ = {one.name: one.annotation for one in parameters}
     del on_line.__wrapped__
     return on_line
+
+
+def _completer(name: str) -> Callable[[Any], list[str]]:
+    """Return what tells a shell what a parameter may be."""
+
+    def complete(context: Any) -> list[str]:
+        from simnet.verbs.completion import candidates
+
+        try:
+            first = context["scenario"].raw
+        except KeyError:
+            first = None
+        return candidates(name, context.incomplete, str(first or ""))
+
+    return complete
 
 
 def _marked() -> dict[str, MarkedField]:
