@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.costs.models import is_config
-from simnet.scenario import schema
+from simnet.scenario import gradient_parts, schema
 from simnet.scenario.choice_text import read_choice
 from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Document
@@ -210,7 +210,7 @@ def _density(document: Document, field: MarkedField, value: object) -> dict[str,
 
 def _gradients(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
-    kinds = schema.Gradients.names()
+    kinds = gradient_parts.Gradients.names()
     if name not in kinds:
         name, options = "recorded", {"trace": name, **options}
     options = {key: _absolute(one) if key in ("trace", "like") else one for key, one in options.items()}

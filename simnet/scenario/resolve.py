@@ -18,7 +18,7 @@ from simnet.base.yaml_loader import Loc
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Monitor, closed_form
-from simnet.scenario import network_parts, schema, weather_parts
+from simnet.scenario import elastic_parts, network_parts, schema, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.computing import (
     build_device,
@@ -233,7 +233,7 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
     stops = stops or (given.churn is not None and not given.churn.notice)
     if given.on_death is not None and not stops:
         found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
-    if stops and not given.deaths and not isinstance(given.on_death, schema.OnDeath):
+    if stops and not given.deaths and not isinstance(given.on_death, elastic_parts.OnDeath):
         found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
     name = "compression_ratio" if given.density is None else "density"
     density = getattr(given, name)
