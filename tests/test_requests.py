@@ -13,8 +13,8 @@ from simnet.traces import Recorder
 FEW = ("--set", "job.iterations=3", "-q")
 COMMANDS = {
     "run": ("run", "quickstart", *NO_PAGE, *FEW),
-    "compare": ("compare", "quickstart", "--schemes", "topk,artopk", *FEW),
-    "sweep": ("sweep", "quickstart", "--grid", "density=0.01,0.02", "--policies", "AG", *FEW),
+    "schemes": ("run", "quickstart", "--schemes", "topk,artopk", *NO_PAGE, *FEW),
+    "grid": ("run", "quickstart", "--grid", "density=0.01,0.02", "--policies", "AG", *FEW),
 }
 
 

@@ -342,9 +342,9 @@ def _duration_text(summary: RunSummary, name: str) -> str:
 
 
 def _range_text(seconds: Collection[float]) -> str:
-    least, high = wording.seconds_text(min(seconds)), max(seconds)
-    (number, name), (_, _, both) = least.split(" "), wording.seconds_text(min(seconds), high, high).partition("-")
-    return least if both[:-1] == number else f"{number}-{both[:-1]} {name}"
+    least, both = wording.seconds_text(min(seconds)), wording.seconds_text(min(seconds), max(seconds), max(seconds))
+    (number, name), most = least.split(" "), both.partition("-")[2].rstrip(")")
+    return least if most in ("", number) else f"{number}-{most} {name}"
 
 
 def _row(summary: RunSummary, name: str) -> Row:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _SIMULATING, _CHECKING = 0.95, 0.05
 _MOST_SEEDS = 1000
 
-_How: TypeAlias = tuple[int | None, str | None, bool]
-"""Jobs, where workers live, and whether what is there is replaced."""
+_How: TypeAlias = tuple[int | None, str | None, bool, bool]
+"""Jobs, where workers live, whether what is there is replaced, and whether the folder lasts."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def _one_run(source: Source, seeds: int, on: str | None, jobs: int | None, place
     folder = place.of(loaded.name, asked, force=force)
     batch = runs.Batch(source, loaded, folder, seeds)
     report = loaded.config.output.report and place.temporary is None
-    how = jobs, on, force
+    how = jobs, on, force, place.temporary is None
     if seeds == 1:
         found = _one_seed(batch, how, source, loaded, report=report)
     else:
@@ -207,7 +207,7 @@ def _carry_out(
     `keep` takes the label and the result of a run, and returns what is kept of it; `write` takes what was kept, by
     label in the order of the batch, and the labels that are missing. It is called if any run is done.
     """
-    jobs, on, force = how
+    jobs, on, force, lasts = how
     kept: dict[str, S] = {}
     wrong: list[BaseException] = []
     with terminal.no_empty_folders(batch.folder), batch.alone(force):
@@ -234,7 +234,7 @@ def _carry_out(
         if not wrong:
             batch.remove_checkpoints()
     if wrong:
-        _end(wrong, missing if done else None, batch)
+        _end(wrong, missing if done else None, batch, lasts=lasts)
     return written
 
 
@@ -251,12 +251,13 @@ def _progress(batch: Batch) -> Callable[[str, int], None]:
     return told
 
 
-def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch) -> None:
+def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch, *, lasts: bool) -> None:
     """Say what is not done, and raise what went wrong; `missing` is None if nothing was done before it."""
     place = batch.place
     interrupted = isinstance(wrong[-1], KeyboardInterrupt)
-    goes_on = "; the same command goes on from there" if interrupted and place.is_dir() and any(place.iterdir()) else ""
-    if missing is not None:
+    kept = lasts and interrupted and place.is_dir() and any(place.iterdir())
+    goes_on = "; the same command goes on from there" if kept else ""
+    if missing is not None and lasts:
         said = "interrupted" if interrupted else "stopped by an error"
         terminal.warn(f"{said}: {', '.join(missing)} not done, as the file {INCOMPLETE} says{goes_on}")
     elif interrupted:

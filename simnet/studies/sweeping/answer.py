@@ -114,6 +114,9 @@ def _cells_of(
     table: pd.DataFrame, columns: Sequence[Column], by: list[str], measure: drawing.Measure, bound: str | None
 ) -> list[_Cell]:
     over_seeds = None if measure is drawing.TARGET else drawing.compared(table, columns, measure.seconds, bound)
+    if over_seeds is not None and not {*by} <= {*over_seeds}:
+        # Seeds alone are cells of their own.
+        over_seeds = None
     wins = table[measure.wins].astype("boolean").fillna(value=False).astype(bool)
     wins |= table["tied"] if measure is drawing.ITERATION else False
     found = []
