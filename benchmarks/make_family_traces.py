@@ -35,11 +35,9 @@ from torch.nn import functional
 
 import simnet
 from simnet.traces import Recorder
-from simnet.traces.live.data import deal_shards
-from simnet.traces.live.letters import CHARACTERS, FACES, FINE, SIDE, draw_glyphs
+from simnet.traces.live.data import CHARACTERS, FACES, FINE, SIDE, TOPICS, deal_shards, draw_glyphs, read_prose
 from simnet.traces.live.networks import Transformer, convolutional
 from simnet.traces.live.torched import BLOCKS, CHANNELS, WIDTH
-from simnet.traces.live.words import TOPICS, read_prose
 from simnet.traces.metadata import SHIPPED, read_description
 from simnet.traces.recorded import DESCRIPTION, TraceInfo
 

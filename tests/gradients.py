@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from simnet.traces.statistics import top_k_support, worker_support_overlap
+from simnet.traces.comparing import top_k_support, worker_support_overlap
 
 KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker"]
 

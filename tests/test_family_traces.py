@@ -17,10 +17,9 @@ from simnet.cost_models.costs.models import load_model
 from simnet.scenario import load
 from simnet.strategies import SGD
 from simnet.traces import Recorder, recorded, synthetic, trace_names
-from simnet.traces.comparing import synthetic_twin
+from simnet.traces.comparing import overlap, synthetic_twin
 from simnet.traces.live import train
 from simnet.traces.metadata import SHIPPED
-from simnet.traces.statistics import overlap
 from simnet.traces.synthetic_parameters import model_family
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from gradients import build_up
 from simnet.base.errors import InputError
 from simnet.scenario import load
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
-from simnet.traces.comparing import compare_with_synthetic, describe_trace
+from simnet.traces.comparing import compare_with_synthetic, describe_trace, overlap
 from simnet.traces.converting import ReadArchive, in_memory, part_of, write_npz
 from simnet.traces.files import decode_values, encode_values
 from simnet.traces.ordering import (
@@ -25,7 +25,6 @@ from simnet.traces.ordering import (
     share_beyond,
 )
 from simnet.traces.refining import BANDS, BEYOND
-from simnet.traces.statistics import overlap
 from simnet.traces.synthetic_parameters import LayerParameters
 
 STEPS = (0, 1, 20, 40, 41, 79)

@@ -21,10 +21,10 @@ from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.cost_models.costs.models import load_model
 from simnet.traces import Recorder, SyntheticParameters, fit, recorded, synthetic, trace_names
+from simnet.traces.comparing import overlap, tail_index, top_k_support
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrink_sizes
-from simnet.traces.statistics import overlap, tail_index, top_k_support
 from simnet.traces.synthetic import row_count
 from simnet.traces.synthetic_parameters import LayerParameters
 

@@ -9,7 +9,7 @@ PyTorch is imported when a hook is made: ``pip install 'simnet-sparse[train]'``.
 
 from simnet.cluster.hooks.hook import Hook
 from simnet.cluster.hooks.log import COLUMNS
-from simnet.cluster.hooks.probe import shifted
+from simnet.cluster.hooks.messages import shifted
 from simnet.cluster.hooks.trainer import Trainer
 
 __all__ = ["COLUMNS", "Hook", "Trainer", "shifted"]

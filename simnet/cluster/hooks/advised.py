@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
-from simnet.cluster.hooks import group as groups
 from simnet.cluster.hooks.log import Clock, Iteration, open_log
+from simnet.cluster.hooks.messages import destroy_group, global_rank, new_group_like
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, TimingOutcome
 from simnet.studies.choosing.policy_file import Entry
@@ -85,7 +85,7 @@ class Advising:
         self._file: IO[str] | None = None
         if log is not None and self.rank == 0:
             self._file = open_log(Path(log) / FILE, buffering=1)
-        self._group = groups.new_group_like(group, "gloo")
+        self._group = new_group_like(group, "gloo")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="simnet-adviser")
         self._pending: Future[_AgreedDecision] | None = None
         self._choice, self._knows = 0, False
@@ -122,7 +122,7 @@ class Advising:
         self._pool.shutdown()
         if self._file is not None:
             self._file.close()
-        groups.destroy_group(self._group)
+        destroy_group(self._group)
 
     def _first(self) -> _AgreedDecision:
         """Probe and agree before the first iteration; on the thread."""
@@ -134,7 +134,7 @@ class Advising:
         import torch
         import torch.distributed as dist
 
-        ahead, behind = (groups.global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
+        ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
             given, came, word = torch.zeros(length), torch.zeros(length), torch.zeros(2)
@@ -171,7 +171,7 @@ class Advising:
         answer = torch.zeros(3, dtype=torch.int64)
         if self.rank == 0:
             answer = torch.tensor(self._decided(number, told, said))
-        dist.broadcast(answer, groups.global_rank(self._group, 0), group=self._group)
+        dist.broadcast(answer, global_rank(self._group, 0), group=self._group)
         choice, probes, knows = answer.tolist()
         return _AgreedDecision(choice, bool(probes), bool(knows))
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.cluster.hooks import kernels, oktopk
+from simnet.cluster.hooks.kernels import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.cluster.hooks.messages import GroupMessages
-from simnet.cluster.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
 from simnet.sparsifier_models.codes import LARGEST

@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 from simnet import sparsifier_models
 from simnet.base.checks import check_int
 from simnet.base.errors import InputError, SimnetError, to_install
-from simnet.cluster.hooks import group as groups
 from simnet.cluster.hooks.advised import Advising
 from simnet.cluster.hooks.exchanges import WorkerScheme, worker_scheme
+from simnet.cluster.hooks.kernels import BucketShare
 from simnet.cluster.hooks.log import Clock, EventClock, Iteration, Span
-from simnet.cluster.hooks.messages import GroupMessages
-from simnet.cluster.hooks.part import BucketShare
-from simnet.cluster.hooks.probe import Probe, shifted
+from simnet.cluster.hooks.messages import GroupMessages, Probe, destroy_group, new_group_like, shifted
 from simnet.cluster.hooks.residuals import Residuals
 from simnet.cost_models.costs.devices import DeviceProfile, load_device
 from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
@@ -176,7 +174,7 @@ class Hook:
         except ValueError as error:
             raise InputError(str(error), file="simnet.cluster.hooks") from None
         self._given = group
-        self._own = groups.new_group_like(group)
+        self._own = new_group_like(group)
         atexit.register(self.close)
 
     @property
@@ -264,13 +262,13 @@ class Hook:
             self._advising.close()
             self._advising = None
         if self._own is not None:
-            groups.destroy_group(self._own)
+            destroy_group(self._own)
             self._own = None
 
     def _begin(self, device: Any) -> None:
         """Begin an iteration: probe the network if it is due, and take the table's choice."""
         if self._own is None:
-            self._own = groups.new_group_like(self._given)
+            self._own = new_group_like(self._given)
             atexit.register(self.close)
         if self._table is not None and self.iteration % self._every == 0:
             import torch

@@ -1,12 +1,12 @@
-"""The kernels of the schemes on tensors.
+"""A worker's share of a bucket, the kernels of the schemes on tensors, and the format of sparse messages.
 
-On a processor they are those of `simnet.sparsifier_models.selection`; on a GPU those of torch, whose top-k takes any of
-equal magnitudes, while simnet's takes the first ones.
+On a processor kernels are those of `simnet.sparsifier_models.selection`; on a GPU those of torch, whose top-k takes any
+of equal magnitudes, while simnet's takes the first ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from simnet.sparsifier_models import selection
 
@@ -50,3 +50,34 @@ def squared_norm(values: Tensor) -> Tensor:
     if not values.is_cuda:
         return torch.tensor([selection.squared_norm(values.numpy())], dtype=torch.float32)
     return values.double().square().sum().float().reshape(1)
+
+
+class BucketShare(NamedTuple):
+    """A worker's share of a bucket."""
+
+    # The scheme of the bucket.
+    model: Any
+    rank: int
+    # Shape (n,): Gradient with residual; an exchange leaves there what it keeps.
+    given: Tensor
+    # Shape (n,): Receives the update; `given` itself if nothing is kept.
+    update: Tensor
+
+
+Selected: TypeAlias = tuple[Any, ...]
+"""What a worker has ready before its first message."""
+
+
+def pack_entries(indices: Tensor, values: Tensor) -> Tensor:
+    """Return entries as one message, int32 of shape (2 k,): the indices, then the bits of the values."""
+    import torch
+
+    return torch.cat([indices.int(), values.view(torch.int32)])
+
+
+def unpack_entries(message: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices and values of a message of `pack_entries`."""
+    import torch
+
+    indices, bits = message.chunk(2)
+    return indices, bits.view(torch.float32)

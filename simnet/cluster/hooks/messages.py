@@ -1,19 +1,46 @@
-"""The messages of an exchange: collectives of torch.distributed, with their times and sizes.
+"""Process groups of the hook's own, whose threads can be ended, their messages, and the state of the network.
 
-Sizes are those of `simnet.schedule`: of an all-reduce and a broadcast the vector, of an all-gather what each rank
-gives, of messages between ranks what each receives from this one.
+The threads of a gloo group release tensors after a call has returned, for which they take the lock of the interpreter;
+if the interpreter ends meanwhile, the process aborts. DDP never releases its group, so only a group of our own ends
+with its threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from simnet.cluster.hooks import group as groups
 from simnet.cluster.hooks.log import Clock, Mark
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def new_group_like(group: Any, backend: str | None = None) -> Any:
+    """Return a new group of the workers of another, of all if None; all of them must call."""
+    import torch.distributed as dist
+
+    if group is None:
+        return dist.new_group(backend=backend)
+    ranks = dist.get_process_group_ranks(group)
+    return dist.new_group(ranks, backend=backend or dist.get_backend(group), use_local_synchronization=True)
+
+
+def global_rank(group: Any, rank: int) -> int:
+    """Return the global rank of a worker of a group, of all if None."""
+    import torch.distributed as dist
+
+    return rank if group is None else int(dist.get_global_rank(group, rank))
+
+
+def destroy_group(group: Any) -> None:
+    """Destroy a group, unless all groups are destroyed already; its threads end once nothing refers to it."""
+    import torch.distributed as dist
+
+    with suppress(ValueError):
+        dist.destroy_process_group(group)
 
 
 class Message(NamedTuple):
@@ -72,7 +99,40 @@ class GroupMessages:
         self._done("send", tuple(sends[rank].nbytes if rank in sends else 0 for rank in range(self.size)), began)
 
     def _global(self, rank: int) -> int:
-        return groups.global_rank(self._group, rank)
+        return global_rank(self._group, rank)
 
     def _done(self, operation: str, nbytes: tuple[int, ...], began: Mark) -> None:
         self.sent.append(Message(operation, nbytes, began, self._clock.mark()))
+
+
+Probe: TypeAlias = Callable[[Any], tuple[float, float]]
+"""Given the device of the gradients, returns latency [s] and bandwidth [byte/s]; all workers call it at a time."""
+
+NBYTES = 2**22
+"""Length of the longer message of `shifted` [byte]."""
+
+
+def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: Any = None) -> tuple[float, float]:
+    """Return latency [s] and bandwidth [byte/s] while every worker sends to the next one.
+
+    Parameters ---------- device, group : torch.device or str, ProcessGroup Device of the messages, and the workers; all
+    when omitted. nbytes, times : int Length of the longer message, the shorter has four bytes; and messages of each
+    length, of which the fastest counts.
+    """
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    ahead, behind = (global_rank(group, (rank + step) % size) for step in (1, -1))
+    seconds = []
+    for entries in (1, nbytes // 4):
+        sent, received, took = torch.zeros(entries, device=device), torch.zeros(entries, device=device), []
+        for _ in range(times):
+            begin = time.perf_counter()
+            ways = dist.P2POp(dist.isend, sent, ahead, group), dist.P2POp(dist.irecv, received, behind, group)
+            for work in dist.batch_isend_irecv(list(ways)):
+                work.wait()
+            received[0].item()  # Waits for a GPU, too.
+            took.append(time.perf_counter() - begin)
+        seconds.append(min(took))
+    return seconds[0], nbytes / max(seconds[1] - seconds[0], 1e-9)

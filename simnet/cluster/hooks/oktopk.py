@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simnet.cluster.hooks import kernels
+from simnet.cluster.hooks.kernels import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.cluster.hooks.messages import GroupMessages
-from simnet.cluster.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.sparsifier_models.selection import Indices
 from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 

@@ -22,10 +22,8 @@ from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
 from simnet.traces.live import torched
-from simnet.traces.live.data import DATA, Data, deal_shards
-from simnet.traces.live.letters import CHARACTERS, FACES, SIDE
-from simnet.traces.live.model import Model
-from simnet.traces.live.perceptron import Perceptron
+from simnet.traces.live.data import CHARACTERS, DATA, FACES, SIDE, Data, deal_shards
+from simnet.traces.live.perceptron import Model, Perceptron
 from simnet.traces.live.torched import Sizes
 from simnet.traces.source import Score, Values, as_matrices, output_buffer
 

@@ -22,7 +22,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError, to_install
 from simnet.cost_models.costs.layers import Layer
 from simnet.traces.live.data import Data
-from simnet.traces.live.model import Model
+from simnet.traces.live.perceptron import Model
 from simnet.traces.source import Values
 
 MODELS = ("conv", "residual", "transformer")
