@@ -46,10 +46,7 @@ def is_chakra(head: bytes) -> bool:
 
 @format_reader("chakra")
 def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]:
-    """Read the collectives of a Chakra execution trace.
-
-    Raises InputError if there are none with a size and a time.
-    """
+    """Read the collectives of a Chakra execution trace."""
     rank = _RANK.search(path.name)
     for one in read_nodes(path):
         if one.kind != "collective":

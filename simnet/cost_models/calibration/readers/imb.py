@@ -43,10 +43,7 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 
 @tables.format_reader("imb")
 def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
-    """Read the output of Intel MPI benchmarks.
-
-    Raises InputError if the file cannot be read or holds no row.
-    """
+    """Read the output of Intel MPI benchmarks."""
     given = out.facts.get("collective")
     name = _benchmark_name(path.name)[0] or named_collective(path.name) or (given if isinstance(given, str) else None)
     reported = False

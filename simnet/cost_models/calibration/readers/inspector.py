@@ -28,10 +28,7 @@ _DIGITS = 5e-7
 
 @format_reader("inspector")
 def read_inspector(path: Path, out: RowCollector) -> Mapping[str, bool]:
-    """Read the output of the NCCL inspector.
-
-    Raises InputError if the file is not JSON, or holds no collective.
-    """
+    """Read the output of the NCCL inspector."""
     for line, entry in json_objects(read_trace(path), out.file):
         header, perf, what = entry.get("header"), entry.get("coll_perf"), "coll"
         if not isinstance(perf, dict):

@@ -63,10 +63,7 @@ _SHORT = {"CHAR": "int8", "INT": "int32", "FLOAT": "float", "DOUBLE": "double"}
 
 @tables.format_reader("osu")
 def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
-    """Read the output of OSU micro-benchmarks.
-
-    Raises InputError if the file cannot be read or holds no row.
-    """
+    """Read the output of OSU micro-benchmarks."""
     name, variant = _name_by_program(path.name)
     if name is None and isinstance(given := out.facts.get("collective"), str):
         name = given

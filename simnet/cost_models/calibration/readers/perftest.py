@@ -35,10 +35,7 @@ _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 @tables.format_reader("perftest")
 def read_perftest(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
-    """Read the output of benchmarks of perftest.
-
-    Raises InputError if the file cannot be read or holds no row.
-    """
+    """Read the output of benchmarks of perftest."""
     title: re.Match[str] | None = None
     bidirectional = False
     columns: Sequence[str] = ()

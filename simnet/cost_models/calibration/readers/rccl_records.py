@@ -26,10 +26,7 @@ RCCL_KEYS = ("name", "size", "inPlace", "time", "algBw", "busBw")
 
 @format_reader("rccl")
 def read_rccl_records(path: Path, out: RowCollector) -> None:
-    """Read records of rccl-tests, as JSON or as CSV.
-
-    Raises InputError if the file is neither, or holds no record.
-    """
+    """Read records of rccl-tests, as JSON or as CSV."""
     lines = read_lines(path)
     text = "\n".join(lines)
     records: Iterable[tuple[int, Mapping[str, Any]]] = json_objects(text, out.file)
