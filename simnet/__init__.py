@@ -1,8 +1,8 @@
 """simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
 
-What a notebook starts from is here, and imported when it is used. `run`, `choose`, `predict_job` and
-`time` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network`
-times a `Schedule` made of rounds, each a `Round`.
+What a notebook starts from is here, and imported when it is used. `run`, `choose`, `predict_job`, `time`, `measure` and
+`calibrate` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network` times a
+`Schedule` made of rounds, each a `Round`.
 """
 
 from importlib import import_module
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from simnet.network import Network
     from simnet.scenario import load
     from simnet.schedule import Round, Schedule
+    from simnet.verbs.calibrate import calibrate
     from simnet.verbs.library.choosing import choose
     from simnet.verbs.library.predicting import predict_job
+    from simnet.verbs.measure import measure
     from simnet.verbs.run import run
     from simnet.verbs.time import time
 
@@ -25,8 +27,10 @@ __all__ = [
     "Round",
     "Schedule",
     "SimnetError",
+    "calibrate",
     "choose",
     "load",
+    "measure",
     "predict_job",
     "run",
     "time",
@@ -37,8 +41,10 @@ _HOMES = {
     "Round": "schedule",
     "Schedule": "schedule",
     "SimnetError": "base.errors",
+    "calibrate": "verbs.calibrate",
     "choose": "verbs.library.choosing",
     "load": "scenario",
+    "measure": "verbs.measure",
     "predict_job": "verbs.library.predicting",
     "run": "verbs.run",
     "time": "verbs.time",

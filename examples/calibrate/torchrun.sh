@@ -14,11 +14,13 @@ else
   where=(--nnodes "$NODES" --node-rank "$NODE" --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-29500}")
 fi
 mkdir -p "$OUT"
+what=("${@:2}")
+[ ${#what[@]} -gt 0 ] || what=(--what links,collectives,device)
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 torchrun "${where[@]}" --nproc-per-node "$RANKS_PER_NODE" -m simnet.cluster.measure --backend "${BACKEND:-gloo}" \
   --budget "${BUDGET:-45 s}" --sizes ":${LARGEST:-16MiB}" -o "$OUT/measured.csv" \
-  "${@:2}"
+  "${what[@]}"
 [ "${NODE:-0}" = 0 ] || exit 0
 
 simnet calibrate "$OUT/measured.csv" -o "$OUT/fabric.yaml"

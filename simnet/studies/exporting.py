@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_bytes
 from simnet.base.writing import explain_write_errors, stage_files
-from simnet.collectives import registry
 from simnet.interchange import (
     chakra,
     goal,
@@ -53,9 +50,6 @@ MAX_BYTES = {
 LEAST_BYTES = {"goal": 46, "chakra": 150, "csv": 9}
 """What a message takes at least, at its sender and its receiver together."""
 
-MAX_WORKERS = (16_384, 4_096)
-"""The most ranks of a collective; of one in which each of them sends something else to every other."""
-
 SUFFIXES = {
     "goal": ".goal",
     "chakra": "_chakra",
@@ -82,35 +76,6 @@ class Sent(NamedTuple):
     schedule: Schedule
     name: str
     missing: list[str]
-
-
-def collective(name: str, workers: int, nbytes: float, options: Mapping[str, float] | None = None) -> Sent:
-    """Return the schedule of a collective by name.
-
-    Examples
-    --------
-    >>> collective("allreduce_ring", 4, 4096).schedule
-    Schedule(4 ranks, 6 rounds, 24 messages)
-    """
-    try:
-        found = registry.named(name)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    most = MAX_WORKERS[found.operation == "alltoall"]
-    if workers > most:
-        raise InputError(f"must be at most {most:,} for {name}, got {workers:,}", file="--workers")
-    for option in options or {}:
-        if option not in found.options:
-            allowed = suggest_names(option, found.options) if found.options else "it has none"
-            raise InputError(f"{name} has no option {option!r}; {allowed}")
-    for needed in found.needs:
-        if needed not in (options or {}):
-            raise InputError(f"{name} needs {needed}, as {name}:{needed}=4")
-    try:
-        schedule = found.schedule_of_vector(workers, nbytes, **(options or {}))
-    except ValueError as error:
-        raise InputError(str(error), file=name) from None
-    return Sent(schedule, f"{name}_{workers}", [])
 
 
 def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> Sent:
@@ -300,28 +265,6 @@ def left_out(scenario: Scenario) -> str:
 def stage_at(stages: Stages, iteration: int) -> int:
     """Return the position of the network of an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
-
-
-def collective_asked(name: str, workers: int | None, size: str | None, given: Sequence[str] = ()) -> Sent:
-    """Return the schedule of a collective, as options say it."""
-    nbytes = options.quantity(size, "--size", units.size)
-    if workers is None or nbytes is None:
-        missing = "--workers" if workers is None else "--size"
-        raise InputError(f"is missing; {name} needs --workers and --size", file=missing)
-    return collective(name, workers, nbytes, options_of(given))
-
-
-def options_of(given: Sequence[str]) -> dict[str, float]:
-    """Read options of collectives, ``NAME=NUMBER``; whole numbers stay whole, other forms are an InputError."""
-    found: dict[str, float] = {}
-    for one in given:
-        match = re.fullmatch(
-            r"([a-z_]{1,40})=([0-9]{1,15}|[0-9]{0,15}\.?[0-9]{1,30}(?:e[+-]?[0-9]{1,3})?)", one.strip()
-        )
-        if match is None:
-            raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}")
-        found[match[1]] = int(match[2]) if match[2].isdigit() else float(match[2])
-    return found
 
 
 def _export_target(out: Path | None, name: str, to: str) -> Path:

@@ -43,9 +43,11 @@ def calibrate(
     Parameters
     ----------
     logs
-        Logs, folders of them, shipped ones, or a platform.
+        Logs, folders, shipped ones, a platform, or a trace.
     where
-        Rows with this, as variant=efa, or place=in; of a trace scale=100 looks at a hundredth.
+        Rows with this, as variant=efa, or place=in.
+
+        Of a trace, scale=100 looks at a hundredth of the entries.
     fact
         What logs do not say: ranks=16, '*_n{ranks}.log'.
     coverage

@@ -15,6 +15,8 @@ from simnet.scenario import load
 from simnet.scenario.finding import shipped
 from simnet.scenario.marked_fields import Fields
 from simnet.studies import exporting, options, trace_files
+from simnet.studies.collective_text import collective_asked
+from simnet.studies.timed_collectives import sizes_of
 from simnet.traces import trace_names
 from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
 
@@ -45,7 +47,7 @@ def convert(
     Parameters
     ----------
     source
-        A trace, a scenario, or a collective, as allreduce_ring.
+        A trace, a scenario, or a collective, as all_reduce:ring.
     target
         The file, or the folder of a trace or of Chakra.
     to
@@ -72,17 +74,17 @@ def convert(
     if of_trace:
         said = trace_files.convert_trace(source, out, chosen, dtype, seed=int(fields.get("seed") or 0), force=force)
         return Summary(answer=f"{target}: {said}.", next=f"simnet show {target}")
-    name = source.partition(":")[0]
-    if name in [one.name for one in registry.every()]:
+    if (asked := collective_asked(source)) is not None:
         if kind not in ("goal", "chakra", "csv"):
             raise InputError(
                 f"a collective has no network and no gradients; it is written as goal, chakra or csv, not {kind}"
             )
-        options_of = source.partition(":")[2].split(",") if ":" in source else []
-        workers = fields.get("workers")
-        sent = exporting.collective_asked(
-            name, None if workers is None else int(workers), None if size is None else str(size), options_of
-        )
+        sizes = sizes_of(size)
+        if len(sizes) != 1 or fields.get("workers") is None:
+            missing = "--workers" if len(sizes) == 1 else "--size"
+            raise InputError(f"is missing; {source} needs --workers and one --size", file=missing)
+        workers = load("base", workers=fields["workers"]).config.workers
+        sent = exporting.Sent(asked.schedule(workers, sizes[0]), f"{asked.found().name}_{workers}", [])
         return _written(exporting.write_schedule(sent, kind, out, force=force), target)
     if source not in shipped() and not Path(source).exists():
         known = [*shipped(), *(one.name for one in registry.every()), *trace_names()]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from simnet.cost_models.costs.models import load_model, transformer_flops
+from simnet.scenario import load
 from simnet.studies.step import timed
-from simnet.studies.target import Target
-from simnet.studies.timing import Place, place_of
+from simnet.studies.timing import Place, in_scenario
 from simnet.training.parallel import zero
 from simnet.training.parallel.quantised import ZeroPlusPlus
 from simnet.validate.reproduction.gain_settings import (
@@ -40,14 +40,13 @@ def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: f
         "nic_latency": f"{latency:g} s",
         "nic_bandwidth": f"{gigabits:g} Gbit/s",
     }
-    told = [f"{name}={value}" for name, value in fields.items()]
-    return place_of(Target(topology="multi_gpu_nodes", set_=told), nodes * each)
+    told = ",".join(f"{name}={value}" for name, value in fields.items())
+    return in_scenario(load("base", workers=nodes * each, network=f"multi_gpu_nodes:{told}"))
 
 
 def _node_star(hosts: int, gigabits: float, latency: float) -> Place:
     """Return nodes whose GPUs hold parts of one replica, as a host each."""
-    found = Target(topology="star", hosts=hosts, latency=f"{latency:g} s", bandwidth=f"{gigabits:g} Gbit/s")
-    return place_of(found, hosts)
+    return in_scenario(load("base", workers=hosts, latency=f"{latency:g} s", bandwidth=f"{gigabits:g} Gbit/s"))
 
 
 def _gpt_operations(name: str, tokens: int, passes: float, sequences: int = 1) -> float:
