@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import simnet
@@ -310,3 +311,15 @@ def test_files_in_a_scenario_start_at_the_scenario(tmp_path):
     text = TEXTS.replace("workers: 4", "workers: 2").replace("star:latency=2 ms,bandwidth=10 Gbit/s", "platform.xml")
     (folder / "job.yaml").write_text(text)
     assert simnet.load("job/job.yaml").build().job.source.workers == 2
+
+
+def test_an_archive_of_gradients_on_a_fat_tree_is_ranked_after_one_conversion():
+    draw = np.random.default_rng(0)
+    np.savez("g.npz", **{f"{step:06d}/fc": draw.standard_normal((2, 400)).astype(np.float32) for step in (0, 9)})
+    fields = {"network": "fat_tree:k=4", "compute": "15 ms", "workers": 2, "schemes": "topk,dense"}
+    with pytest.raises(InputError, match=r"--gradients: is an archive: simnet convert g.npz TRACE makes"):
+        simnet.load("base", gradients="g.npz", **fields)
+    did("convert", "g.npz", "mine")
+    loaded = simnet.load("base", ["job.iterations=2", "job.scale=1"], gradients="mine", **fields)
+    assert [*loaded.build().policies] == ["topk", "dense"]
+    assert loaded.build().job.source.parameters == 400

@@ -21,6 +21,7 @@ from simnet.scenario.named_exchanges import named_exchanges
 from simnet.scenario.network_choice import read_network_text
 from simnet.scenario.sharding_parts import MEANINGLESS
 from simnet.scenario.short_keys import link_key, worker_link
+from simnet.traces import trace_names
 
 
 class MarkedField(NamedTuple):
@@ -213,7 +214,7 @@ def _gradients(document: Document, field: MarkedField, value: object) -> dict[st
     kinds = gradient_parts.Gradients.names()
     if name not in kinds:
         name, options = "recorded", {"trace": name, **options}
-    options = {key: _absolute(one) if key in ("trace", "like") else one for key, one in options.items()}
+    options = {key: _absolute(one, trace_names()) if key in ("trace", "like") else one for key, one in options.items()}
     if str(options.get("trace")).endswith(".npz"):
         raise ValueError(
             f"is an archive: simnet convert {value} TRACE makes a trace of it, a folder that --gradients takes"
@@ -277,9 +278,9 @@ def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:
     return kind, found if isinstance(found, dict) else {}
 
 
-def _absolute(name: str) -> str:
-    """Return the name of a file with the folder where the user stands; another name as it is."""
-    return str(Path(name).absolute()) if is_file(name) else name
+def _absolute(name: str, known: Sequence[str] = ()) -> str:
+    """Return the name of a file, or of a folder that is no known name, with the folder where the user stands."""
+    return str(Path(name).absolute()) if is_file(name) or (name not in known and Path(name).is_dir()) else name
 
 
 _SETTINGS: Mapping[str, Callable[[Document, MarkedField, Any], dict[str, object]]] = {
