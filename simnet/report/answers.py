@@ -355,6 +355,9 @@ def _row(summary: RunSummary, name: str) -> Row:
     share = count / max(one["iterations"], 1)
     money = None if spent is None or not spent["money"] or prices is None else spent["money"]["together"]
     means = dict(one.get("means", {}))
+    if means.get("actual_density") is None:
+        # Nothing is selected, as of sharded steps.
+        means.pop("build_up", None)
     return {
         "policy": f"({name})" if name == summary["bound"] else name,
         "simulated_s": one["simulated_s"],
