@@ -8,23 +8,30 @@ from __future__ import annotations
 import itertools
 import time
 
-from simnet.studies.choosing.maps import AXES, axis, draw_map
-from simnet.studies.choosing.problem import problem_from_flags
-from simnet.studies.choosing.request import ChooseRequest
+import numpy as np
+
+from simnet.scenario import load
+from simnet.studies.choosing.flips import closed_forms
+from simnet.studies.choosing.maps import map_of
+from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
 CELLS, LIMIT = 1000, 1.0
+RANGES = {"latency": (1e-5, 0.2), "bandwidth": (1.25e6, 5e10), "density": (1e-4, 0.3), "workers": (2, 4000)}
 
 
 def main() -> None:
     """Time every pair of axes, the best of three times, and print a table."""
-    problem = problem_from_flags(ChooseRequest())
-    print(f"{len(problem.among)} exchanges, selection included")
-    for x, y in itertools.combinations(AXES, 2):
-        axes = [axis(name, "2:4000" if name == "workers" else None, CELLS) for name in (x, y)]
+    loaded = load("base", ["job.overlap=none"])
+    run = loaded.build()
+    forms = closed_forms(loaded, run, decide_job(run, candidates_of(loaded), policies=False))
+    assert forms is not None
+    print(f"{len(forms.among)} exchanges, selection included")
+    for x, y in itertools.combinations(RANGES, 2):
+        values = {name: np.geomspace(*RANGES[name], CELLS) for name in (x, y)}
         took = []
         for _ in range(3):
             begin = time.perf_counter()
-            made = draw_map(problem, *axes)
+            made = map_of(forms, values)
             took.append(time.perf_counter() - begin)
         verdict = "PASS" if min(took) < LIMIT * made.which.size / 1e6 else "FAIL"
         print(f"{verdict} {x:10}{y:10}{made.which.size:10,} cells {min(took):7.3f} s")

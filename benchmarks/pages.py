@@ -26,7 +26,6 @@ OPENINGS = 5
 MADE = {
     "report.html": ("run", "fluctuating_wan"),
     "long/report.html": ("run", "fluctuating_wan", "--set", "job.iterations=10000"),
-    "map.html": ("choose", "--map", "latency,bandwidth"),
 }
 
 
@@ -49,11 +48,11 @@ def made(folder: Path) -> Iterator[Path]:
     """Make the pages of `MADE`, one after the other."""
     for name, (verb, *rest) in MADE.items():
         path = folder / name
-        out = path.with_suffix("") if verb == "choose" else path.parent / verb
+        out = path.parent / verb
         out.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "simnet.cli", verb, *rest, "--out", str(out)]
         subprocess.run(command, check=True, capture_output=True)
-        yield path if verb == "choose" else out / path.name
+        yield out / path.name
 
 
 def opens(browser: Browser, path: Path) -> tuple[float, float]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simnet.scenario import load
     from simnet.schedule import Round, Schedule
     from simnet.verbs.calibrate import calibrate
-    from simnet.verbs.library.choosing import choose
+    from simnet.verbs.choose import choose
     from simnet.verbs.library.predicting import predict_job
     from simnet.verbs.measure import measure
     from simnet.verbs.run import run
@@ -42,7 +42,7 @@ _HOMES = {
     "Schedule": "schedule",
     "SimnetError": "base.errors",
     "calibrate": "verbs.calibrate",
-    "choose": "verbs.library.choosing",
+    "choose": "verbs.choose",
     "load": "scenario",
     "measure": "verbs.measure",
     "predict_job": "verbs.library.predicting",

@@ -18,7 +18,6 @@ from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
 from simnet.verbs.app import VERBS, all_verbs
 from simnet.verbs.app import main as run_program
-from simnet.verbs.commands.choose import choose
 from simnet.verbs.commands.predict import predict_job
 from simnet.verbs.commands.step import step
 from simnet.verbs.commands.terminal import Commands
@@ -30,7 +29,6 @@ class Verbs(Commands):
     """The verbs of simnet."""
 
     own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {
-        "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
         "utilisation": (
             utilisation,

@@ -17,10 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from simnet import sparsifier_models
 from simnet.base.errors import SimnetError
 from simnet.cluster.hooks import Hook, Trainer
-from simnet.studies.choosing.policy import make
 from simnet.studies.choosing.policy_file import Entry
-from simnet.studies.choosing.problem import problem_from_flags
-from simnet.studies.choosing.request import ChooseRequest
+from tables import made_table
 
 SIZES = (3000, 1700)
 
@@ -228,10 +226,10 @@ def fail(what):
         if what == "half":
             Hook("fp16", accumulation="single")
         if what == "workers":
-            Path("rows.json").write_text(make(problem_from_flags(ChooseRequest(workers=8)), cells=1).text())
+            Path("rows.json").write_text(made_table().text())
             Hook.of_policy("rows.json")
         if what == "feedback":
-            made = make(problem_from_flags(ChooseRequest(workers=8)), cells=1)
+            made = made_table()
             kept = Entry(label="AG-Topk", scheme="topk", kind="sparse", density=0.1)
             lost = Entry(label="fp16", scheme="fp16", options={"error_feedback": False}, kind="half", density=1)
             alone = made.made_for.model_copy(update={"workers": 1})

@@ -1,4 +1,4 @@
-"""The report and the map of choices in browsers: they draw, answer, say nothing on the console and ask no host.
+"""The report in browsers: it draws, answers, says nothing on the console and asks no host.
 
 All pages are looked at in Chromium, some in Firefox. Pictures of each stay in `screenshots/`, for people to look at.
 """
@@ -68,14 +68,11 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
 
     def of(name):
-        path = folder / name / ("map.html" if name in MAPS else "report.html")
+        path = folder / name / "report.html"
         if path.exists():
             return path
         path.parent.mkdir()
-        if name in MAPS:
-            arguments = ("--map", "latency,bandwidth", "--cells", 16, "--out", path.with_suffix(""))
-            assert invoke("choose", *MAPS[name], *arguments).exit_code == 0
-        elif name in SHIPPED:
+        if name in SHIPPED:
             arguments = ("run", name, "--set", "job.iterations=6", "--out", str(path.parent))
             assert invoke(*arguments).exit_code == 0
         else:
@@ -114,10 +111,6 @@ def one():
 
 
 MADE_UP = {"hostile": hostile, "long": long, "one": one}
-MAPS = {
-    "map": (),
-    "map_wan": ("fluctuating_wan", "--range", "latency=1ms:200ms", "--range", "bandwidth=10Mbit/s:10Gbit/s"),
-}
 
 
 def until(page, expression, argument=None):
@@ -329,146 +322,6 @@ def test_without_scripts_the_page_has_its_pictures_and_its_table(browser, pages)
 def test_on_paper_the_page_is_light_and_has_no_buttons(browser, pages):
     with Visit(browser, pages("quickstart"), 1400, "dark") as visit:
         visit.page.pdf(path=SCREENSHOTS / "quickstart.pdf", format="A4", print_background=True)
-        visit.page.emulate_media(media="print")
-        assert not visit.page.locator("#theme").is_visible()
-        visit.check()
-
-
-class MapVisit(Visit):
-    """A map that is open: its points, and what is said at one of them."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.data = json.loads(self.page.locator("#data").text_content())
-        self.across = len(self.data["x"]["values"])
-
-    def says(self, column, row):
-        """Whether the page says of a point what its data have there."""
-        cell = self.data["cells"][row * self.across + column]
-        x, y = self.data["x"], self.data["y"]
-        (here,) = self.texts("#here")
-        width = 1 + len(self.data["headings"])
-        each = (cell[start : start + width] for start in range(3, len(cell), width))
-        rows = [[self.data["choices"][label][0], *(self.data["texts"][one] for one in texts)] for label, *texts in each]
-        shown = [[text.strip() for text in re.split(r"\t", row)] for row in self.texts("#ranking tbody tr")]
-        return (
-            here.startswith(f"{x['label']} {x['texts'][column]}, {y['label']} {y['texts'][row]}")
-            and self.texts("#take") == [self.data["texts"][cell[0]]]
-            and self.page.locator("#warning").is_visible() == (cell[1] >= 0)
-            and shown == rows
-        )
-
-    def at(self):
-        """Return where the middle of the marker is in the window, once it is in view."""
-        marker = self.page.locator("#marker")
-        marker.scroll_into_view_if_needed()
-        box = marker.bounding_box()
-        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-    def stands(self):
-        """Return where the marker is on the map."""
-        return self.page.evaluate("(({ left, top }) => [left, top])(document.getElementById('marker').style)")
-
-    def colours(self):
-        """Return how many colours there are on the plane."""
-        return self.page.evaluate(
-            """(() => { const canvas = document.querySelector('#plane canvas'); return new Set(new Uint32Array(
-            canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size; })()"""
-        )
-
-
-@pytest.mark.parametrize(
-    ("name", "drawn_by", "width", "scheme"),
-    [
-        *((name, "chromium", *view) for name in MAPS for view in VIEWS),
-        ("map", "firefox", 1400, "light"),
-        ("map_wan", "firefox", 390, "light"),
-    ],
-)
-def test_a_map_says_what_stands_where_its_marker_is(browsers, pages, name, drawn_by, width, scheme):
-    with MapVisit(browsers(drawn_by), pages(name), width, scheme) as visit:
-        page, across = visit.page, visit.across
-        assert visit.colours() > 10
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
-        SCREENSHOTS.mkdir(exist_ok=True)
-        page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{scheme}-{drawn_by}.png", full_page=True)
-        row, column = divmod(visit.data["own"], across)
-        assert visit.says(column, row)
-        assert "as asked" in visit.texts("#here")[0]
-        first = visit.stands()
-
-        page.locator("#marker").focus()
-        for key, (right, up) in {"ArrowLeft": (-1, 0), "ArrowDown": (0, -1), "Shift+ArrowLeft": (-5, 0)}.items():
-            page.keyboard.press(key)
-            column, row = max(column + right, 0), max(row + up, 0)
-            assert visit.says(column, row)
-        for _ in range(across + 1):
-            page.keyboard.press("ArrowRight")
-        assert visit.says(across - 1, row)
-        # Drag the marker to the corner below, from the point that was asked, and click on the first point.
-        page.keyboard.press("Home")
-        assert visit.stands() == first
-        start = visit.at()
-        page.mouse.move(*start)
-        page.mouse.down()
-        box = page.locator("#plane canvas").bounding_box()
-        page.mouse.move(box["x"] + box["width"] - 1, start[1], steps=4)
-        row = divmod(visit.data["own"], across)[0]
-        assert visit.says(across - 1, row)
-        page.mouse.move(box["x"] + box["width"] + 5, box["y"] + box["height"], steps=4)
-        page.mouse.up()
-        assert visit.says(across - 1, 0)
-        page.mouse.move(*start)
-        assert visit.says(across - 1, 0)
-        page.locator("#plane canvas").click(position={"x": box["width"] / 2, "y": 24})
-        assert visit.texts("#here")[0].endswith(visit.data["y"]["texts"][-1])
-        page.get_by_role("button", name="back to what was asked").click()
-        assert visit.stands() == first
-
-        page.locator("#theme").click()
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
-        page.set_viewport_size({"width": 360, "height": 700})
-        until(page, "document.documentElement.scrollWidth <= innerWidth")
-        visit.check()
-        (row, column) = divmod(visit.data["own"], across)
-        assert visit.says(column, row)
-
-
-def test_a_finger_drags_the_marker_and_taps_the_map(browser, pages):
-    context = browser.new_context(viewport={"width": 390, "height": 900}, has_touch=True)
-    page = context.new_page()
-    page.goto(pages("map").as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached")
-    marker = page.locator("#marker")
-    marker.scroll_into_view_if_needed()
-    box, first = marker.bounding_box(), page.locator("#here").inner_text()
-    assert min(box["width"], box["height"]) >= 44
-    x, y = box["x"] + 22, box["y"] + 22
-    session = context.new_cdp_session(page)
-    for kind, places in (("touchStart", [(x, y)]), ("touchMove", [(x - 40, y + 40)]), ("touchEnd", [])):
-        points = [{"x": one[0], "y": one[1]} for one in places]
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    until(page, "text => document.querySelector('#here').innerText !== text", first)
-    page.touchscreen.tap(x, y)
-    until(page, "text => document.querySelector('#here').innerText === text", first)
-    context.close()
-
-
-def test_without_scripts_a_map_has_its_picture_and_what_was_asked(browser, pages):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(pages("map").as_uri())
-    assert page.locator("figure img").is_visible()
-    assert page.locator("#ranking tbody tr").count() >= 8
-    assert page.locator("#take").inner_text().startswith("Take ")
-    assert not page.locator("#plane").is_visible()
-    context.close()
-
-
-def test_on_paper_a_map_is_light(browser, pages):
-    with MapVisit(browser, pages("map"), 1400, "dark") as visit:
-        visit.page.pdf(path=SCREENSHOTS / "map.pdf", format="A4", print_background=True)
         visit.page.emulate_media(media="print")
         assert not visit.page.locator("#theme").is_visible()
         visit.check()

@@ -385,7 +385,7 @@ class TestScenarios:
         assert compared.loc["dense", "iteration_s"] == pytest.approx(1e-3 + predicted, rel=1e-6)
         did("run", "s.yaml", "--grid", "stack=ideal,mpich", "--grid", "density=0.01", "--out", "swept", "-q")
         assert len(pd.read_csv("swept/sweep.csv")) > 1
-        chosen = json.loads(did("choose", "s.yaml", "--simulate", "--json").stdout)
+        chosen = json.loads(did("choose", "s.yaml", "--exact", "--json").stdout)
         assert chosen["question"]["stack"] == "gloo of cluster.yaml"
         assert chosen["question"]["device"] == "cpu-torch2.13"
         plain = json.loads(did("choose", "s.yaml", "--json").stdout)

@@ -1,7 +1,6 @@
 """Calibration: models recover what made the data, the file comes back as it went, intervals cover, strangers' files."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -928,21 +927,3 @@ def test_an_interval_of_days_is_not_determined(cliff):
     assert (found["low_s"], found["high_s"]) == (None, None)
     assert found["because"].endswith("; interval not determined by these data")
     assert found["time_s"] == pytest.approx(0.435, rel=0.01)
-
-
-def test_no_interval_and_no_regret_of_a_choice_is_beyond_what_is_possible(cliff):
-    words = "choose", "--fabric", cliff, "--workers", 32, "--model", "resnet50"
-    shown = " ".join(did(*words).output.split())
-    assert "e+" not in "".join(re.findall(r"expected regret [^;]*;", shown))
-    assert not re.search(r"\d d\b|\d h\b", shown)
-    assert "are not determined by these data: the ends are more than 100 times apart." in shown
-    rows = json.loads(did(*words, "--json").output)["ranking"]
-    told, open_ = ([row for row in rows if ("interval" in row) == unknown] for unknown in (False, True))
-    assert told
-    assert open_
-    worst = max(row["high_s"] for row in told) / min(row["low_s"] for row in told) - 1
-    assert all(row["high_s"] <= 100 * row["low_s"] for row in told)
-    assert all(0 <= row["regret_of_exchange"] <= worst for row in told)
-    for row in open_:
-        assert row["low_s"] is row["high_s"] is row["regret_of_exchange"] is None
-        assert row["interval"] == "not determined by these data"

@@ -35,7 +35,7 @@ from simnet.scenario import load
 from simnet.studies import job_totals
 from simnet.studies.choosing import win_probability
 from simnet.studies.choosing.forecast import Points
-from simnet.studies.choosing.output import advice, share
+from simnet.studies.choosing.output import share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.validate.shapednet.libraries import cases, predictable
 
@@ -315,30 +315,20 @@ def small_job():
     return run.job, decide_job(run, candidates_of(loaded)[:4], policies=False)
 
 
-def test_over_a_job_chances_go_by_the_error_that_is_given(small_job):
-    job, found = small_job
-    certain, vague = (win_probability.over_job(found.rows, job, error).fastest for error in (1e-9, 2.0))
-    assert certain[0] > 0.99
-    assert vague[0] < certain[0]
-    assert sum(vague) == pytest.approx(1)
-
-
 def test_what_a_sample_leaves_open_lowers_the_chance_of_the_fastest(small_job):
     job, found = small_job
     rows = [row for row in found.rows if row.complete][:2]
     every_tenth = [_tenth(row) for row in rows]
     assert max(row.error for row in rows) == pytest.approx(0, abs=1e-12)
-    assert (
-        win_probability.over_job(every_tenth, job, 0.01).fastest[0]
-        < win_probability.over_job(rows, job, 0.01).fastest[0]
-    )
+    assert win_probability.over_job(every_tenth, job).fastest[0] < win_probability.over_job(rows, job).fastest[0]
 
 
 def _tenth(row):
     points = Points(*(each[::10] for each in row.points))
     # Unlike from one to the next, as on links that change.
     seconds = points.seconds * np.linspace(0.5, 1.5, len(points.seconds))
-    return replace(row, points=points._replace(seconds=seconds, stands_for=points.stands_for * 10))
+    points = points._replace(seconds=seconds, stands_for=points.stands_for * 10)
+    return replace(row, points=points, chosen=row.chosen[::10])
 
 
 def test_messages_of_an_exchange_are_those_of_a_worker_in_an_iteration(small_job):
@@ -347,8 +337,5 @@ def test_messages_of_an_exchange_are_those_of_a_worker_in_an_iteration(small_job
     assert job_totals.messages(Candidate("ring", "dense", {"algorithm": "ring"}), job) == 2 * (workers - 1)
 
 
-def test_a_sentence_says_how_likely_it_is_right():
-    sure = advice("A", 0.97, 0.001, "9 % before B", {"B": 0.03}, sure=True)
-    assert sure == "Take A: fastest with 97 %, expected regret 0.1 %; 9 % before B."
-    assert "not for sure" in advice("A", 0.97, 0.001, "9 % before B", {"B": 0.03}, sure=False)
+def test_a_chance_is_never_certain_in_words():
     assert share(0.99999) == "> 99.9 %"

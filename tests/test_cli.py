@@ -353,7 +353,7 @@ def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: P
         said = did("run", small, *of_model, *seeds, "--set", "output.report=true", "--out", out, "--wide").stdout
         assert told in " ".join(said.split())
         assert told in (tmp_path / "0" / "report.html").read_text()
-    assert told in " ".join(invoke("choose", small, *of_model).stdout.split())
+    assert told in " ".join(invoke("choose", small, *of_model, "--wide").stdout.split())
     said = invoke("run", small, *of_model, "--set", "job.compute.mean=16 ms", "--out", tmp_path / "given")
     assert said.exit_code == 0, said.output
     assert "Computing:" not in said.stdout
@@ -370,7 +370,7 @@ def test_tables_over_jobs_tell_where_times_of_computing_are_from(small: Path, tm
     one = simnet.predict_job(small, set=fields, policies=["AG"])
     assert told in one.sentences()
     assert one.figures()["notes"][0] == told
-    assert told in simnet.choose(small, param={"density": ["1%"]}, schemes=["topk"], set=fields).sentences()
+    assert told in simnet.choose(small, schemes=["topk"], set=fields).notes
     given = simnet.predict_job(small, set=[*fields, "job.compute.mean=16 ms"], policies=["AG"])
     assert not any(one.startswith("Computing") for one in given.sentences())
 
@@ -394,8 +394,8 @@ def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_s
     page = (tmp_path / "iterations.csv" / "report.html").read_text()
     assert "Device: v100-torch1.5" in page
     assert "each when done with the one before (job.barrier: false)" in page
-    result = invoke("choose", small, "--set", "job.barrier=false")
-    assert "taken to begin together, other than job.barrier: false" in " ".join(result.stdout.split())
+    found = json.loads(invoke("choose", small, "--set", "job.barrier=false", "--json").stdout)["question"]
+    assert (found["barrier"], found["device"]) == (False, "v100-torch2.6")
 
 
 def test_version() -> None:

@@ -113,11 +113,10 @@ def names_written(place: Path) -> dict[str, set[str]]:
     asked = {
         "choose": [
             ("choose", *POINT),
-            ("choose", "--parameters", "11689512"),
-            ("choose", "--parameters", "11689512", "--simulate"),
+            ("choose", "--model", "11689512"),
             ("choose", job),
             ("choose", "quickstart", "--set", "job.iterations=4"),
-            ("choose", job, "--param", "density=0.01,0.1"),
+            ("choose", job, "--grid", "density=0.01,0.1"),
         ],
         "predict job": [("predict", "job", "--scenario", job, "--out", place / "predict.csv")],
         "time": [
@@ -144,10 +143,10 @@ def names_written(place: Path) -> dict[str, set[str]]:
                 columns_of_json(json.loads(did(*words, "--json").stdout))
             )
     found["predict job --out"] = set(pd.read_csv(place / "predict.csv", nrows=0).columns)
-    did("choose", *POINT[:4], "--map", "latency,bandwidth", "--cells", 3, "--out", place / "map")
-    ranges = ("--range", "latency=1ms:2ms", "--range", "bandwidth=1Gbit/s:2Gbit/s")
-    did("choose", *POINT[:4], "--density", "1%", *ranges, "--export", place / "policy.json", "-q")
-    found["choose --export"] = columns_of_json(json.loads((place / "policy.json").read_text()))
+    ranges = ("--grid", "latency=1ms,2ms", "--grid", "bandwidth=1Gbit/s,2Gbit/s", "--set", "job.overlap=none")
+    did("choose", *POINT[:4], *ranges, "--out", place / "map.csv", "-q")
+    did("choose", *POINT[:4], "--density", "1%", *ranges, "--out", place / "policy.json", "-q")
+    found["choose --out policy.json"] = columns_of_json(json.loads((place / "policy.json").read_text()))
     found["choose --out"] = set(pd.read_csv(place / "map.csv", nrows=0).columns)
     return found
 

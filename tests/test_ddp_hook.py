@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from commands import on_ranks
-from simnet.studies.choosing.policy import entry, make
+from simnet.studies.choosing.choices import choices
+from simnet.studies.choosing.policy import entry
 from simnet.studies.choosing.policy_file import Edges, PolicyTable
-from simnet.studies.choosing.problem import problem_from_flags
-from simnet.studies.choosing.request import ChooseRequest
+from tables import made_table
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ddp_hook" / "train.py"
 
@@ -114,12 +114,11 @@ WORKERS = 3
 
 def table():
     """A row per decade of latency: dense, in half precision, AG-Topk, AR-Topk."""
-    problem = problem_from_flags(ChooseRequest(workers=WORKERS))
-    among = {one.label: one for one in problem.among}
+    among = {one.label: one.candidate for one in choices()}
     rows = [entry(among[label], 0.05) for label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")]
     edges = Edges(latency_s=(3e-6, 3e-5, 3e-4, 3e-3, 3e-2), bandwidth_B_per_s=(1e6, 1e12))
     changed = {"edges": edges, "choices": tuple(rows), "matrix": ((0,), (1,), (2,), (3,)), "regret": None}
-    return PolicyTable.model_validate(make(problem, cells=1).model_copy(update=changed).model_dump())
+    return PolicyTable.model_validate(made_table(WORKERS).model_copy(update=changed).model_dump())
 
 
 def started(folder, *command):
@@ -133,7 +132,7 @@ def started(folder, *command):
 def test_dense_is_plain_ddp_and_sparse_keeps_all_gradient_mass(tmp_path):
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "rows.json").write_text(table().text())
-    made = make(problem_from_flags(ChooseRequest(workers=WORKERS)), cells=8, densities=(0.1, 0.01))
+    made = made_table(WORKERS, 8, densities=(0.1, 0.01))
     (tmp_path / "made.json").write_text(made.text())
     assert started(tmp_path, "work.py", "rows.json", "made.json").count("done") == WORKERS
 

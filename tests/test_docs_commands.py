@@ -23,11 +23,7 @@ RUN_ELSEWHERE = {"interchange.md": "test_interchange_cli.py"}
 
 SLOW = {
     "choose fluctuating_wan",
-    "choose fluctuating_wan --export ratios.json --ratios 0.1,0.033,0.011,0.004,0.001",
-    "choose local_steps_wan --param 'job.strategy={name: diloco, period: 100},"
-    "{name: streaming, period: 100, fragments: 5, delay: 2}' --schemes topk,dense",
-    "choose local_steps_wan --param job.strategy.period=20,100,500 --param density=0.1%,1%",
-    "choose fluctuating_wan --map latency,bandwidth --range latency=1ms:200ms --range bandwidth=10Mbit/s:10Gbit/s",
+    "choose local_steps_wan --grid strategy.period=20,100,500",
     "reproduce",
     "reproduce devices",
     "reproduce --check",

@@ -449,9 +449,9 @@ def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
     assert "codes" not in out
     told = "Costs of kernels on mine; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast"
     schemes, known = ["topk:indices=delta:values=8bit", "topk", "dense"], str(tmp_path / "mine.yaml")
-    at_a_point = simnet.choose(workers=4, parameters=4000, device=known, schemes=schemes).sentences()
+    at_a_point = simnet.choose(workers=4, model=4000, device=known, schemes=schemes).notes
     assert sum(one.startswith(told) for one in at_a_point) == 1
-    assert not any("codes" in one for one in simnet.choose(workers=4, parameters=4000, device=known).sentences())
+    assert not any("codes" in one for one in simnet.choose(workers=4, model=4000, device=known).notes)
     predicted = simnet.predict_job("quickstart", set=fields)
     assert sum(one.startswith(told) for one in predicted.sentences()) == 1
     without = load("quickstart", ["exchanges={AG: {scheme: topk}}", "policies={}"]).config.exchanges

@@ -200,7 +200,7 @@ def test_gloo_takes_the_cpu_of_pytorch(scenario):
     like = ran(scenario, "--set", "network.stack={like: gloo, before: 50 us}", "--compute", "1 s")
     assert like["device"]["name"] == "cpu-torch2.13"
     assert ran(scenario, "--stack", "tcp")["device"]["name"] == "v100-torch2.6"
-    simulated = ("choose", "--workers", "2", "--parameters", "1000000", "--simulate", "--json")
+    simulated = ("choose", "--workers", "2", "--model", "1000000", "--json")
     found = {stack: json.loads(did(*simulated, "--stack", stack).stdout) for stack in ("gloo", "tcp")}
     assert [one["question"]["device"] for one in found.values()] == ["cpu-torch2.13", "v100-torch2.6"]
     # A top-k of 700,810 entries takes PyTorch 6 to 8 ms there, and numpy a third of a millisecond.
@@ -213,9 +213,10 @@ def test_what_does_not_belong_together_is_said_and_not_refused(scenario):
     assert "Device h100-torch2.6 and stack gloo do not belong together: gloo sends from PyTorch's CPU" in over_gloo
     by_nccl = wide("run", scenario, "--stack", "nccl", "--set", cpu, "--out", "c")
     assert "Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU." in by_nccl
-    chosen = did("choose", scenario, "--stack", "gloo", "--device", "h100-torch2.6").stdout
+    chosen = " ".join(did("choose", scenario, "--stack", "gloo", "--device", "h100-torch2.6", "--wide").stdout.split())
     assert "Device h100-torch2.6 and stack gloo do not belong together" in chosen
-    assert "belong together" not in did("choose", scenario, "--stack", "nccl", "--device", "h100-torch2.6").stdout
+    by_nccl = ("--stack", "nccl", "--device", "h100-torch2.6", "--wide")
+    assert "belong together" not in did("choose", scenario, *by_nccl).stdout
 
 
 def test_run_and_choose_give_tokens_a_second(scenario):
@@ -226,9 +227,10 @@ def test_run_and_choose_give_tokens_a_second(scenario):
     assert policy["throughput_unit"] == "tokens/s"
     text = wide("run", scenario, *given[:2], "--set", "job.batch=8", "--out", "c")
     assert re.search(r"Throughput of all workers: \w+ [\d,]+ tokens/s", text)
-    chosen = json.loads(did("choose", scenario, *given, "--json").stdout)
+    fields = ("--compute", "50 ms", "--set", "job.batch=8")
+    chosen = json.loads(did("choose", scenario, *fields, "--json").stdout)
     assert chosen["question"]["passes_s"] == 0.05
-    for row in chosen["ranking"]:
+    for row in chosen["rows"]:
         assert row["throughput"] == pytest.approx(4 * 8 * 1024 / row["mean_iteration_s"], rel=1e-6)
 
 

@@ -246,11 +246,7 @@ def test_what_means_nothing_beside_sharding_is_refused_in_words(tmp_path: Path, 
 
 def test_other_commands_say_that_they_are_for_exchanges_of_gradients(tmp_path: Path) -> None:
     path = str(scenario(tmp_path, {"as": "ddp"}))
-    for words in (
-        ["choose", path],
-        ["choose", path, "--param", "job.sharding.as=ddp,fsdp2"],
-        ["convert", path, str(tmp_path / "a.goal")],
-    ):
+    for words in (["convert", path, str(tmp_path / "a.goal")],):
         assert "job.sharding: must be left out" in refused(*words)
 
 

@@ -271,12 +271,11 @@ class TestJobs:
         found = choose(
             "two_level_nodes",
             schemes=["two_level/topk", "topk"],
-            param={"two_level/topk.ranks_per_node": [2, 4]},
+            grid=["two_level/topk.ranks_per_node=2,4"],
             set=["job.iterations=1"],
         )
-        assert set(found.chances) == {
-            "ranks_per_node 4, two_level/topk",
-            "ranks_per_node 2, two_level/topk",
-            "ranks_per_node any, topk",
-        }
-        assert found.best == "ranks_per_node 4, two_level/topk"
+        two, four = found.rows
+        assert (two["ranks_per_node"], four["ranks_per_node"]) == (2, 4)
+        assert four["times_s"]["two_level/topk"] < two["times_s"]["two_level/topk"]
+        assert two["times_s"]["topk"] == four["times_s"]["topk"]
+        assert four["exchange"] == "two_level/topk"

@@ -170,7 +170,10 @@ WRITES = {
     "fabric.yaml": ["calibrate", "log.csv", "-o"],
     "platform.yaml": ["calibrate", "dgx-h100", "-o"],
     "compute.yaml": ["calibrate", "hooks", "-o"],
-    "table.json": ["choose", "--cells", 2, "--export"],
+    "table.json": [
+        *("choose", "--grid", "latency=1ms,2ms", "--grid", "bandwidth=1,2Gbit/s", "--set", "job.overlap=none"),
+        *("--set", "job.iterations=1", "--schemes", "topk,dense", "--out"),
+    ],
 }
 
 

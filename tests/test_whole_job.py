@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commands import did
 from simnet import sparsifier_models
 from simnet.policies import Fixed
 from simnet.scenario import load
@@ -212,14 +211,6 @@ def test_exchanges_that_cannot_do_the_job_are_named_with_why():
     found = decide_job(run, [*among[:2], (wrong, "sparse")], policies=False)
     assert "teams" in found.refused
     assert "teams" not in [row.label for row in found.rows]
-
-
-def test_progress_is_told_in_lines_off_a_terminal(monkeypatch):
-    from simnet.verbs.commands import terminal
-
-    monkeypatch.setattr(terminal, "_FIRST_LINE", 0.0)
-    monkeypatch.setattr(terminal, "_LINES_EVERY", 0.0)
-    assert "exchanges: " in did("choose", "quickstart", "--set", "job.iterations=3").stderr
 
 
 def test_a_decision_is_the_same_where_nothing_was_ever_compiled(monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from commands import did, refused
 from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
-from simnet.base.errors import InputError
 from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.cost_models.costs.layers import Layer
 from simnet.policies import Candidate, Fixed, Ramp
@@ -19,9 +18,6 @@ from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
 from simnet.studies import comparison
-from simnet.studies.choosing import memory_filter
-from simnet.studies.choosing.choices import choices
-from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.training.job.job import LocalSteps, Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import (
     WorkerMemory,
@@ -279,45 +275,17 @@ def test_a_device_that_does_not_say_what_it_holds_is_refused():
 # What is chosen
 
 
-POINT = OperatingPoint(8, 1_000_000, 0.01, 1e-3, 1.25e9)
-
-
-def test_choices_at_a_point_hold_what_closed_forms_say():
-    found = memory_filter.at_point(choices(), POINT, None).each
-    gradient, kept = 4e6, 10_000
-    assert found["dense ring"].received == pytest.approx(2 * gradient / 8)
-    assert found["AG-Topk"].received == pytest.approx(8 * 8 * kept)
-    assert found["AG-Topk"].residual == pytest.approx(gradient)
-    assert found["ART-ring"].received == pytest.approx(8 * kept + 2 * 4 * kept / 8)
-
-
-def test_all_gathers_outgrow_a_device_as_workers_are_added():
-    """As reported in horovod#554: what is gathered has the memory of all workers' messages."""
-    limit = 21e6
-    few, many = (memory_filter.at_point(choices(), replace(POINT, workers=one), limit).ruled_out for one in (8, 64))
-    assert "AG-Topk" not in few
-    assert "messages 5.12 MB" in many["AG-Topk"]
-    assert "ART-ring" not in many
-
-
-def test_more_workers_than_are_looked_at_are_refused_where_there_is_a_limit():
-    many = replace(POINT, workers=2048)
-    assert not memory_filter.at_point(choices()[:1], many, None).each
-    with pytest.raises(InputError, match="at most 1,024 workers"):
-        memory_filter.at_point(choices()[:1], many, 1e9)
-
-
 def test_a_choice_that_does_not_fit_is_no_choice():
-    asked = ("choose", "--workers", "64", "--parameters", "1000000", "--schemes", "topk,artopk", "--json")
+    asked = ("choose", "--workers", "64", "--model", "1000000", "--schemes", "topk,artopk", "--json")
     free, bound = (json.loads(did(*asked, *more).stdout) for more in ((), ("--memory", "20.5 MB")))
-    assert {row["exchange"] for row in free["ranking"]} == {"topk", "artopk"}
-    assert [row["exchange"] for row in bound["ranking"]] == ["artopk"]
+    assert {row["exchange"] for row in free["rows"]} == {"topk", "artopk"}
+    assert [row["exchange"] for row in bound["rows"]] == ["artopk"]
     assert "needs 25.1 MB of the 20.5 MB" in bound["memory"]["ruled_out"]["topk"]
-    assert bound["ranking"][0]["memory"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
+    assert bound["rows"][0]["memory"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
 
 
 def test_nothing_is_chosen_where_nothing_fits():
-    assert "no exchange is left" in refused("choose", "--parameters", "1000000", "--memory", "1 MB")
+    assert "no exchange is left" in refused("choose", "--model", "1000000", "--memory", "1 MB")
 
 
 def test_a_job_is_not_tried_with_what_does_not_fit():

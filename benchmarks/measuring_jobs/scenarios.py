@@ -34,15 +34,17 @@ from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Choice
+from simnet.studies.choosing.cost_models import by_closed_form
+from simnet.studies.choosing.flips import ClosedForms
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import make
-from simnet.studies.choosing.problem import problem_from_scenario
-from simnet.studies.choosing.request import ChooseRequest
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
 """Parameters of the models."""
 
 _SETTLED = 5
+# Links of a table for run time [s], [byte/s], and cells along each axis.
+_LATENCIES, _BANDWIDTHS, _CELLS = (1e-5, 0.1), (5e5, 1.25e9), 24
 _PLACES = ("before the first message", "between and after messages")
 _LEAST = 1e-6
 
@@ -217,7 +219,11 @@ def policy_table(loaded: Scenario) -> str:
     policy = loaded.config.policies[FLEXIBLE].flexible
     assert policy is not None
     among = (candidate(label, loaded.config.exchanges[label]) for label in policy.among or ())
-    return make(replace(problem_from_scenario(loaded, ChooseRequest()), among=tuple(map(_weighed, among)))).text()
+    job = loaded.build().job
+    point = OperatingPoint(job.source.workers, job.source.true_parameters, job.density[-1].end, 1e-3, 1e7)
+    forms = ClosedForms(tuple(map(_weighed, among)), point, by_closed_form(job.device))
+    latency, bandwidth = np.geomspace(*_LATENCIES, _CELLS), np.geomspace(*_BANDWIDTHS, _CELLS)
+    return make(forms, loaded, job, latency, bandwidth).text()
 
 
 def _weighed(exchange: Candidate) -> Choice:

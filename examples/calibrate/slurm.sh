@@ -28,4 +28,4 @@ if command -v all_reduce_perf > /dev/null; then
     --groups "1x$per_node,${SLURM_NNODES}x$per_node" --sizes ":$LARGEST" -o "$OUT/nccl_tests.csv"
   simnet validate "$OUT/nccl_tests.csv" --against "$OUT/fabric.yaml"
 fi
-simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/measured.yaml" --workers "$SLURM_NTASKS" --model "${MODEL:-resnet50}"
+simnet choose --network "$OUT/fabric.yaml" --device "$OUT/measured.yaml" --workers "$SLURM_NTASKS" --model "${MODEL:-resnet50}"

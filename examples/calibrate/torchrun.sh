@@ -25,5 +25,5 @@ torchrun "${where[@]}" --nproc-per-node "$RANKS_PER_NODE" -m simnet.cluster.meas
 
 simnet calibrate "$OUT/measured.csv" -o "$OUT/fabric.yaml"
 simnet validate "$OUT/measured.csv"
-simnet choose --fabric "$OUT/fabric.yaml" --device "$OUT/measured.yaml" --workers $((${NODES:-1} * RANKS_PER_NODE)) \
+simnet choose --network "$OUT/fabric.yaml" --device "$OUT/measured.yaml" --workers $((${NODES:-1} * RANKS_PER_NODE)) \
   --model "${MODEL:-resnet50}"

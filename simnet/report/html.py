@@ -68,34 +68,6 @@ def report(
     )
 
 
-def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> str:
-    """Return the page of a map of decisions."""
-    x, y, own = data["x"], data["y"], data["own"]
-    row, column = divmod(own or 0, len(x["values"]))
-    cell = [] if own is None else data["cells"][own]
-    here = f"{x['label']} {x['texts'][column]}, {y['label']} {y['texts'][row]}, as asked"
-    width = 1 + len(data["headings"])
-    each = (cell[start : start + width] for start in range(3, len(cell), width))
-    return _page(
-        "map",
-        title=title,
-        asked=asked,
-        points=f"{len(data['cells']):,}",
-        ranges=" and ".join(f"{one['label']} {one['texts'][0]} to {one['texts'][-1]}" for one in (x, y)),
-        own_inside=own is not None,
-        axes=f"{x['label']} and {y['label']}",
-        here=here if cell else "",
-        take=data["texts"][cell[0]] if cell else "",
-        warning=data["texts"][cell[1]] if cell and cell[1] >= 0 else "",
-        headings=data["headings"],
-        rows=[[data["choices"][label][0], *(data["texts"][one] for one in texts)] for label, *texts in each],
-        plot=plot,
-        picture=_inline_plots([plot])[0][1],
-        data=markupsafe.Markup(embedded(data)),  # noqa: S704
-        scripts=_hashed_scripts("common.js", "map.js"),
-    )
-
-
 def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: str) -> str:
     """Return the page of a run with several seeds."""
     answer = answers.seeds_answer(dict(summary))

@@ -206,8 +206,13 @@ class Summary:
         return str(guard_table(self.to_pandas()).to_csv(index=False, lineterminator="\n"))
 
     def _page(self) -> str:
-        title = escape(self.answer.split(". ")[0])
-        return f"<!doctype html>\n<meta charset='utf-8'><title>{title}</title>\n{self._repr_html_()}\n"
+        import base64
+
+        title, figure = escape(self.answer.split(". ")[0]), ""
+        if self.plots:
+            drawn = base64.b64encode(self.plot().svg).decode("ascii")
+            figure = f"<img alt='{title}' src='data:image/svg+xml;base64,{drawn}'>"
+        return f"<!doctype html>\n<meta charset='utf-8'><title>{title}</title>\n{figure}{self._repr_html_()}\n"
 
     def _repr_html_(self) -> str:
         cells = [column_cells(one, self.rows) for one in self.columns]

@@ -95,6 +95,11 @@ def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | No
     return _overlap_assumption(loaded, built, among, here, policies=True)
 
 
+def what_overlaps(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> Fields | None:
+    """Return which exchanges overlap the backward pass, without what that decides; None where nothing could."""
+    return _overlap_assumption(loaded, built, among, _FirstPlace()) if _may_overlap(built) else None
+
+
 def assumed(
     load: Callable[[Sequence[str]], Scenario],
     loaded: Scenario,

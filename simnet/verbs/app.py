@@ -58,6 +58,13 @@ VERBS: Mapping[str, Verb] = {
         "run:run",
         {"out": USUAL_FOLDER, "jobs": None},
     ),
+    "choose": Verb(
+        "Ask",
+        "Rank exchanges: the fastest, how sure, what flips it.",
+        "--workers 16 --model gpt2 --bandwidth 1Gbit/s",
+        "choose:choose",
+        {"jobs": os.cpu_count() or 1},
+    ),
     "time": Verb(
         "Ask",
         "Time one collective, or a schedule from a file.",
@@ -312,8 +319,10 @@ def _line_type(hint: Any, *, optional: bool) -> Any:
 def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None:
     from simnet.base.writing import write_new
     from simnet.scenario import load
+    from simnet.scenario.marked_fields import overrides_of
 
-    loaded = load(arguments.get("scenario") or "base", set_texts(arguments.get("set")), **arguments.get("fields", {}))
+    source, own = arguments.get("scenario") or "base", set_texts(arguments.get("set"))
+    loaded = load(source, [*own, *overrides_of(source, arguments.get("fields", {}), own)])
     write_new({Path(path): loaded.to_yaml()}, force)
     terminal.say(f"wrote {path}")
 

@@ -18,6 +18,7 @@ from safetensors.numpy import save
 import benchmark_logs
 import jobs
 import simnet
+import tables
 from fuzz import mutations, run_folders
 from scenario_texts import SMALL
 from simnet import topologies
@@ -32,7 +33,7 @@ from simnet.interchange.simgrid_writing import write_platform
 from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
-from simnet.studies.choosing import policy, policy_file, problem, request
+from simnet.studies.choosing import policy_file
 from simnet.traces import converting, recorded
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.running import run_policy
@@ -139,7 +140,7 @@ def _read_fabric(path):
 
 @cache
 def _policy_table():
-    return policy.make(problem.problem_from_flags(request.ChooseRequest()), cells=2).text()
+    return tables.made_table().text()
 
 
 def _make_policy_table(random, folder):

@@ -12,9 +12,8 @@ S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, arXiv 2312.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -22,27 +21,18 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives import registry
-from simnet.cost_models.costs import broadcast
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
 from simnet.sparsifier_models.options import option_values
 from simnet.sparsifier_models.two_level import AUTO, PREFIX
-from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
+from simnet.studies.choosing.operating_point import OperatingPoint
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""
 
 
-# Entries, and layers, of a sparsifier of which only its kind matters.
-_ANY, _PARTS = 256, 16
-
-
-class CollectiveCall(NamedTuple):
-    """A collective call of an exchange: its name as nccl-tests has it, its algorithm, and its total bytes."""
-
-    collective: str
-    algorithm: str
-    nbytes: Floats
+# Entries of a sparsifier of which only its kind matters.
+_ANY = 256
 
 
 @dataclass(frozen=True)
@@ -59,28 +49,12 @@ class Choice:
         Seconds that the exchange takes at a point, without selecting.
     kernel_calls : callable, optional
         What a worker goes through to select and to put together at a point; none if unknown.
-    collective_calls : callable, optional
-        The collectives that it consists of at a point.
-    follows_gradients : bool
-        Whether what it sends follows the gradients, so that its time is that of rehearsed exchanges, once thresholds
-        have settled; the closed form has equal supports, and says the least or the most.
-    by_layers : bool
-        Whether what it sends depends on the layers, of which the closed form has one.
-    period : int
-        Exchanges after which it begins anew to adapt what it sends.
-    slack : callable, optional
-        Seconds at a point by which it may take less than the closed form says.
     """
 
     candidate: Candidate
     kind: Kind
     communicate: Callable[[OperatingPoint], Floats]
     kernel_calls: Callable[[OperatingPoint], Sequence[DeviceOp]] | None = None
-    collective_calls: Callable[[OperatingPoint], Sequence[CollectiveCall]] | None = None
-    follows_gradients: bool = False
-    by_layers: bool = False
-    period: int = 1
-    slack: Callable[[OperatingPoint], Floats] | None = None
 
     @property
     def label(self) -> str:
@@ -88,7 +62,12 @@ class Choice:
         return self.candidate.label
 
 
-def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
+def exchange_kind(one: Candidate) -> Kind:
+    """Return what an exchange sends."""
+    return "dense" if one.scheme == "dense" else "half" if one.scheme == "fp16" else "sparse"
+
+
+def choices(per_node: int = 1) -> tuple[Choice, ...]:
     """Return what there is to choose from.
 
     Examples
@@ -100,16 +79,7 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     found = [_dense_choice(one, half, per_node) for half in (False, True) for one in reduces]
     found += [_allgather_choice(one, plain=one is gathers[0]) for one in gathers]
     found += [_artopk_choice(one, selection) for selection in ("star", "var") for one in reduces if not one.needs]
-    if per_node > 1:
-        found += [on_two_levels(one, per_node) for one in choices()]
-    if every:
-        # What hard thresholds keep does not follow from a density.
-        covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
-        for name in sparsifier_models.names():
-            if name not in covered:
-                with suppress(ValueError):
-                    found.append(_published_form(Candidate(name, name)))
-    return tuple(found)
+    return (*found, *(on_two_levels(one, per_node) for one in choices())) if per_node > 1 else tuple(found)
 
 
 def _weighed_form(candidate: Candidate, *, dense: bool = False) -> Callable[[OperatingPoint], Floats]:
@@ -124,11 +94,7 @@ def _weighed_form(candidate: Candidate, *, dense: bool = False) -> Callable[[Ope
 
 
 def _dense_choice(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
-    share = 0.5 if half else 1.0
     scheme = "fp16" if half else "dense"
-
-    def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
-        return [CollectiveCall("all_reduce", reduce.algorithm, share * point.dense_bytes)]
 
     def kernel_calls(point: OperatingPoint) -> list[DeviceOp]:
         return [DeviceOp("cast", point.parameters, 2)] if half else []
@@ -141,8 +107,6 @@ def _dense_choice(reduce: registry.Collective, half: bool, per_node: int) -> Cho
         "half" if half else "dense",
         _weighed_form(candidate, dense=True),
         kernel_calls,
-        collective_calls,
-        slack=_slack_of_tree(share, lambda point: point.dense_bytes) if reduce.algorithm == "tree" else None,
     )
 
 
@@ -157,12 +121,9 @@ def _allgather_choice(gather: registry.Collective, *, plain: bool) -> Choice:
             DeviceOp("scatter", point.workers * k),
         ]
 
-    def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
-        return [CollectiveCall("all_gather", gather.algorithm, point.workers * 2 * VALUE * point.kept)]
-
     label = "AG-Topk" if plain else f"AG-Topk {gather.algorithm}"
     candidate = Candidate(label, "topk", {"allgather": gather.algorithm})
-    return Choice(candidate, "sparse", _weighed_form(candidate), kernel_calls, collective_calls)
+    return Choice(candidate, "sparse", _weighed_form(candidate), kernel_calls)
 
 
 def _artopk_choice(reduce: registry.Collective, selection: str) -> Choice:
@@ -173,21 +134,13 @@ def _artopk_choice(reduce: registry.Collective, selection: str) -> Choice:
         norm = [DeviceOp("norm", k)] if votes else []
         return [DeviceOp("topk", point.parameters), *norm, DeviceOp("gather", k), DeviceOp("scatter", k, 2)]
 
-    def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
-        nbytes = VALUE * point.kept
-        vote = [CollectiveCall("all_gather", "", np.asarray(VALUE * point.workers))] if votes else []
-        return [*vote, CollectiveCall("broadcast", "", nbytes), CollectiveCall("all_reduce", reduce.algorithm, nbytes)]
-
     label = f"ART-{reduce.algorithm}" + (" VAR" if votes else "")
     candidate = Candidate(label, "artopk", {"collective": reduce.algorithm, "selection": selection})
-    slack = _slack_of_tree(1.0, lambda point: VALUE * point.kept, after_broadcast=True)
     return Choice(
         candidate,
         "sparse",
         _weighed_form(candidate),
         kernel_calls,
-        collective_calls,
-        slack=slack if reduce.algorithm == "tree" else None,
     )
 
 
@@ -214,39 +167,12 @@ def on_two_levels(one: Choice, per_node: int) -> Choice:
         selects = np.greater(point.workers, ranks) | (np.asarray(ranks) == 1)
         return [call._replace(entries=np.where(selects, call.entries, 0.0)) for call in calls]
 
-    slack = one.slack
-
-    def between_nodes(point: OperatingPoint) -> OperatingPoint:
-        return point.at("workers", np.maximum(np.divide(point.workers, per_node), 1.0)).at("per_node", 1)
-
     return Choice(
         candidate,
         one.kind,
         _weighed_form(candidate, dense=one.kind != "sparse"),
         kernel_calls,
-        slack=slack and (lambda point: slack(between_nodes(point))),
     )
-
-
-def _slack_of_tree(
-    share: float, nbytes: Callable[[OperatingPoint], Floats], *, after_broadcast: bool = False
-) -> Callable[[OperatingPoint], Floats]:
-    """Return what a tree may take less: paths of a truncated one overlap, and after a broadcast it begins early.
-
-    By whoever broadcasts, a truncated one then has a message less one after another.
-    """
-
-    def slack(point: OperatingPoint) -> Floats:
-        P = np.asarray(point.workers, dtype=np.float64)
-        truncated = 2.0 ** np.floor(np.log2(P)) != P
-        # The latencies of a broadcast, those inside nodes included.
-        early = broadcast(point.latency, 0.0, 0.0, P, point.nodes)
-        crosses = (point.per_node == 1) | (point.per_node < P)
-        message = share * nbytes(point) * np.where(crosses, point.beta, point.inner_beta)
-        overlap = np.where(truncated, message if after_broadcast else np.minimum(early, message), 0.0)
-        return np.asarray(overlap + (early if after_broadcast else 0.0))
-
-    return slack
 
 
 def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
@@ -267,8 +193,7 @@ def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
         try:
             found.append(_published_form(candidate) if known is None else replace(known, candidate=candidate))
         except ValueError as error:
-            said = f"{error}; whole jobs are simulated, without closed forms: name a scenario"
-            raise InputError(said, file="--schemes", field=candidate.label) from None
+            raise InputError(str(error), file="--schemes", field=candidate.label) from None
     return tuple(found)
 
 
@@ -280,31 +205,13 @@ def same_exchange(candidate: Candidate) -> tuple[str, str]:
 
 def _published_form(candidate: Candidate) -> Choice:
     """Return a scheme and the closed form that a flexible policy weighs it by; ValueError says why there is none."""
-    communicate = _weighed_form(candidate)
-    whole, parts = _of_layers(candidate, 1), _of_layers(candidate, _PARTS)
-    return Choice(
-        candidate,
-        "sparse",
-        communicate,
-        follows_gradients=not whole.traits.fixed_volume,
-        by_layers=whole.traits.fixed_volume and not np.array_equal(_sent_by(whole), _sent_by(parts)),
-        period=whole.traits.period,
-    )
+    return Choice(candidate, "sparse", _weighed_form(candidate))
 
 
 def follows_gradients(candidate: Candidate) -> bool:
     """Return whether what an exchange sends depends on the gradients; false where its options are wrong."""
     try:
-        return not _of_layers(candidate, 1).traits.fixed_volume
+        made = sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=[("", _ANY)], **candidate.options)
     except ValueError:
         return False
-
-
-def _of_layers(candidate: Candidate, count: int) -> sparsifier_models.Sparsifier:
-    """Return the model of a scheme for a gradient of so many layers; any size says what its kind is."""
-    layers = [(str(number), _ANY // count) for number in range(count)]
-    return sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=layers, **candidate.options)
-
-
-def _sent_by(model: sparsifier_models.Sparsifier) -> Floats:
-    return model.exchange(np.ones((model.workers, model.parameters), dtype=np.float32)).schedule.bytes_sent()
+    return not made.traits.fixed_volume

@@ -6,29 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.cost_models.costs.devices import DEFAULT_DEVICE, load_device
 from simnet.policies import Candidate
 from simnet.report import cost_summary
-from simnet.studies import options
-from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
-from simnet.studies.choosing.sampled_exchanges import first_rows
 from simnet.training.job.job import Job
-from simnet.training.job.memory import (
-    WorkerMemory,
-    combine_memory,
-    exchange_memory,
-    scheme_memory,
-    with_shared_gradients,
-)
-
-MOST_WORKERS = 1024
-"""The most workers whose schemes are made to see what they hold at an operating point."""
-
-HEADING = "a worker\nholds"
-"""Of the column of tables."""
+from simnet.training.job.memory import WorkerMemory, exchange_memory, with_shared_gradients
 
 T = TypeVar("T")
 
@@ -69,10 +51,6 @@ class Held(NamedTuple):
             raise InputError(f"no exchange is left; {'; '.join(f'{one} {why}' for one, why in refused.items())}")
         return found
 
-    def cell(self, label: str) -> str:
-        """Return what the table says of a choice."""
-        return units.format_bytes(self.each[label].peak) if label in self.each else ""
-
     def sentences(self) -> list[str]:
         """Return what is ruled out, and what is assumed."""
         unsettled = [f"{label} has not settled, and has no rank: {why}." for label, why in self.unsettled.items()]
@@ -94,60 +72,7 @@ class Held(NamedTuple):
         return {"memory": cost_summary.memory_summary(self.each[label])} if label in self.each else {}
 
 
-NOTHING = Held({}, None, "")
-"""Where nobody looked."""
-
-
-def limit_of(size: str | None, device: str | None = None) -> float | None:
-    """Return the bytes that an option says a device holds; None if it is not given.
-
-    Examples
-    --------
-    >>> limit_of("24 GB"), limit_of("device", "v100"), limit_of(None)
-    (24000000000.0, 16000000000.0, None)
-    """
-    if size != "device":
-        return options.quantity(size, "--memory", units.size)
-    try:
-        profile = load_device(device or DEFAULT_DEVICE)
-    except ValueError as error:
-        raise InputError(str(error), file="--device") from None
-    if not profile.memory:
-        raise InputError(f"the device profile {profile.name} does not say its memory; give a size", file="--memory")
-    return profile.memory
-
-
-def at_point(
-    among: Sequence[Choice],
-    point: OperatingPoint,
-    limit: float | None,
-    *,
-    seed: int = 0,
-    shape: str | None = None,
-) -> Held:
-    """Return what a worker holds with each choice at an operating point, by the first exchanges of synthetic gradients.
-
-    Examples
-    --------
-    >>> from simnet.studies.choosing.choices import choices
-    >>> found = at_point(choices()[:1], OperatingPoint(8, 1_000_000, 0.01, 1e-3, 1e9), 16e9)
-    >>> found.cell("dense ring"), found.each["dense ring"].received
-    ('17 MB', 1000000.0)
-    """
-    assumed = cost_summary.optimizer_assumed(None)
-    if int(point.workers) > MOST_WORKERS:
-        if limit is not None:
-            said = f"is for at most {MOST_WORKERS:,} workers, got {int(point.workers):,}"
-            raise InputError(said, file="--memory")
-        return NOTHING
-    each = {}
-    for one in among:
-        taken = scheme_memory(*first_rows(one, point, seed, shape))
-        each[one.label] = combine_memory(VALUE * int(point.parameters), "adam", [taken])
-    return Held(each, limit, assumed)
-
-
-def on_job(job: Job, among: Sequence[Candidate]) -> Held:
+def held_on_job(job: Job, among: Sequence[Candidate]) -> Held:
     """Return what a worker of a job holds with each exchange; of one that cannot do the job nothing is said."""
     each, kept = {}, with_shared_gradients(job)
     for one in among:

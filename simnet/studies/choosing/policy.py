@@ -3,7 +3,7 @@
 The plane of latency and bandwidth is cut into cells, evenly in logarithms. A cell has the choice that is right at its
 centre: the fastest exchange or, with several densities, the density that the multi-objective choice of
 `simnet.policies.moo` takes at the gains of these gradients, with the exchange that is fastest there. What that loses
-inside cells is measured at random points when the table is made, and stands in it.
+inside cells is measured at random points when the table is made by closed forms, and stands in it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,16 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
-from simnet.policies import moo
+from simnet.policies import Candidate, moo
+from simnet.scenario import Scenario
 from simnet.sparsifier_models.two_level import PREFIX
-from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.choices import Choice, exchange_kind
+from simnet.studies.choosing.cost_models import by_closed_form
+from simnet.studies.choosing.flips import ClosedForms
+from simnet.studies.choosing.maps import Map
 from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyTable
-from simnet.studies.choosing.problem import Problem
-from simnet.traces import GradientSource
 from simnet.traces.source import tensor_options
-
-MOST_CELLS = 40_000
-"""The most cells of a table that is made."""
+from simnet.training.job.job import Job
 
 PROBED = 2000
 """Random points at which the loss inside cells is looked at."""
@@ -42,79 +41,95 @@ TRIES = 10
 LARGEST_SAMPLE = 2**24
 """The most entries of gradients of all workers together, of which gains are measured."""
 
-_NO_LATENCY = 1e-5
-_WAY_OUT = "closed forms do, without --fabric and --simulate"
+
+def table_of_map(made: Map, loaded: Scenario, job: Job) -> PolicyTable:
+    """Return the table of a map over latency and bandwidth whose cells were simulated."""
+    order = ("latency", "bandwidth")
+    seconds = made.seconds if made.y.name == "latency" else made.seconds.swapaxes(1, 2)
+    levelled = [one.scheme.startswith(PREFIX) for one in made.among]
+    # Who reads the table at run time has no two levels.
+    which = np.where(np.array(levelled)[:, np.newaxis, np.newaxis], np.inf, seconds).argmin(axis=0)
+    centres = {one.name: one.values for one in (made.x, made.y)}
+    density = job.density[-1].end
+    pairs, matrix = _number_pairs(made.among, (density,), which, np.zeros_like(which))
+    return PolicyTable(
+        made_for=_made_for(loaded, job, (density,), "simulated"),
+        edges=_edges(*(centres[one] for one in order)),
+        choices=tuple(entry(made.among[one], rate) for one, rate in pairs),
+        matrix=tuple(tuple(one) for one in matrix.tolist()),
+    )
 
 
 def make(
-    problem: Problem,
-    latency: tuple[float, float] | None = None,
-    bandwidth: tuple[float, float] | None = None,
+    forms: ClosedForms,
+    loaded: Scenario,
+    job: Job,
+    latency: Floats,
+    bandwidth: Floats,
     *,
-    cells: int = 24,
     densities: Sequence[float] = (),
     weights: moo.ObjectiveWeights | None = None,
-    seed: int = 0,
 ) -> PolicyTable:
-    """Make the table of a problem.
+    """Return the table of closed forms whose cells have these centres [s], [byte/s]."""
+    rates, seed = tuple(densities) or (float(forms.point.density),), loaded.config.seed
+    if len(set(rates)) < len(rates):
+        raise InputError("must be no two alike", file="--grid density")
+    exact = Exact(forms, job, rates, weights, seed)
+    grid = np.meshgrid(latency, bandwidth, indexing="ij")
+    choice, rate = (one.reshape(grid[0].shape) for one in exact(grid[0].ravel(), grid[1].ravel()))
+    among = [one.candidate for one in forms.among]
+    pairs, matrix = _number_pairs(among, rates, choice, rate)
+    table = PolicyTable(
+        made_for=_made_for(loaded, job, rates, "closed forms", weights),
+        edges=_edges(latency, bandwidth),
+        choices=tuple(entry(among[one], density) for one, density in pairs),
+        matrix=tuple(tuple(one) for one in matrix.tolist()),
+    )
+    return table.model_copy(
+        update={"regret": _table_loss(table, pairs, exact, seed), "gains": exact.gains(loaded.name)}
+    )
+
+
+def _made_for(
+    loaded: Scenario, job: Job, densities: tuple[float, ...], method: str, weights: moo.ObjectiveWeights | None = None
+) -> MadeFor:
+    return MadeFor(
+        title=clean(f"{loaded.name}, {job.source.workers} workers"),
+        workers=job.source.workers,
+        parameters=int(job.source.true_parameters),
+        device=clean(job.device.name),
+        method=method,
+        densities=densities,
+        weights=weights,
+        seed=loaded.config.seed,
+    )
+
+
+def _edges(latency: Floats, bandwidth: Floats) -> Edges:
+    return Edges(latency_s=edges_around(latency), bandwidth_B_per_s=edges_around(bandwidth))
+
+
+def edges_around(centres: Floats) -> tuple[float, ...]:
+    """Return edges of cells by their centres, six digits each, so that the file says what was computed.
 
     Examples
     --------
-    >>> from simnet.studies.choosing.problem import ChooseRequest, problem_from_flags
-    >>> table = make(problem_from_flags(ChooseRequest(workers=8, model="resnet50")), cells=6)
-    >>> table.lookup(1e-4, 1.25e9).entry.label, table.lookup(1e-2, 1.25e9).entry.label
-    ('ART-ring', 'AG-Topk')
-    >>> table.lookup(9.0, 1.25e9).outside
-    'latency above the table'
+    >>> edges_around(np.array([1.0, 4.0, 16.0]))
+    (0.5, 2.0, 8.0, 32.0)
     """
-    for name in ("latency", "bandwidth"):
-        if name not in problem.varies:
-            raise InputError(f"cannot go over {name}: {problem.method} does not heed it; {_WAY_OUT}", file="--export")
-    if int(problem.point.workers) < 2:
-        raise InputError(f"must be at least 2 for a policy table, got {problem.point.workers}", file="--workers")
-    if cells < 1 or cells**2 > MOST_CELLS:
-        raise InputError(f"must be from 1 to {math.isqrt(MOST_CELLS)} for a table, got {cells}", file="--cells")
-    rates = tuple(densities) or (float(problem.point.density),)
-    if len(set(rates)) < len(rates):
-        raise InputError("must be no two alike", file="--ratios")
-    # Who reads the table at run time has no two levels.
-    among = tuple(one for one in problem.among if not one.candidate.scheme.startswith(PREFIX))
-    problem = replace(problem, among=among)
-    edges = Edges(
-        latency_s=edges_between(latency or _default_range(problem, "latency"), cells),
-        bandwidth_B_per_s=edges_between(bandwidth or _default_range(problem, "bandwidth"), cells),
-    )
-    exact = Exact(problem, rates, weights, seed)
-    row, column = (centres(np.array(one)) for one in (edges.latency_s, edges.bandwidth_B_per_s))
-    grid = np.meshgrid(row, column, indexing="ij")
-    choice, rate = (one.reshape(cells, cells) for one in exact(grid[0].ravel(), grid[1].ravel()))
-    pairs, matrix = _number_pairs(problem, rates, choice, rate)
-    point = problem.point
-    table = PolicyTable(
-        made_for=MadeFor(
-            title=clean(problem.title),
-            workers=int(point.workers),
-            parameters=int(point.parameters),
-            gpus_per_node=point.per_node,
-            device=clean(problem.device.name),
-            method=clean(problem.method),
-            densities=rates,
-            weights=weights,
-            seed=seed,
-        ),
-        edges=edges,
-        choices=tuple(entry(problem.among[one], density) for one, density in pairs),
-        matrix=tuple(tuple(one) for one in matrix.tolist()),
-    )
-    return table.model_copy(update={"regret": _table_loss(table, pairs, exact, seed), "gains": exact.gains()})
+    if len(centres) < 2 or centres[0] <= 0:
+        raise InputError("needs two values or more above 0 for a table", file="--grid")
+    inner = np.sqrt(centres[1:] * centres[:-1])
+    ends = [centres[0] ** 2 / inner[0], *inner, centres[-1] ** 2 / inner[-1]]
+    return tuple(float(f"{one:.6g}") for one in ends)
 
 
-def entry(choice: Choice, density: float) -> Entry:
-    """Return a choice as it stands in a table."""
-    candidate = choice.candidate
-    kept = density if choice.kind == "sparse" else 1.0
+def entry(candidate: Candidate, density: float) -> Entry:
+    """Return an exchange as it stands in a table."""
+    kind = exchange_kind(candidate)
+    kept = density if kind == "sparse" else 1.0
     options: dict[str, Any] = dict(candidate.options)
-    return Entry(label=choice.label, scheme=candidate.scheme, options=options, kind=choice.kind, density=kept)
+    return Entry(label=candidate.label, scheme=candidate.scheme, options=options, kind=kind, density=kept)
 
 
 class Exact:
@@ -122,37 +137,46 @@ class Exact:
 
     Parameters
     ----------
-    problem : Problem
+    forms : ClosedForms
         What is asked.
+    job : Job
+        Whose gradients and device they are.
     densities : sequence of float
         Candidates.
-    weights : Weights, optional
+    weights : ObjectiveWeights, optional
         In place of the knee.
     seed : int
-        Of the gradients.
+        Of the schemes.
     """
 
     def __init__(
-        self, problem: Problem, densities: Sequence[float], weights: moo.ObjectiveWeights | None = None, seed: int = 0
+        self,
+        forms: ClosedForms,
+        job: Job,
+        densities: Sequence[float],
+        weights: moo.ObjectiveWeights | None = None,
+        seed: int = 0,
     ) -> None:
-        self.problem, self.densities, self.weights, self.seed = problem, tuple(densities), weights, seed
+        self.forms, self.job, self.densities = forms, job, tuple(densities)
+        self.weights, self.seed = weights, seed
         self._gains: dict[tuple[str, float], float] = {}
         self._of: dict[tuple[object, ...], float] = {}
-        self._source: GradientSource | None = None
 
-    def times(self, latency: Floats, bandwidth: Floats) -> tuple[Floats, Floats]:
-        """Return seconds to communicate and to select, each of shape (exchanges, densities, states)."""
+    def times(self, latency: Floats, bandwidth: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return seconds of an iteration, to communicate and to select, each (exchanges, densities, states)."""
         column = np.array(self.densities)[:, np.newaxis]
-        where: OperatingPoint = replace(self.problem.point, latency=latency, bandwidth=bandwidth, density=column)
-        shape = (len(self.densities), len(latency))
-        found = [self.problem.cost_model(one, where) for one in track_progress(self.problem.among, 0.5)]
-        communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
-        return communicate, np.stack([np.broadcast_to(one.select, shape) for one in found])
+        where = replace(self.forms.point, latency=latency, bandwidth=bandwidth, density=column)
+        shape, exchange = (len(self.densities), len(latency)), by_closed_form(self.job.device)
+        whole = [self.forms.model(one, where).seconds for one in track_progress(self.forms.among, 0.5)]
+        parts = [exchange(one, where) for one in self.forms.among]
+        found = (whole, [one.communicate for one in parts], [one.select for one in parts])
+        seconds, communicate, select = (np.stack([np.broadcast_to(one, shape) for one in each]) for each in found)
+        return seconds, communicate, select
 
     def __call__(self, latency: Floats, bandwidth: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the places of the exchanges and of the densities, each of shape (states,)."""
-        communicate, select = self.times(latency, bandwidth)
-        fastest = (communicate + select).argmin(axis=0)
+        seconds, communicate, select = self.times(latency, bandwidth)
+        fastest = seconds.argmin(axis=0)
         states = np.arange(len(latency))
         if len(self.densities) == 1:
             return fastest[0], np.zeros(len(latency), dtype=np.intp)
@@ -164,24 +188,21 @@ class Exact:
             rates[state] = moo.choose_candidate(gain, select[of], communicate[of], self.weights)
         return fastest[rates, states], rates
 
-    def gains(self) -> Gains | None:
+    def gains(self, name: str) -> Gains | None:
         """Return the gains that were needed; None if there were none."""
-        if self._source is None:
+        if not self._gains:
             return None
         listed = [
             Gain(exchange=label, density=density, gain=float(f"{gain:.6g}"), iterations=measured_at(density))
             for (label, density), gain in sorted(self._gains.items())
         ]
-        source = self._source
+        source = self.job.source
         return Gains(
-            source=clean(self.problem.gradients_name),
-            workers=source.workers,
-            entries=source.parameters,
-            of=tuple(listed),
+            source=clean(f"those of {name}"), workers=source.workers, entries=source.parameters, of=tuple(listed)
         )
 
     def _gain(self, place: int, density: float) -> float:
-        choice = self.problem.among[place]
+        choice = self.forms.among[place]
         if choice.kind != "sparse":
             # What half precision rounds off is less than 1e-6 of the squares.
             return 1.0
@@ -196,14 +217,10 @@ class Exact:
         return self._gains[key]
 
     def _measured(self, choice: Choice, density: float) -> float:
-        if self._source is None:
-            if self.problem.gradients is None:
-                raise InputError("there are no gradients to measure gains on", file="--ratios")
-            self._source = self.problem.gradients()
-        source = self._source
+        source = self.job.source
         if source.workers * source.parameters > LARGEST_SAMPLE:
             found = f"{source.workers} x {source.parameters:,} entries of gradients"
-            raise InputError(f"needs fewer than {found}, at most {LARGEST_SAMPLE:,} are tried", file="--ratios")
+            raise InputError(f"needs fewer than {found}, at most {LARGEST_SAMPLE:,} are tried", file="--grid density")
         try:
             model = sparsifier_models.create(
                 choice.candidate.scheme,
@@ -216,7 +233,7 @@ class Exact:
                 **choice.candidate.options,
             )
         except ValueError as error:
-            raise InputError(f"{choice.label}: {error}", file="--ratios") from None
+            raise InputError(f"{choice.label}: {error}", file="--grid density") from None
         seen = []
         first, end = measured_at(density)
         for iteration in range(end):
@@ -244,30 +261,11 @@ def measured_at(density: float) -> tuple[int, int]:
     return first, first + TRIES
 
 
-def edges_between(between: tuple[float, float], cells: int) -> tuple[float, ...]:
-    """Return edges of cells, six digits each, so that the file says what was computed."""
-    return tuple(float(f"{one:.6g}") for one in np.geomspace(*between, cells + 1))
-
-
-def centres(edges: Floats) -> Floats:
-    """Return the centres of cells, in logarithms."""
-    return np.asarray(np.sqrt(edges[1:] * edges[:-1]))
-
-
-def _default_range(problem: Problem, name: Literal["latency", "bandwidth"]) -> tuple[float, float]:
-    """Return the range of an axis if none is asked for."""
-    beyond = 10.0 if problem.trajectory is None else 1.25
-    seen = np.atleast_1d(getattr(problem.point if problem.trajectory is None else problem.trajectory, name))
-    # Of links without latency alone there is no range in logarithms.
-    known = seen[seen > 0] if (seen > 0).any() else np.array([_NO_LATENCY])
-    return float(known.min()) / beyond, float(known.max()) * beyond
-
-
 def _number_pairs(
-    problem: Problem, densities: Sequence[float], choice: NDArray[np.intp], rate: NDArray[np.intp]
+    among: Sequence[Candidate], densities: Sequence[float], choice: NDArray[np.intp], rate: NDArray[np.intp]
 ) -> tuple[list[tuple[int, float]], NDArray[np.intp]]:
     """Return the pairs of exchange and density that occur, and the number of each cell's."""
-    sparse = np.array([one.kind == "sparse" for one in problem.among])
+    sparse = np.array([exchange_kind(one) == "sparse" for one in among])
     # Whatever is asked for, the whole gradient is sent whole.
     density = np.where(sparse[choice], np.array(densities)[rate], 1.0)
     cells = list(zip(choice.ravel().tolist(), density.ravel().tolist(), strict=True))
@@ -288,7 +286,7 @@ def _table_loss(table: PolicyTable, pairs: Sequence[tuple[int, float]], exact: E
     worst = int(lost.argmax())
     densities = np.array([density for _, density in pairs])
     chosen = table.which(latency, bandwidth)
-    sparse = np.array([one.kind == "sparse" for one in exact.problem.among])
+    sparse = np.array([one.kind == "sparse" for one in exact.forms.among])
     wanted = np.where(sparse[place], np.array(exact.densities)[rate], 1.0)
     return Loss(
         points=PROBED,
@@ -309,8 +307,7 @@ def lost_at(
     Of the whole gradient, sent where the exact choice sends a part of it, it is that density's fastest.
     """
     place, rate = exact(latency, bandwidth)
-    communicate, select = exact.times(latency, bandwidth)
-    seconds = communicate + select
+    seconds, _, _ = exact.times(latency, bandwidth)
     chosen = table.which(latency, bandwidth)
     exchange = np.array([one for one, _ in pairs])[chosen]
     known = {density: at for at, density in enumerate(exact.densities)}

@@ -19,7 +19,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import track_progress
@@ -36,7 +35,7 @@ from simnet.policies import (
 )
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.choices import Kind, choices, same_exchange
+from simnet.studies.choosing.choices import Kind, choices, exchange_kind, same_exchange
 from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, ahead, error_between
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
@@ -65,29 +64,20 @@ _AMONG, _SLOWER = 4, 2.0
 
 
 def candidates_of(
-    loaded: Scenario, *, every: bool = False, per_node: int = 1, named: Sequence[Candidate] = ()
+    loaded: Scenario, *, per_node: int = 1, named: Sequence[Candidate] = ()
 ) -> list[tuple[Candidate, Kind]]:
-    """Return the exchanges that a job may have: those of its scenario, and the usual ones."""
+    """Return the exchanges that a job may have: those that are named, or those of its scenario and the usual ones."""
     if named:
-        return [(one, _exchange_kind(one)) for one in named]
+        return [(one, exchange_kind(one)) for one in named]
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
-    usual = [one.candidate for one in choices(per_node)]
-    if every:
-        # What hard thresholds keep does not follow from a density.
-        covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
-        usual += [Candidate(name, name) for name in sparsifier_models.names() if name not in covered]
     found: dict[tuple[str, str], Candidate] = {}
     labels: set[str] = set()
-    for one in (*own, *usual):
+    for one in (*own, *(each.candidate for each in choices(per_node))):
         key = same_exchange(one)
         if key not in found:
             found[key] = one if one.label not in labels else replace(one, label=f"{one.label} (usual)")
             labels.add(found[key].label)
-    return [(one, _exchange_kind(one)) for one in found.values()]
-
-
-def _exchange_kind(one: Candidate) -> Kind:
-    return "dense" if one.scheme == "dense" else "half" if one.scheme == "fp16" else "sparse"
+    return [(one, exchange_kind(one)) for one in found.values()]
 
 
 def decide_job(
@@ -109,7 +99,15 @@ def decide_job(
     found = WholeJob(tuple(row for row in rows if not row.unsettled), refused, alike=alike, aside=aside)
     if not policies or run.colocated:
         return found
-    return _with_policies(trial, found, run.policies)
+    own = {name: one for name, one in run.policies.items() if not isinstance(one, OneStepOracle)}
+    return found if not own and _is_steady(job, found) else _with_policies(trial, found, own)
+
+
+def _is_steady(job: Job, found: WholeJob) -> bool:
+    """Return whether nothing changes from iteration to iteration by which another exchange would be the fastest."""
+    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
+    met = (one for row in found.rows for one in (row.points.latency, row.points.bandwidth))
+    return not ramps and all(np.ptp(one) == 0 for one in met)
 
 
 class _JobTrial:
@@ -365,7 +363,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     first = ahead(near)
     near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
     among = [row.candidate for row in near[:_AMONG]]
-    policies = {name: one for name, one in given.items() if isinstance(one, Flexible)}
+    policies = dict(given)
     known, usual = [one for one in among if _has_closed_form(one)], not policies
     if usual and len(known) > 1:
         policies = {"flexible": Flexible(known)}
@@ -388,7 +386,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     flexible = []
     for name, policy in track_progress(list(policies.items())):
         # Decisions that are taken every so many iterations are not those of a sample.
-        if policy.decide_every == 1 or samples == iterations:
+        if getattr(policy, "decide_every", 0) == 1 or samples == iterations:
             flexible.append(Gain(run(Candidate(name, ""), "sparse", policy), fixed))
     return replace(found, per_stretch=per_stretch, flexible=tuple(flexible), usual=usual)
 

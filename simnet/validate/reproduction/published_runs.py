@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from simnet import topologies
+from simnet.base import units
+from simnet.collectives import allreduce_ring
 from simnet.cost_models.calibration.measured import load_dataset as measured
+from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
+from simnet.network import Network
 from simnet.scenario import load, runner
-from simnet.studies.choosing.answer import answer
-from simnet.studies.choosing.request import ChooseRequest
 from simnet.validate.published import read
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
@@ -163,14 +167,14 @@ def opendiloco() -> list[Row]:
 def sockets() -> list[Row]:
     """Return a dense exchange of 30.8 million float32, and what was measured of others.
 
-    `simnet choose --simulate --stack nccl` as above, also at other rates: time and its 90 % interval. The stack has the
-    published settings of NCCL's protocol Simple and no software, which was not measured. So the interval is by how much
-    measured times of other libraries exceed times without software, on links of 4 to 100 Mbit/s; above that it is
-    extrapolated, and `choose` says so. The links of the two measurements of NCCL over sockets are not stated. With the
-    rate of their largest size for link, their 128 MiB says that NCCL keeps its rate, not that it reaches a nominal one;
-    ours are 6 % above, and the measured times just below the interval, since that rate is of payload and the stack adds
-    the framing of TCP once more. A nominal rate has only Open MPI's run on four nodes, which has software: measured is
-    1.6 times ours, and inside.
+    `simnet time allreduce_ring --stack nccl`, also at other rates: time and its 90 % interval. The
+    stack has the published settings of NCCL's protocol Simple and no software, which was not measured. So the interval
+    is by how much measured times of other libraries exceed times without software, on links of 4 to 100 Mbit/s; above
+    that it is extrapolated, and `choose` says so. The links of the two measurements of NCCL over sockets are not
+    stated. With the rate of their largest size for link, their 128 MiB says that NCCL keeps its rate, not that it
+    reaches a nominal one; ours are 6 % above, and the measured times just below the interval, since that rate is of
+    payload and the stack adds the framing of TCP once more. A nominal rate has only Open MPI's run on four nodes, which
+    has software: measured is 1.6 times ours, and inside.
     """
     rates = ("50 Mbit/s", "100 Mbit/s", "500 Mbit/s", "1 Gbit/s", "5 Gbit/s")
     what = "30.8 million among 4 workers, 1 ms"
@@ -187,18 +191,11 @@ def sockets() -> list[Row]:
 
 def _dense_s(workers: int, parameters: int, latency: str, rate: str) -> Interval:
     """Return the time of a dense exchange and its interval [s]."""
-    asked = ChooseRequest(
-        workers=workers,
-        parameters=parameters,
-        density="1",
-        latency=latency,
-        bandwidth=rate,
-        schemes="dense",
-        simulate=True,
-        stack="nccl",
-    )
-    ((_, seconds, low, high),) = answer(asked).bars
-    return Interval(low, high, seconds)
+    star = topologies.star(workers, latency=units.seconds(latency), bandwidth=units.bandwidth(rate))
+    took = Network(star, stack="nccl").time(allreduce_ring(workers, _FLOAT * parameters)).duration
+    seconds, messages, kind = np.array(took), np.array(2.0 * (workers - 1)), kind_of_stack("nccl")
+    low, high = corrected(kind, seconds, *interval("nccl", messages, seconds))
+    return Interval(float(low), float(high), took)
 
 
 def _socket_times(name: str) -> dict[int, float]:

@@ -1,0 +1,365 @@
+"""The answer to `simnet choose`: a ranking as a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simnet.base import units
+from simnet.base.units import determined, finite, format_bandwidth, format_seconds
+from simnet.cost_models.evidence.conditions import Evidence
+from simnet.policies import Fixed, density_at
+from simnet.report import run_setup, wording
+from simnet.report.cost_summary import throughput
+from simnet.report.paired import START_COLUMNS
+from simnet.report.summary import Column, Summary, percent, three_digits
+from simnet.scenario import Scenario, load
+from simnet.studies.choosing.flips import Flip
+from simnet.studies.choosing.forecast import Forecast, Gain
+from simnet.studies.choosing.operating_point import FORMATS
+from simnet.studies.choosing.ranking import Ranking
+from simnet.studies.codes import computing_told, costs_told
+from simnet.studies.samples import sample_warnings, warning_lines
+
+if TYPE_CHECKING:
+    from simnet.report.drawing import Plot
+
+COLUMNS = (
+    Column("exchange", "exchange", "text"),
+    Column("mean_iteration_s", "iteration", interval=("iteration_low_s", "iteration_high_s")),
+    Column("to_best", "to best", "text"),
+    Column("chance_to_be_fastest", "fastest chance", "chance"),
+    Column("mean_communicate_and_wait_s", "exposed comm.", priority=1),
+    Column("mean_bytes_sent_per_worker_B", "sent a worker", priority=2),
+    Column("mean_select_s", "selection", priority=3, interval=("mean_select_low_s", "mean_select_high_s")),
+    Column("memory_B", "memory", priority=4),
+    Column("iterations_simulated", "simulated", priority=5),
+)
+"""Of the table."""
+
+BASE = "base"
+"""The scenario whose fields stand where a request says nothing."""
+
+# Characters of an answer.
+_TWO_LINES = 154
+# Rivals that it names.
+_NAMED = 2
+
+
+def ranking_summary(found: Ranking) -> Summary:
+    """Return a ranking as a summary."""
+    return Summary(
+        answer=_answer(found),
+        columns=COLUMNS,
+        rows=list(_rows(found)),
+        evidence=evidence_text(found.evidence),
+        assumed=assumed_text(found.loaded, found),
+        depends_on=_depends_text(found),
+        next=_next_text(found),
+        details=_details(found),
+        plots={"choose": partial(_bars, found)},
+        notes=[*_notes(found), *(found.assumed.sentences() if found.exact else [])],
+    )
+
+
+def _answer(found: Ranking) -> str:
+    """Return who is the fastest, how sure that is, and how far from the best dense exchange."""
+    best, chance = found.best, dict(zip((row.label for row in found.rows), found.likely.fastest.tolist(), strict=True))
+    tied = [row.label for row in found.rows if row.label in found.tied][:_NAMED]
+    alike = [*found.found.alike.get(best.label, ())]
+    time = f"{_milliseconds(found, best)} an iteration"
+    if len(found.rows) == 1:
+        return f"{best.label}: {time}{'; no other exchange has settled' * bool(found.found.aside)}."
+    if tied:
+        more = len(found.tied) - len(tied)
+        odds = wording.listed([percent(chance[one]) for one in (best.label, *tied) if one in chance])
+        names = " or ".join([", ".join([best.label, *tied, *alike][:-1]), [best.label, *tied, *alike][-1]])
+        names += f" (and {more} more)" if more else ""
+        said = f"{names}: tied ({odds} to be fastest). {best.label}: {time}"
+    else:
+        second = found.rows[1]
+        lead = wording.ahead(second.seconds / best.seconds) if best.seconds else "all"
+        said = f"{' or '.join([best.label, *alike])}: {time}, {lead} before {second.label}; "
+        said += f"fastest with {_chance_text(chance[best.label])}"
+    whole = f"{said}{_against_dense(found)}."
+    return whole if len(whole) <= _TWO_LINES else f"{said}."
+
+
+def _against_dense(found: Ranking) -> str:
+    """Return how the best compressed exchange compares with the best that sends the whole gradient."""
+    dense, sparse = found.dense, next((row for row in found.rows if row.kind == "sparse"), None)
+    if dense is None or sparse is None:
+        return ""
+    ratio = dense.seconds / sparse.seconds
+    each = format_seconds(dense.seconds / dense.iterations)
+    if sparse is found.best:
+        return f", {wording.ahead(ratio)} faster than the best dense exchange ({dense.label}, {each})"
+    return f"; compression does not pay: {sparse.label} takes {wording.ahead(1 / ratio)} longer"
+
+
+def _chance_text(chance: float) -> str:
+    return "> 99 %" if 0.995 <= chance < 1 else percent(chance)
+
+
+def _milliseconds(found: Ranking, row: Forecast) -> str:
+    """Return the time of an iteration with its interval."""
+    place = found.rows.index(row)
+    each, low, high = (one / row.iterations for one in (row.seconds, *_ends(found, place)))
+    if not determined(low, high):
+        return format_seconds(each)
+    name = format_seconds(each).rpartition(" ")[2]
+    value, least, most = (three_digits(one / units.seconds(f"1 {name}")) for one in (each, low, high))
+    return f"{value} {name} ({least}-{most})"
+
+
+def _ends(found: Ranking, place: int) -> tuple[float, float]:
+    return float(found.likely.low[place]), float(found.likely.high[place])
+
+
+def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
+    """Yield the rows, the fastest first, and last those that have not settled."""
+    for place, row in enumerate(found.rows):
+        low, high = _ends(found, place)
+        known = determined(low, high)
+        regret = float(found.likely.regret[place])
+        yield {
+            **_row(found, row),
+            "low_s": low if known else None,
+            "high_s": high if known else None,
+            "iteration_low_s": low / row.iterations if known else None,
+            "iteration_high_s": high / row.iterations if known else None,
+            "to_best": _to_best(found, place),
+            "chance_to_be_fastest": float(found.likely.fastest[place]),
+            "regret_of_job": finite(min(regret, found.over(found.rows[-1]))),
+        }
+    for row in found.found.aside:
+        yield {**_row(found, row), "to_best": "not settled", "unsettled": row.unsettled}
+
+
+def _row(found: Ranking, row: Forecast) -> dict[str, Any]:
+    low, high = row.spread()
+    samples = found.loaded.samples
+    starts = found.found.starts.around({row.label: row.seconds}).get(row.label, ())
+    memory = found.held.each.get(row.label)
+    return {
+        "exchange": row.label,
+        "scheme": row.candidate.scheme or None,
+        "options": dict(row.candidate.options),
+        "kind": row.kind if row.candidate.scheme else "policy",
+        "job_s": row.seconds,
+        **dict(zip(START_COLUMNS, starts, strict=False)),
+        "sampling_error_s": finite(row.error),
+        "iterations_simulated": row.simulated,
+        "over_the_fastest": found.over(row),
+        "mean_iteration_s": row.seconds / row.iterations,
+        "iteration_5_percent_s": low,
+        "iteration_95_percent_s": high,
+        **{f"mean_{name}_s": row.part(name) / row.iterations
+           for name in ("compute", "select", "select_low", "select_high")},
+        "mean_communicate_and_wait_s": row.part("communicate") / row.iterations,
+        "mean_bytes_sent_per_worker_B": row.sent,
+        "memory_B": None if memory is None else memory.peak,
+        **({} if samples is None else throughput(samples, row.seconds / row.iterations) or {}),
+        **found.held.of(row.label),
+        **({} if row.candidate.scheme else {"shares_of_iterations": row.shares()}),
+    }  # fmt: skip
+
+
+def _to_best(found: Ranking, place: int) -> str:
+    row = found.rows[place]
+    if not place:
+        return "best"
+    if row.label in found.tied:
+        return "tied"
+    over = found.over(row)
+    return f"{three_digits(1 + over)}x" if over >= 1 else percent(over, "+")
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """Return how well times are known, and under which conditions that was measured."""
+    if not evidence.because:
+        return f"{evidence.level}: measured conditions enclose these."
+    known, _, here = evidence.because.partition("; here ")
+    return f"{evidence.level}: here {here}; {known}." if here else f"{evidence.level}: {known}."
+
+
+def assumed_text(loaded: Scenario, found: Ranking | None = None) -> str:
+    """Return what is as in the scenario ``base``, and what a scenario does not say."""
+    config, document, said = loaded.config, loaded.document, list[str]()
+    if loaded.name == BASE:
+        base = load(BASE).config
+        kind, topology = config.network.topology.choice
+        links, usual = topology.arguments(), base.network.topology.choice[1].arguments()
+        as_base = kind == base.network.topology.choice[0]
+        said += [f"{config.workers} workers"] * (config.workers == base.workers)
+        said += [str(config.job.model)] * (config.job.model == base.job.model)
+        for name in ("latency", "bandwidth"):
+            said += [FORMATS[name](usual[name])] * (as_base and links.get(name) == usual[name])
+        if config.job.density == base.job.density and isinstance(base.job.density, float):
+            said.append(f"density {FORMATS['density'](base.job.density)}")
+    if found is not None:
+        job = found.run.job
+        if document.found(("job", "device")) is None:
+            said.append(job.device.name)
+        if loaded.compute_time is not None:
+            said.append(f"{format_seconds(job.compute.mean)} computing")
+        if document.found(("network", "stack")) is None:
+            said.append(f"stack {run_setup.stack_name(job.network(0))}")
+        if config.job.gradients.train is None:
+            said.append("accuracy ignored")
+    return f"{', '.join(said)}." if said else ""
+
+
+def _depends_text(found: Ranking) -> str:
+    """Return which links, densities and workers would change the first place, and how wrong links may be."""
+    if not found.flips:
+        return (
+            ""
+            if found.flips is None
+            else "nothing near: no link, density or number of workers changes the first place."
+        )
+    parts = []
+    for label in dict.fromkeys(one.label for one in found.flips):
+        own = [one for one in found.flips if one.label == label]
+        sides = [
+            _side_text(word, [one for one in own if one.up == up]) for word, up in (("below", False), ("above", True))
+        ]
+        parts.append(f"{label} {', '.join(one for one in sides if one)}")
+    return f"{'; '.join(parts)}."
+
+
+def _side_text(word: str, flips: Sequence[Flip]) -> str:
+    values = []
+    for one in flips:
+        shown = FORMATS[one.quantity](one.value)
+        if one.quantity == "workers":
+            shown = f"{one.value + (1 if word == 'below' else -1):.0f} workers"
+        values.append(shown if one.quantity != "density" else f"a density of {shown}")
+    return f"{word} {' or '.join(values)}" if values else ""
+
+
+def _next_text(found: Ranking) -> str:
+    if found.loaded.config.network.topology.choice[0] == "star" and found.flips is not None:
+        return "--grid bandwidth=1:100Gbit/s:9:log   where the answer flips"
+    sampled = any(not row.complete for row in found.rows)
+    return "--exact   simulates all iterations" if sampled else "--grid bandwidth=1,10,100Gbit/s"
+
+
+def _notes(found: Ranking) -> list[str]:
+    """Return what else is to be said, a line each."""
+    decision, run = found.found, found.run
+    seconds = {row.label: row.seconds for row in found.rows}
+    among = [row.candidate for row in (*decision.rows, *decision.aside)]
+    said = wording.entering_apart(
+        decision.starts.around(seconds),
+        [found.best.label, *(label for label in seconds if label in found.tied)],
+        decision.starts.not_sampled,
+    )
+    for label, alike in decision.alike.items():
+        said.append(f"{wording.listed([label, *alike])} are tied: their iterations take the same times.")
+    if decision.per_stretch is not None:
+        shares = ", ".join(f"{label} {percent(share)}" for label, share in decision.per_stretch.policy.shares().items())
+        said.append(
+            f"The fastest exchange of each iteration would save {percent(decision.per_stretch.saved)}; in this share "
+            f"of the iterations it would be: {shares}."
+        )
+    if decision.usual:
+        said += [f"A flexible policy would save {percent(one.saved)}." for one in decision.flexible]
+    said += [f"{label} cannot do the job: {why}" for label, why in decision.refused.items()]
+    if sampled := [row.label for row in found.rows if not row.complete]:
+        said.append(
+            f"Of {len(sampled)} rows a sample of iterations was simulated, spread over the job; --exact has all."
+        )
+    if (one := found.misjudged) is not None and one.factor > 1:
+        said.append(
+            f"With links up to {one.factor:g}x off, {decision.best.label} stays first in {percent(one.holds)} of the "
+            f"range; at worst it takes {percent(one.worst)} longer than {one.label}, at "
+            f"{format_seconds(one.latency)} and {format_bandwidth(one.bandwidth)}."
+        )
+    warned = warning_lines(sample_warnings(run.job, map(Fixed, among)))
+    said += [f"Warning: {one}" for one in (*found.loaded.warnings, *warned)]
+    said += costs_told(run.job.device, among, run.job.source.workers)
+    return [*said, *computing_told([found.loaded.computing]), *found.held.sentences()]
+
+
+def _details(found: Ranking) -> dict[str, Any]:
+    """Return what JSON has beside rows; names end in units."""
+    job, decision, assumed = found.run.job, found.found, found.assumed
+    gain = decision.gain_over_dense()
+    compute_time = found.loaded.compute_time
+    return {
+        "question": {
+            "scenario": found.loaded.name,
+            "workers": job.source.workers,
+            "parameters": int(job.source.true_parameters),
+            "density": density_at(job.density, job.iterations - 1),
+            "iterations": job.iterations,
+            "seed": found.loaded.config.seed,
+            "stack": run_setup.stack_name(job.network(0)),
+            "device": job.device.name,
+            "barrier": job.barrier,
+            "passes_s": job.compute.mean,
+            "compute_time": None if compute_time is None else compute_time.figures(),
+        },
+        "decision": found.best.label,
+        "margin": finite(found.over(found.rows[1])) if len(found.rows) > 1 else None,
+        "chance_to_be_fastest": float(found.likely.fastest[0]),
+        "regret_of_job": finite(float(found.likely.regret[0])),
+        "sure": bool(found.likely.sure[0]),
+        "tied_with": [row.label for row in found.rows if row.label in found.tied],
+        "alike": {label: list(alike) for label, alike in decision.alike.items()},
+        "gain_over_dense": finite(gain),
+        "gain_over": next((row.label for row in decision.rows if row.kind != "sparse"), None),
+        "compression_pays": bool(gain > 1),
+        "evidence_level": found.evidence.level,
+        "best_of_each_iteration": None if decision.per_stretch is None else _gain(decision.per_stretch),
+        "flexible": {one.policy.label: _gain(one) for one in decision.flexible},
+        **({"starts_not_sampled": dict(decision.starts.not_sampled)} if decision.starts.not_sampled else {}),
+        "refused": dict(decision.refused),
+        "overlap": assumed.overlap,
+        "defaults": list(assumed.depends) if found.exact else None,
+        "flips": None if found.flips is None else [
+            one._asdict() | {"direction": "up" if one.up else "down", "exchange": one.label}
+            for one in found.flips
+        ],
+        "misjudged": None if found.misjudged is None else found.misjudged._asdict(),
+        "memory": found.held.figures(),
+    }  # fmt: skip
+
+
+def _gain(one: Gain) -> dict[str, Any]:
+    return {
+        "job_s": one.policy.seconds,
+        "fixed_job_s": one.fixed.seconds,
+        "saved": one.saved,
+        "iterations_simulated": one.policy.simulated,
+        "shares_of_iterations": one.policy.shares(),
+    }
+
+
+def _bars(found: Ranking) -> Plot:
+    """Draw the time of an iteration with each row, and its interval."""
+    from matplotlib.figure import Figure
+
+    from simnet.report.drawing import COLOURS, SECONDS, plot, scale, style, unit
+
+    rows = list(_rows(found))[: len(found.rows)][::-1]
+    seconds = np.array([one["mean_iteration_s"] for one in rows])
+    low, high = (
+        np.array([one[name] if one[name] is not None else one["mean_iteration_s"] for one in rows])
+        for name in ("iteration_low_s", "iteration_high_s")
+    )
+    name, factor = unit(float(seconds.max()), SECONDS)
+    with style():
+        figure = Figure(figsize=(7.5, 1.2 + 0.28 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        off = np.clip([seconds - low, high - seconds], 0.0, None) / factor
+        labels = [one["exchange"] for one in rows]
+        axes.errorbar(seconds / factor, labels, xerr=off, fmt="o", color=COLOURS[0], markersize=4, elinewidth=1.0)
+        scale(axes.xaxis, seconds / factor)
+        axes.set_xlabel(f"an iteration, with its 90 % interval [{name}]")
+        axes.set_title(f"{found.loaded.name}, {found.run.job.source.workers} workers", loc="left")
+    return plot("choose", "choose", "", figure)

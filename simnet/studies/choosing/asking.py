@@ -1,0 +1,47 @@
+"""Which question a request of `simnet choose` is: one job, jobs side by side, or a grid of jobs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simnet.report.summary import Summary
+from simnet.scenario import Scenario
+
+
+def choice(
+    source: str | Path,
+    overrides: Sequence[str],
+    policies: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    exact: bool = False,
+    link_uncertainty: float = 2.0,
+    jobs: int | None = None,
+) -> Summary:
+    """Return the answer; see `simnet.choose`."""
+    from simnet.studies.choosing import answering, grids, ranking, side_by_side
+
+    def again(more: Sequence[str]) -> Scenario:
+        return ranking.load_job(source, [*overrides, *more])
+
+    choices_ = [one for one in axes if _is_choice(one)]
+    if others := [one for one in axes if not _is_choice(one)]:
+        return grids.grid_summary(grids.Asked(source, (*overrides,), exact, (*policies,)), [*others, *choices_], jobs)
+    variants = [list(one) for one in itertools.product(*map(grids.axis_fields, choices_))]
+    job = again(variants[0]).config.job
+    if job.shardings:
+        return side_by_side.sharding_ways(again)
+    if job.gradients.train is not None and job.gradients.train.target is not None:
+        every = [[side_by_side.EVERY_STEP]] if job.strategy is not None else []
+        return side_by_side.time_to_target(again, [*every, *variants])
+    how: dict[str, Any] = {"exact": exact, "link_uncertainty": link_uncertainty, "policies": policies}
+    if job.strategy is not None:
+        return side_by_side.rarer_exchanges(again, variants, **how)
+    return answering.ranking_summary(ranking.rank(again, **how))
+
+
+def _is_choice(axis: str) -> bool:
+    """Return whether an axis is about how to train, which is chosen, and not about where."""
+    return "strategy" in axis.partition("=")[0].split(".")

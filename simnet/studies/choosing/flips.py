@@ -1,0 +1,257 @@
+"""What would change the first place of a job: found by closed forms of its iteration, and simulated on both sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, SimnetError
+from simnet.network.stack import name_of
+from simnet.scenario import Run, Scenario
+from simnet.studies.assumptions import is_large
+from simnet.studies.choosing.choices import Choice, named
+from simnet.studies.choosing.cost_models import CostModel, Estimate, by_closed_form
+from simnet.studies.choosing.forecast import WholeJob
+from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.whole_job import decide_job
+from simnet.training.job.job import Job, job_buckets, job_overlap
+
+QUANTITIES = ("latency", "bandwidth", "density", "workers")
+"""What a decision is held against, one at a time."""
+
+AGREE = 0.02
+"""By which share of an iteration closed forms may be off for the first two exchanges."""
+
+AWAY = 1.03
+"""How far from a flip simulations have to confirm it, as a factor."""
+
+FIELDS = {
+    "latency": "network.topology.star.latency={!r} s",
+    "bandwidth": "network.topology.star.bandwidth={!r} B/s",
+    "density": "job.density={!r}",
+    "workers": "workers={:.0f}",
+}
+"""How each quantity is set."""
+
+# Values looked at on each side, over how many decades, and how often a step of 4 % is halved.
+_STEPS, _DECADES, _HALVINGS = 240, 4.0, 12
+_MOST_WORKERS = 4096
+_SIDE = 21
+
+
+class Flip(NamedTuple):
+    """The nearest value of one quantity at which another choice becomes the fastest.
+
+    Parameters
+    ----------
+    quantity : str
+        One of `QUANTITIES`.
+    value : float
+        From there on, in SI units.
+    label : str
+        Which choice it is then.
+    up : bool
+        Whether the value is above that of the point.
+    """
+
+    quantity: str
+    value: float
+    label: str
+    up: bool
+
+
+class Misjudged(NamedTuple):
+    """What it costs if latency and bandwidth are not what they were thought to be.
+
+    Parameters
+    ----------
+    factor : float
+        By which each of them is up to, either way.
+    worst : float
+        The most by which the first is slower than the fastest, as a fraction of the fastest.
+    latency, bandwidth : float
+        Where [s], [byte/s].
+    label : str
+        What would be the fastest there.
+    holds : float
+        In which share of the range, on a logarithmic grid, the first stays the fastest.
+    """
+
+    factor: float
+    worst: float
+    latency: float
+    bandwidth: float
+    label: str
+    holds: float
+
+
+class ClosedForms(NamedTuple):
+    """Closed forms of the iterations of a job: its exchanges in order, where it is, and the time of each anywhere."""
+
+    among: tuple[Choice, ...]
+    point: OperatingPoint
+    model: CostModel
+
+
+def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
+    """Return the closed forms of a job; None where there are none.
+
+    There are some on a star of constant links without a stack, of exchanges that all have closed forms.
+    """
+    job, network = run.job, loaded.config.network
+    kind, topology = network.topology.choice
+    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
+    if kind != "star" or network.weather or run.colocated or ramps or len(job.stages) > 1 or is_large(run):
+        return None
+    if name_of(job.network(0).stack) != "ideal" or job.strategy is not None:
+        return None
+    try:
+        among = named([row.candidate for row in found.rows])
+    except InputError:
+        return None
+    if any(one.kernel_calls is None for one in among):
+        return None
+    links = topology.arguments()
+    if not all(isinstance(links.get(name), int | float) for name in ("latency", "bandwidth")):
+        return None
+    point = OperatingPoint(
+        job.source.workers, job.source.true_parameters, job.density[0].end, links["latency"], links["bandwidth"]
+    )
+    return ClosedForms(among, point, iteration_model(job))
+
+
+def _agree(forms: ClosedForms, found: WholeJob) -> bool:
+    """Return whether the first two exchanges take as long as simulated, within `AGREE`."""
+    pairs = zip(forms.among, found.rows[:2], strict=False)
+    took = [(float(forms.model(one, forms.point).seconds), row.seconds / row.iterations) for one, row in pairs]
+    return all(abs(said - seconds) <= AGREE * seconds for said, seconds in took)
+
+
+def first_place_flips(
+    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, run: Run, found: WholeJob, factor: float
+) -> tuple[tuple[Flip, ...] | None, Misjudged | None]:
+    """Return the nearest value of each quantity with another first place, and what misjudged links cost.
+
+    None where closed forms do not say it: where they do not agree with what the first two take, or simulations `AWAY`
+    on both sides of a value do not confirm it.
+    """
+    forms = closed_forms(loaded, run, found)
+    if forms is None or not _agree(forms, found):
+        return None, None
+    told = tuple(flip for quantity in QUANTITIES for flip in _nearest_flips(forms, quantity))
+    if not all(_is_confirmed(load, one, found, run.job.source.workers) for one in told):
+        return None, None
+    return told, _misjudged_links(forms, factor)
+
+
+def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob, workers: int) -> bool:
+    """Return whether the first exchange is the faster one before a flip, and the other behind it, as simulated."""
+    rivals = [(row.candidate, row.kind) for row in found.rows if row.label in (found.best.label, flip.label)]
+    step = AWAY if flip.up else 1 / AWAY
+    sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
+    if flip.quantity == "workers":
+        before = flip.value - 1 if flip.up else flip.value + 1
+        sides = {flip.label: flip.value} | ({} if before == workers else {found.best.label: before})
+    for first, value in sides.items():
+        try:
+            run = load([FIELDS[flip.quantity].format(value)]).build()
+            if is_large(run) or decide_job(run, rivals, policies=False).best.label != first:
+                return False
+        except SimnetError:
+            return False
+    return True
+
+
+def iteration_model(job: Job) -> CostModel:
+    """Return the cost model of whole iterations of a job by closed forms, on links that are all alike.
+
+    Buckets follow each other on the links, and kernels of a bucket, which all count before its messages, delay the
+    slices of the backward pass to come, as of `simnet.training.job.streams.exposed_after_backward`.
+    """
+    exchange = by_closed_form(job.device)
+
+    def model(choice: Choice, point: OperatingPoint) -> Estimate:
+        overlap = job_overlap(job, [choice.candidate])
+        backward = 0.0 if overlap is None else overlap.backward * job.compute.mean
+        buckets = job_buckets(job, [choice.candidate])
+        shares = [(one.entries.stop - one.entries.start) / job.source.parameters for one in buckets]
+        # All buckets of a size take the same; the first axis goes over sizes.
+        sizes, which = np.unique(shares, return_inverse=True)
+        cells = np.broadcast_shapes(*(np.shape(getattr(point, name)) for name in ("parameters", *QUANTITIES)))
+        each = np.multiply.outer(sizes, np.broadcast_to(point.parameters, cells))
+        own = exchange(choice, point.at("parameters", each))
+        select, send = (np.broadcast_to(part, each.shape) for part in (own.select, own.communicate))
+        computed: Floats = np.asarray(job.compute.mean - backward)
+        sent, before = np.zeros(()), 0.0
+        for bucket, size in zip(buckets, which.tolist(), strict=True):
+            computed = computed + backward * (bucket.ready - before) + select[size]
+            sent, before = np.maximum(sent, computed) + send[size], bucket.ready
+        seconds = np.asarray(np.maximum(sent, computed) + job.update)
+        return Estimate(seconds, np.zeros(()))
+
+    return model
+
+
+def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel) -> tuple[np.ndarray, Floats]:
+    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
+    times = np.stack(np.broadcast_arrays(*(cost_model(choice, point).seconds for choice in choices)))
+    return times.argmin(axis=0), times.min(axis=0)
+
+
+def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
+    """Yield the nearest flip below and above; the first of the choices is the fastest at the point."""
+    choices, point, model = forms
+    own = float(getattr(point, quantity))
+    for up in (False, True):
+        values = _quantity_values(point, quantity, up)
+        if not len(values):
+            continue
+        which, _ = fastest(choices, point.at(quantity, values), model)
+        other = np.flatnonzero(which)
+        if not len(other):
+            continue
+        at = int(other[0])
+        near, far = (float(values[at - 1]) if at else own), float(values[at])
+        if quantity != "workers":
+            # Between the last value where the decision holds and the first where it does not.
+            for _ in range(_HALVINGS):
+                middle = math.sqrt(near * far)
+                found, _ = fastest(choices, point.at(quantity, np.array([middle])), model)
+                near, far = (near, middle) if found[0] else (middle, far)
+        found, _ = fastest(choices, point.at(quantity, np.array([far])), model)
+        yield Flip(quantity, far, choices[int(found[0])].label, up)
+
+
+def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:
+    """Return values of a quantity away from that of the point, the nearest first."""
+    own = float(getattr(point, quantity))
+    if quantity == "workers":
+        return np.arange(own + 1, _MOST_WORKERS + 1) if up else np.arange(own - 1, 1, -1)
+    away = np.linspace(0, _DECADES, _STEPS + 1)[1:]
+    values = own * 10 ** (away if up else -away)
+    if quantity == "density":
+        values = np.minimum(values, 1.0)
+        values = values[: int(np.searchsorted(values, 1.0)) + 1] if up else values[point.at("density", values).kept > 1]
+    return np.asarray(values[values > 0])
+
+
+def _misjudged_links(forms: ClosedForms, factor: float) -> Misjudged:
+    choices, point, model = forms
+    factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
+    where = replace(
+        point,
+        latency=np.multiply(point.latency, factors)[:, np.newaxis],
+        bandwidth=np.multiply(point.bandwidth, factors),
+    )
+    which, least = fastest(choices, where, model)
+    own = np.broadcast_to(model(choices[0], where).seconds, which.shape)
+    lost = np.divide(own, least, out=np.where(own > least, np.inf, 1.0), where=least > 0) - 1
+    row, column = np.unravel_index(int(lost.argmax()), lost.shape)
+    latency, bandwidth = float(np.asarray(where.latency)[row, 0]), float(np.asarray(where.bandwidth)[column])
+    label = choices[int(which[row, column])].label
+    return Misjudged(factor, float(lost[row, column]), latency, bandwidth, label, float((lost <= 0).mean()))

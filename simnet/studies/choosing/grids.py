@@ -1,0 +1,338 @@
+"""Choices over grids: which exchange is the fastest in each cell, simulated, or by closed forms where these agree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, SimnetError
+from simnet.base.processes import InlinePool, Pool
+from simnet.base.progress import track_progress
+from simnet.base.units import determined
+from simnet.policies.moo import Moo
+from simnet.report.summary import WIDTH, Column, Summary, percent
+from simnet.report.wording import ahead, listed
+from simnet.studies.choosing import whole_job
+from simnet.studies.choosing.answering import assumed_text, evidence_text
+from simnet.studies.choosing.flips import AGREE, QUANTITIES, ClosedForms, closed_forms
+from simnet.studies.choosing.maps import Map, map_of, plot_map
+from simnet.studies.choosing.policy import make, table_of_map
+from simnet.studies.choosing.ranking import Ranking, load_job, rank
+from simnet.studies.sweeping import grid
+
+SIMULATED = 64
+"""The most cells that are simulated without being asked for one by one."""
+
+MOST_CELLS = 40_000
+"""The most cells of a map."""
+
+LOOKED_AT = 20
+"""Cells of a map at which closed forms are held against simulations."""
+
+# Values of an axis of a map that is simulated, and exchanges that are simulated where closed forms are checked.
+_COARSE, _RIVALS = 8, 3
+
+Cell = tuple[str, ...]
+"""Fields of a scenario, as ``--set`` takes them."""
+
+
+class MapSummary(Summary):
+    """What is fastest in each cell of a map; one over latency and bandwidth is saved as a table for run time, too."""
+
+    _table: Callable[[], str] | None = None
+
+    def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
+        """Return the answer for a console: of each exchange in how many cells it is first."""
+        rows = [{"exchange": label, "share": share} for label, share in self.details["shares"].items()]
+        columns = [Column("exchange", "fastest", "text"), Column("share", "of the map", "percent")]
+        fields = {name: getattr(self, name) for name in ("answer", "evidence", "assumed", "next", "notes")}
+        return Summary(columns=columns, rows=rows, **fields).text(width, wide=wide)
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the answer as `Summary.save` does; NAME.json holds the table for run time, if there is one."""
+        if Path(path).suffix == ".json" and self._table is not None:
+            from simnet.base.writing import write_new
+
+            write_new({Path(path): self._table()}, force)
+            return
+        super().save(path, force=force)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every cell has in common: the scenario, the fields that are set, whether all is simulated, policies."""
+
+    source: str | Path
+    overrides: tuple[str, ...]
+    exact: bool = False
+    policies: tuple[str, ...] = ()
+
+    def load(self, cell: Sequence[str], more: Sequence[str]) -> Any:
+        """Return the scenario of a cell."""
+        return load_job(self.source, [*self.overrides, *cell, *more])
+
+
+def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None, *, force: bool = False) -> Summary:
+    """Return the choice in each cell of a grid.
+
+    Parameters
+    ----------
+    asked : Asked
+        What is chosen, but for the axes.
+    axes : sequence of str
+        As ``--grid`` has them: FIELD=VALUES, or several that move together with semicolons between.
+    jobs : int, optional
+        Processes.
+    force : bool
+        Whether more cells are simulated than take a few minutes.
+    """
+    groups = [grid.moving_together(text) for text in axes]
+    count = math.prod(len(group[0].values) for group in groups)
+    names = [one.name.rpartition(".")[2] for group in groups for one in group]
+    if len(groups) == 3 and sorted(names) == ["bandwidth", "density", "latency"]:
+        densities = next(one for one in _flat(groups) if one.name.endswith("density"))
+        axes_ = {one.name: one.values for one in _flat(groups) if one is not densities}
+        return _map_summary(asked, axes_, jobs, _numbers("density", densities.values).tolist())
+    flat = len(groups) == 2 and len(names) == 2 and set(names) <= {*QUANTITIES}
+    if flat and (count > SIMULATED or set(names) == {"latency", "bandwidth"}):
+        return _map_summary(asked, {one.name: one.values for group in groups for one in group}, jobs)
+    if count > SIMULATED and not force:
+        raise InputError(
+            f"has {count:,} cells, more than {SIMULATED}, which are simulated; --force does it", file="--grid"
+        )
+    listed_ = [
+        tuple(
+            f"{axis.name}={axis.values[place]}"
+            for axis, place in zip(_flat(groups), _places(groups, chosen), strict=True)
+        )
+        for chosen in itertools.product(*(range(len(group[0].values)) for group in groups))
+    ]
+    rows = _simulated(asked, listed_, jobs)
+    values = {name: [cell[place].partition("=")[2] for cell in listed_] for place, name in enumerate(names)}
+    return _table_summary(asked, values, rows)
+
+
+def axis_fields(text: str) -> list[str]:
+    """Return the field of an axis with each of its values."""
+    one = grid.axis(text)
+    return [f"{one.name}={value}" for value in one.values]
+
+
+def _flat(groups: Sequence[Sequence[grid.Axis]]) -> list[grid.Axis]:
+    return [one for group in groups for one in group]
+
+
+def _places(groups: Sequence[Sequence[grid.Axis]], chosen: Sequence[int]) -> list[int]:
+    return [place for group, place in zip(groups, chosen, strict=True) for _ in group]
+
+
+def _simulated(asked: Asked, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
+    """Return the row of each cell."""
+    rows: list[dict[str, Any]] = [{}] * len(cells)
+    with Pool(jobs) if jobs is not None and jobs > 1 else InlinePool() as pool:
+        done = pool.each(cell_row, [(asked, cell) for cell in cells], lambda number, share: None)
+        for (number, outcome), _ in zip(done, track_progress(cells), strict=True):
+            if outcome.kind in ("failed", "lost"):
+                raise RuntimeError(outcome.content)
+            rows[number] = outcome.content if outcome.kind == "done" else {"refused": str(outcome.content)}
+    if all("refused" in one for one in rows):
+        raise SimnetError(rows[0]["refused"])
+    return rows
+
+
+def cell_row(asked: Asked, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
+    """Return what is fastest in a cell, its time, how sure that is, and what is next."""
+    found = rank(partial(asked.load, cell), exact=asked.exact, policies=asked.policies, flips=False)
+    best, chance = found.best, float(found.likely.fastest[0])
+    low, high = (float(one[0]) / best.iterations for one in (found.likely.low, found.likely.high))
+    known = determined(low, high)
+    second = found.rows[1] if len(found.rows) > 1 else None
+    return {
+        "exchange": best.label,
+        "mean_iteration_s": best.seconds / best.iterations,
+        "iteration_low_s": low if known else None,
+        "iteration_high_s": high if known else None,
+        "chance_to_be_fastest": chance,
+        "runner_up": None if second is None else second.label,
+        "margin": None if second is None else found.over(second),
+        "tied_with": sorted(found.tied),
+        "times": {row.label: row.seconds / row.iterations for row in found.rows},
+        "evidence": evidence_text(found.evidence),
+    }
+
+
+def _table_summary(asked: Asked, values: Mapping[str, Sequence[str]], rows: Sequence[dict[str, Any]]) -> Summary:
+    """Return the cells of a grid as a summary."""
+    columns, shown = [], [dict[str, Any]() for _ in rows]
+    for name, texts in values.items():
+        unit, numbers = grid.numbers(texts)
+        key = name if unit is None else f"{name}_{unit}"
+        columns.append(
+            Column(key, name, "text" if isinstance(numbers[0], str) else "percent" if name == "density" else None)
+        )
+        for row, value in zip(shown, numbers, strict=True):
+            row[key] = value
+    for row, found in zip(shown, rows, strict=True):
+        row |= {name: one for name, one in found.items() if name not in ("times", "evidence")}
+        row["times_s"] = found.get("times")
+        row["lead"] = (
+            "tied" if found.get("tied_with") else None if found.get("margin") is None else ahead(1 + found["margin"])
+        )
+    columns += [
+        Column("exchange", "fastest", "text"),
+        Column("mean_iteration_s", "iteration", interval=("iteration_low_s", "iteration_high_s")),
+        Column("chance_to_be_fastest", "chance", "chance"),
+        Column("lead", "before the next", "text", 1),
+        Column("runner_up", "next", "text", 1),
+    ]
+    refused = [f"{key}: {row['refused']}" for key, row in zip(map(str, shown), rows, strict=True) if "refused" in row]
+    loaded = asked.load((), ())
+    return Summary(
+        answer=_where_text([one for one in shown if "exchange" in one], columns[0]),
+        columns=columns,
+        rows=shown,
+        evidence=next((one["evidence"] for one in rows if "evidence" in one), ""),
+        assumed=assumed_text(loaded),
+        notes=refused,
+        next="choose without --grid says what each takes in one cell",
+    )
+
+
+def _where_text(rows: Sequence[Mapping[str, Any]], column: Column) -> str:
+    """Return what is fastest where."""
+    first = list(dict.fromkeys(one["exchange"] for one in rows))
+    if len(first) == 1:
+        return f"{first[0]} is first in all {len(rows)} cells."
+    parts = [f"{label} in {sum(one['exchange'] == label for one in rows)}" for label in first]
+    return f"It depends: {listed(parts)} of {len(rows)} cells."
+
+
+def _map_summary(
+    asked: Asked, axes: Mapping[str, Sequence[str]], jobs: int | None, densities: Sequence[float] = ()
+) -> Summary:
+    """Return a map over two quantities by closed forms; where these do not agree with simulations, of fewer cells.
+
+    Its table for run time chooses among densities, too, if there are several.
+    """
+    found = rank(partial(asked.load, ()), exact=False, policies=asked.policies)
+    forms = closed_forms(found.loaded, found.run, found.found)
+    names = [name.rpartition(".")[2] for name in axes]
+    values = {name: np.unique(_numbers(name, texts)) for name, texts in zip(names, axes.values(), strict=True)}
+    x, y = names
+    of_links = {x, y} == {"latency", "bandwidth"}
+    if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
+        raise InputError(f"has {count:,} cells, at most {MOST_CELLS:,}", file="--grid")
+    made = None if forms is None else map_of(forms, values)
+    checked = None if forms is None or made is None else _check(asked, forms, made)
+    if simulated := made is None or checked is None or checked.lost > AGREE:
+        values = {name: _thinned(one) for name, one in values.items()}
+        made = _simulated_map(asked, found, values, jobs)
+    assert made is not None
+    if checked is None:
+        note = f"No closed forms say what this job takes: {made.which.size} of {count:,} cells are simulated."
+    elif simulated:
+        note = f"Closed forms would cost {percent(checked.lost)}: {made.which.size} of {count:,} cells are simulated."
+    else:
+        note = (
+            f"By closed forms; at {LOOKED_AT} cells that were simulated these cost {percent(checked.lost)} at most, "
+            f"and times are {percent(checked.off)} off."
+        )
+    shares = made.shares()
+    answer = f"{next(iter(shares))} is first in {percent(next(iter(shares.values())))} of the map"
+    others = [f"{label} in {percent(share)}" for label, share in itertools.islice(shares.items(), 1, 4)]
+    summary = MapSummary(
+        answer=f"{answer}{', ' if others else ''}{listed(others)}. {note}",
+        columns=[
+            Column(made.x.key, x, made.x.unit), Column(made.y.key, y, made.y.unit),
+            Column("exchange", "fastest", "text"), Column("iteration_s", "iteration"),
+            Column("margin", "before the next", "percent"),
+        ],
+        rows=made.rows(),
+        evidence=evidence_text(found.evidence),
+        assumed=assumed_text(found.loaded, found),
+        details={"shares": shares, "simulated": simulated, "cells": int(made.which.size)},
+        plots={"map": partial(plot_map, made, found.loaded.name)},
+        next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
+    )  # fmt: skip
+    if of_links:
+        object.__setattr__(
+            summary, "_table", partial(_table_text, None if simulated else forms, made, found, densities)
+        )
+    return summary
+
+
+def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:
+    """Return the table for run time, which weighs objectives as a policy `moo` of the scenario does."""
+    centres = {one.name: one.values for one in (made.x, made.y)}
+    loaded, job = found.loaded, found.run.job
+    if forms is None:
+        if densities:
+            raise InputError("is only for jobs whose times follow from closed forms", file="--grid density")
+        return table_of_map(made, loaded, job).text()
+    weights = next((one.search.weights for one in found.run.policies.values() if isinstance(one, Moo)), None)
+    links = centres["latency"], centres["bandwidth"]
+    return make(forms, loaded, job, *links, densities=densities, weights=weights).text()
+
+
+def _numbers(name: str, texts: Sequence[str]) -> Floats:
+    _, numbers = grid.numbers(texts)
+    if isinstance(numbers[0], str):
+        raise InputError(f"must be numbers with units, got {texts[0]!r}", file=f"--grid {name}")
+    return np.array(numbers, dtype=np.float64)
+
+
+def _thinned(values: Floats) -> Floats:
+    """Return about `_COARSE` of the values, the ends among them."""
+    places = np.unique(np.linspace(0, len(values) - 1, min(_COARSE, len(values))).round().astype(int))
+    return np.asarray(values[places])
+
+
+def _fields(name: str, value: float) -> str:
+    unit = {"latency": " s", "bandwidth": " B/s"}.get(name, "")
+    return f"{name}={value:.0f}" if name == "workers" else f"{name}={float(value)!r}{unit}"
+
+
+class Check(NamedTuple):
+    """Of some cells: how much longer the first by closed forms takes than the fastest, and how far off its time is."""
+
+    lost: float
+    off: float
+
+
+def _check(asked: Asked, forms: ClosedForms, made: Map) -> Check:
+    """Hold closed forms against simulations at cells that are spread over a map."""
+    lost = off = 0.0
+    cells = np.unique(np.linspace(0, made.which.size - 1, LOOKED_AT).round().astype(int))
+    for place in track_progress(cells.tolist(), 0.5):
+        row, column = np.unravel_index(place, made.which.shape)
+        where = {made.x.name: made.x.values[column], made.y.name: made.y.values[row]}
+        first, *others = np.argsort(made.seconds[:, row, column])[:_RIVALS]
+        run = asked.load([_fields(name, float(value)) for name, value in where.items()], ()).build()
+        rivals = [(made.among[one], forms.among[one].kind) for one in (first, *others)]
+        found = whole_job.decide_job(run, rivals, policies=False)
+        took = {one.label: one.seconds / one.iterations for one in found.rows}
+        took |= {label: took[one] for one, alike in found.alike.items() for label in alike}
+        own = took.get(made.among[first].label, math.inf)
+        lost = max(lost, own / min(took.values()) - 1)
+        off = max(off, abs(float(made.seconds[first, row, column]) / own - 1))
+        if lost > AGREE:
+            break
+    return Check(lost, off)
+
+
+def _simulated_map(asked: Asked, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
+    """Return a map whose cells are simulated."""
+    (x, along), (y, down) = values.items()
+    cells = [(_fields(y, float(b)), _fields(x, float(a))) for b in down for a in along]
+    rows = _simulated(replace(asked, exact=False), cells, jobs)
+    among = [row.candidate for row in found.found.rows]
+    seconds = np.array([[one.get("times", {}).get(each.label, math.inf) for one in rows] for each in among])
+    return map_of(None, values, among, seconds.reshape(len(among), len(down), len(along)))

@@ -1,0 +1,239 @@
+"""What a job takes with each exchange and under each policy, how sure the order is, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from simnet.cost_models.evidence.chances import Chances
+from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
+from simnet.policies import Candidate, Fixed
+from simnet.scenario import Run, Scenario, load
+from simnet.studies import assumptions
+from simnet.studies.choosing import whole_job
+from simnet.studies.choosing.choices import Kind, follows_gradients
+from simnet.studies.choosing.flips import Flip, Misjudged, first_place_flips
+from simnet.studies.choosing.forecast import Forecast, WholeJob
+from simnet.studies.choosing.memory_filter import Held, held_on_job
+from simnet.studies.choosing.win_probability import chance_to_beat, over_job
+from simnet.studies.job_totals import computing_factors, evidence_of_job
+from simnet.studies.start_times import Course, start_ranges
+from simnet.training.job.job import Overlap, job_node_sizes
+
+TIED = 0.1
+"""From which chance on to be faster than the first one is tied with it."""
+
+SETTLES = 300
+"""Iterations in which schemes settle that follow the gradients."""
+
+_OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
+# Exchanges that are at most weighed with the effort of the usual ones.
+_USUAL = 24
+# Entries of a gradient that are drawn, and those that a bucket selects at least.
+_ENTRIES, _SELECTED, _MOST_ENTRIES = 25_557, 10, 2**18
+# From so many parameters on, whose buckets are hundreds, one iteration is simulated where links do not change.
+_LARGE = 10**9
+
+Load = Callable[[Sequence[str]], Scenario]
+"""Loads the scenario with further fields."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The exchanges and policies of a job, the fastest first.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        What is asked.
+    run : Run
+        Its job and policies.
+    found : WholeJob
+        What the job takes with each exchange.
+    rows : tuple of Forecast
+        Exchanges and policies that have settled, the fastest first.
+    likely : Chances
+        Of these.
+    tied : frozenset of str
+        Labels of those that are tied with the first, the first itself left out.
+    held : Held
+        What a worker holds with each exchange.
+    evidence : Evidence
+        How well times are known.
+    flips : tuple of Flip or None
+        What would change the first place; None where closed forms do not say it.
+    misjudged : Misjudged or None
+        What it costs if links are not as they are thought to be; None where closed forms do not say it.
+    assumed : Assumed
+        What overlaps the backward pass and, if it was tried, what other defaults would change.
+    exact : bool
+        Whether all was simulated, and that was tried.
+    """
+
+    loaded: Scenario
+    run: Run
+    found: WholeJob
+    rows: tuple[Forecast, ...]
+    likely: Chances
+    tied: frozenset[str]
+    held: Held
+    evidence: Evidence
+    flips: tuple[Flip, ...] | None
+    misjudged: Misjudged | None
+    assumed: assumptions.Assumed
+    exact: bool = False
+
+    @property
+    def best(self) -> Forecast:
+        """The fastest."""
+        return self.rows[0]
+
+    def over(self, row: Forecast) -> float:
+        """Return by which fraction a row is slower than the fastest."""
+        return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
+
+    @property
+    def dense(self) -> Forecast | None:
+        """The fastest exchange that sends the whole gradient."""
+        return next((row for row in self.rows if row.kind != "sparse"), None)
+
+
+def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
+    """Return a scenario; where only the size of its model is known, its exchange is by itself, without computing."""
+    loaded = load(source, overrides)
+    job = loaded.config.job
+    if job.compute.mean is None and job.parameters is not None and not job.shardings:
+        return load(source, [*overrides, "job.compute.mean=0 s", "job.overlap=none"])
+    return loaded
+
+
+def sampled_fields(loaded: Scenario) -> list[str]:
+    """Return the fields by which a job is made small enough to answer in a second or two.
+
+    The logic of a gradient that is drawn runs on so few entries that it takes no time, and on so many that each bucket
+    selects some. Where links do not change, iterations are as many as schemes need to settle, and one of a model whose
+    buckets are hundreds.
+    """
+    config, fields = loaded.config, []
+    job, drawn = config.job, config.job.gradients.synthetic is not None
+    run = loaded.build()
+    whole = run.job.source.true_parameters
+    if drawn:
+        buckets = min(len(run.job.source.layers) or 1, 4 * whole / Overlap().bucket + 2)
+        least = _SELECTED * buckets / min(one.end for one in run.job.density)
+        entries = run.job.source.parameters
+        if entries < least or entries > max(_MOST_ENTRIES, least):
+            fields.append(f"job.scale={max(round(whole / max(_ENTRIES, least)), 1)}")
+    if config.network.weather or len(run.job.stages) > 1 or len(run.job.density) > 1 or job.strategy is not None:
+        return fields
+    among = [one for policy in run.policies.values() for one in policy.candidates]
+    if drawn and job.iterations < SETTLES and any(map(follows_gradients, among)):
+        fields.append(f"job.iterations={SETTLES}")
+    elif whole > _LARGE and job.iterations > 1:
+        fields.append("job.iterations=1")
+    return fields
+
+
+def candidates(loaded: Scenario, run: Run) -> list[tuple[Candidate, Kind]]:
+    """Return the exchanges that are ranked.
+
+    Policies that only fix exchanges, where they are written, say between which to choose; else the usual exchanges are
+    there, too.
+    """
+    written = loaded.document.found(("policies",)) is not None
+    fixed = all(isinstance(one, Fixed) for one in run.policies.values())
+    named = [one.candidates[0] for one in run.policies.values()] if written and fixed else ()
+    nodes = job_node_sizes(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
+    return whole_job.candidates_of(loaded, per_node=next(iter(nodes), 1), named=named)
+
+
+def rank(
+    load_with: Load,
+    *,
+    exact: bool = False,
+    link_uncertainty: float = 2.0,
+    policies: Sequence[str] = (),
+    flips: bool = True,
+) -> Ranking:
+    """Rank the exchanges and policies of a scenario by the time of its job.
+
+    Parameters
+    ----------
+    load_with : callable
+        Loads the scenario, with further fields.
+    exact : bool
+        Whether all iterations are simulated, as the scenario has them, and other defaults are tried.
+    link_uncertainty : float
+        By which factor latency and bandwidth may be misjudged.
+    policies : sequence of str
+        Those of the scenario that are ranked, all if there are none.
+    flips : bool
+        Whether to look for what would change the first place.
+    """
+    sampled = [] if exact else sampled_fields(load_with([]))
+
+    def again(fields: Sequence[str]) -> Scenario:
+        return load_with([*sampled, *fields])
+
+    loaded = again([])
+    loaded = loaded.only(list(policies)) if policies else loaded
+    run = loaded.build()
+    among = candidates(loaded, run)
+    held = held_on_job(run.job, [one for one, _ in among])
+    left = held.left(among, lambda one: one[0].label)
+    effort = math.inf if exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
+    found = whole_job.decide_job(run, left, effort=effort)
+    fitting = [one for one, _ in left]
+    courses = {row.label: Course(row.points.seconds, row.chosen, row.points.stands_for) for row in found.rows}
+    found = replace(found, starts=start_ranges(run, courses, fitting))
+    own = [one.policy for one in found.flexible] if not found.usual else []
+    rows = tuple(sorted([*found.rows, *own], key=lambda row: row.seconds))
+    known = {one.label: one for one in fitting}
+    computes = computing_factors(loaded)
+    likely = over_job(rows, run.job, known, computes)
+    near = first_place_flips(again, loaded, run, found, link_uncertainty) if flips else (None, None)
+    links = {
+        "latency_s": np.concatenate([row.points.latency for row in found.rows]),
+        "bandwidth_Bps": np.concatenate([row.points.bandwidth for row in found.rows]),
+    }
+    return Ranking(
+        loaded,
+        run,
+        found,
+        rows,
+        likely,
+        _tied_labels(rows, found, run, known, likely, computes),
+        held._replace(unsettled={row.label: row.unsettled for row in found.aside}),
+        NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.DataFrame(links)),
+        *near,
+        (
+            assumptions.assumed(again, loaded, run, fitting, found)
+            if exact
+            else assumptions.Assumed(assumptions.what_overlaps(loaded, run, fitting), [])
+        ),
+        exact,
+    )
+
+
+def _tied_labels(
+    rows: Sequence[Forecast],
+    found: WholeJob,
+    run: Run,
+    known: Mapping[str, Candidate],
+    likely: Chances,
+    computes: tuple[float, float],
+) -> frozenset[str]:
+    """Return who is tied with the first: faster with a chance of `TIED`, or as fast as far as is known.
+
+    Who is behind another of those that are off alike is never the fastest.
+    """
+    best, tied = rows[0], set(found.tied_with if rows[0] is found.best else ())
+    for row, chance in zip(rows[1:], likely.fastest[1:].tolist(), strict=True):
+        if row.label not in tied and chance > 0 and chance_to_beat(best, row, run.job, known, computes) >= TIED:
+            tied.add(row.label)
+    return frozenset(tied)

@@ -1,0 +1,254 @@
+"""Jobs side by side that are simulated in full: rarer exchanges, ways of sharding, and time to an accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from simnet.base.errors import InputError
+from simnet.base.progress import track_progress
+from simnet.base.units import determined, format_seconds
+from simnet.policies import Candidate, Fixed
+from simnet.report.learning import learning_summaries
+from simnet.report.summary import Column, Summary, percent, three_digits
+from simnet.report.wording import ahead, listed
+from simnet.scenario import Run, Scenario
+from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary
+from simnet.studies.choosing.ranking import Load, rank
+from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
+from simnet.training.job.local_steps import start_strategy
+from simnet.training.job.running import run_policy
+
+_UNSHARDED = (
+    "job.sharding=null",
+    "job.density=1%",
+    "job.scale=1000",
+    "exchanges={AG-Topk: {scheme: topk}, ART-ring: {scheme: artopk, collective: ring}, "
+    "dense ring: {scheme: dense, algorithm: ring}}",
+    "policies={}",
+)
+
+EVERY_STEP = "job.strategy=null"
+"""The job that exchanges in every step."""
+
+NOT_RANKED = "not ranked"
+"""What stands in place of a rank where accuracy falls by how much is not known."""
+
+
+def strategy_label(loaded: Scenario) -> str:
+    """Return the strategy of a job as ``--strategy`` has it."""
+    given = loaded.document.found(("job", "strategy"))
+    if not isinstance(given, dict):
+        return str(given)
+    options = ",".join(
+        f"{key}={value}" for key, value in given.items() if key != "name" and not isinstance(value, dict)
+    )
+    return f"{given.get('name')}{':' if options else ''}{options}"
+
+
+def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -> Summary:
+    """Return exchanges in every step, ranked, and beside them those of strategies that exchange more rarely.
+
+    How far accuracy falls where exchanges are rarer is not known without training; so these have no rank.
+    """
+    found = rank(lambda more: load([EVERY_STEP, *more]), **how)
+    ranked = ranking_summary(found)
+    every = found.best.seconds / found.best.iterations
+    rows: list[dict[str, Any]] = []
+    said: list[tuple[float, str]] = []
+    notes: list[str] = []
+    for variant in track_progress(variants):
+        loaded = load([*variant, *([] if load(variant).config.network.weather else ["job.iterations=1"])])
+        run = loaded.build()
+        own = sorted(
+            (_rarer_row(loaded, run, one, every) for one in _averaging(run, notes)),
+            key=lambda row: row["mean_iteration_s"],
+        )
+        rows += own
+        said += [(row["mean_iteration_s"], row["exchange"]) for row in own[:1]]
+    if not said:
+        raise InputError(f"leaves nothing to choose from: {'; '.join(notes)}", field="job.strategy")
+    took, label = min(said)
+    lead = f"{ahead(every / took)} less" if every > took else "no less"
+    change = f"{percent(1 - took / every)} less" if every > took else "no less"
+    rarer = (
+        f"{label}: {format_seconds(took)} a step, {change if every < 2 * took else lead}; accuracy ignored: not ranked."
+    )
+    return replace(
+        ranked,
+        answer=f"In every step {ranked.answer.split(';')[0].split(', fastest')[0].rstrip('.')}. {rarer}",
+        rows=[*ranked.rows, *rows],
+        depends_on=ranked.depends_on or "how much accuracy rarer exchanges cost, which is not known without training.",
+        next="--gradients train with job.gradients.train.target ranks by the time to an accuracy",
+        notes=[*ranked.notes, *notes],
+        details={**ranked.details, "accuracy": "ignored"},
+    )
+
+
+def _averaging(run: Run, notes: list[str]) -> list[Candidate]:
+    """Return the exchanges by which the strategy of a job can average."""
+    own, found = run.job.strategy, []
+    assert own is not None
+    among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
+    for one in among.values():
+        try:
+            start_strategy(run.job.source, own.name, own.options, one, seed=run.job.seed, bucket=own.bucket)
+        except ValueError as error:
+            notes.append(f"{one.label} cannot average under {own.name}: {error}")
+        else:
+            found.append(one)
+    return found
+
+
+def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict[str, Any]:
+    """Return what an inner step takes under a strategy with an exchange."""
+    strategy = run.job.strategy
+    assert strategy is not None
+    frame = run_policy(run.job, one.label, Fixed(one)).iterations
+    steps, workers = len(frame) * strategy.steps, run.job.source.workers
+    total = total_of(one.label, frame, run.job, messages_of(run, [one]), [one])
+    likely = judged([total], computing_factors(loaded))
+    low, high = float(likely.low[0]) / steps, float(likely.high[0]) / steps
+    known = determined(low, high)
+    step = math.fsum(frame["iteration_s"]) / steps
+    return {
+        "exchange": f"{strategy_label(loaded)}, {one.label}",
+        "scheme": one.scheme,
+        "options": dict(one.options),
+        "kind": "rarer",
+        "steps_per_exchange": strategy.steps,
+        "mean_iteration_s": step,
+        "iteration_low_s": low if known else None,
+        "iteration_high_s": high if known else None,
+        "over_the_fastest": step / every - 1,
+        "to_best": NOT_RANKED,
+        "mean_compute_s": math.fsum(frame["compute_s"]) / steps,
+        "mean_select_s": math.fsum(frame["select_s"]) / steps,
+        "mean_communicate_and_wait_s": max(
+            math.fsum(frame["iteration_s"] - frame["compute_s"] - frame["select_s"]) / steps, 0.0
+        ),
+        "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / workers / steps,
+        "iterations_simulated": len(frame),
+    }
+
+
+def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
+    """Return jobs that train a model, ranked by the time until it is as accurate as the scenario asks."""
+    frames: dict[str, pd.DataFrame] = {}
+    computed: dict[str, float] = {}
+    totals: dict[str, JobTotal] = {}
+    loaded, run = load(variants[0]), load(variants[0]).build()
+    notes: list[str] = []
+    base = run
+    for variant in variants:
+        loaded = load(variant)
+        run = loaded.build()
+        rarer = run.job.strategy is not None
+        among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
+        for one in track_progress(_averaging(run, notes) if rarer else list(among.values()), 1 / len(variants)):
+            label = f"{strategy_label(loaded)}, {one.label}" if rarer else one.label
+            frames[label] = run_policy(run.job, label, Fixed(one)).iterations
+            computed[label] = math.fsum(frames[label]["compute_s"])
+            totals[label] = total_of(label, frames[label], run.job, messages_of(run, [one]), [one])
+    train = loaded.config.job.gradients.train
+    assert train is not None
+    learnt = learning_summaries(frames, computed, train.target)
+    times = {label: one["time_to_target_s"] for label, one in learnt.items() if one["time_to_target_s"] is not None}
+    order = sorted(times, key=lambda label: times[label])
+    likely = judged([totals[label] for label in order], computing_factors(loaded)) if order else None
+    rows = []
+    for place, label in enumerate(order):
+        assert likely is not None
+        share = times[label] / totals[label].seconds if totals[label].seconds else 1.0
+        low, high = float(likely.low[place]) * share, float(likely.high[place]) * share
+        over = times[label] / times[order[0]] - 1
+        rows.append({
+            "exchange": label,
+            "time_to_target_s": times[label],
+            "low_s": low,
+            "high_s": high,
+            "to_best": _to_best(over, place),
+            "iterations_to_target": learnt[label]["iterations_to_target"],
+            "accuracy": learnt[label]["accuracy"],
+        })  # fmt: skip
+    nowhere = [label for label in frames if label not in times]
+    rows += [{"exchange": one, "to_best": "not reached", "accuracy": learnt[one]["accuracy"]} for one in nowhere]
+    target = f"an accuracy of {percent(train.target or 0.0)}"
+    if not order:
+        answer = f"Nothing reaches {target} in {base.job.iterations:,} iterations."
+    else:
+        second = f", {ahead(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
+        answer = f"{order[0]} reaches {target} first: {format_seconds(times[order[0]])}{second}. One seed."
+    columns = [
+        Column("exchange", "exchange", "text"),
+        Column("time_to_target_s", "to the target", interval=("low_s", "high_s")),
+        Column("to_best", "to best", "text"),
+        Column("iterations_to_target", "iterations"),
+        Column("accuracy", "accuracy", "percent", 1),
+    ]
+    return Summary(
+        answer=answer,
+        columns=columns,
+        rows=rows,
+        evidence=evidence_text(evidence_of_job(run.job, pd.concat(list(frames.values())))),
+        assumed=assumed_text(loaded),
+        next="simnet run --seeds 5   tells whether other seeds agree",
+        details={"decision": order[0] if order else None, "target_accuracy": train.target},
+        notes=notes,
+    )
+
+
+def sharding_ways(load: Load) -> Summary:
+    """Return the ways of sharding of a job, ranked by the time of a step, beside exchanges of whole gradients.
+
+    These stand there where a step takes as many samples in each way, so not beside tensor or pipeline parallelism.
+    """
+    loaded = load(["job.iterations=1"])
+    run = loaded.build()
+    rows: list[dict[str, Any]] = []
+    for name, policy in track_progress(list(run.policies.items()), 0.5):
+        frame = run_policy(run.job, name, policy).iterations
+        step, compute = (math.fsum(frame[one]) / len(frame) for one in ("iteration_s", "compute_s"))
+        rows.append({
+            "exchange": name,
+            "kind": "sharded",
+            "mean_iteration_s": step,
+            "mean_compute_s": compute,
+            "mean_communicate_and_wait_s": max(step - compute, 0.0),
+            "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / len(frame) / loaded.config.workers,
+        })  # fmt: skip
+    plain = all(
+        one.trace is None and not one.units and not _is_parallel(one.options)
+        for one in loaded.config.job.shardings.values()
+    )
+    beside = ranking_summary(rank(lambda more: load([*_UNSHARDED, *more]), flips=False)) if plain else None
+    rows += [dict(one) for one in beside.rows] if beside else []
+    rows.sort(key=lambda row: row["mean_iteration_s"])
+    best = rows[0]["mean_iteration_s"]
+    for place, row in enumerate(rows):
+        row["to_best"] = _to_best(row["mean_iteration_s"] / best - 1, place)
+    lead = f", {ahead(rows[1]['mean_iteration_s'] / best)} before {rows[1]['exchange']}" if len(rows) > 1 else ""
+    whole = f"no step of {listed(list(run.policies))} was measured"
+    return Summary(
+        answer=f"{rows[0]['exchange']}: {format_seconds(best)} a step{lead}.",
+        columns=[one for one in COLUMNS if one.name in rows[0] or beside],
+        rows=rows,
+        evidence=f"assumed: {whole}" + (f"; of exchanges {beside.evidence}" if beside else "."),
+        assumed=assumed_text(loaded),
+        next="simnet step --calls   lists the collectives of a step",
+        details={"decision": rows[0]["exchange"]},
+    )
+
+
+def _is_parallel(options: Mapping[str, Any]) -> bool:
+    """Return whether a model is also cut otherwise than by data, or takes several microbatches."""
+    ways = ("tensor_parallel", "pipeline", "expert_parallel", "microbatches")
+    return any(options.get(name, 1) not in (1, None) for name in ways)
+
+
+def _to_best(over: float, place: int) -> str:
+    return "best" if not place else f"{three_digits(1 + over)}x" if over >= 1 else percent(over, "+")

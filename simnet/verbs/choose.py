@@ -1,0 +1,56 @@
+"""``simnet choose``: which exchange is fastest, how sure that is, and what would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Unpack
+
+from simnet.report.summary import Summary
+from simnet.scenario.marked_fields import Fields, overrides_of
+from simnet.studies.choosing.asking import choice
+from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+from simnet.verbs.run import Grid, grid_texts
+
+
+@verb
+def choose(
+    scenario: str | Path = "base",
+    *,
+    exact: bool = False,
+    link_uncertainty: float = 2.0,
+    policies: Words | None = None,
+    grid: Grid = (),
+    jobs: int | None = None,
+    set: Overrides = (),
+    **fields: Unpack[Fields],
+) -> Summary:
+    """Rank exchanges and policies by the time of a job: the fastest, how sure, what flips it.
+
+    Parameters
+    ----------
+    scenario
+        A shipped scenario or a file; what is not said is as in base.
+    exact
+        Simulate all iterations, and try other defaults.
+    link_uncertainty
+        By which factor latency and bandwidth may be misjudged.
+    policies
+        Policies of the scenario, A,B; default: all.
+    grid
+        Fields with values, each an axis: what is first in each cell; two axes make a map.
+    jobs
+        Processes that simulate cells; default: one per core.
+
+    Raises
+    ------
+    SimnetError
+        If arguments do not fit each other or are out of range, or something is wrong with a file.
+
+    Examples
+    --------
+    >>> choose(workers=8, model="resnet50", latency="1 ms", bandwidth="10 Gbit/s").best
+    'AG-Topk'
+    """
+    own = set_texts(set)
+    own += overrides_of(scenario, fields, own)
+    return choice(scenario, own, word_list(policies) or (), grid_texts(grid), exact, link_uncertainty, jobs)

@@ -1,0 +1,231 @@
+"""`simnet choose` as users ask it: one job, jobs side by side, grids and maps; flags, files and the library alike."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import simnet
+from commands import did, refused
+from simnet.policies import Fixed
+from simnet.scenario import load
+from simnet.training.job.running import run_policy
+
+QUICK = {"job.iterations": 2, "job.scale": 20000}
+SETS = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
+NODES = (
+    "multi_gpu_nodes:nodes=2,gpus_per_node=4,intra_latency=5us,intra_bandwidth=100GB/s,"
+    "nic_latency=1ms,nic_bandwidth=1GB/s"
+)
+PROBLEMS = [
+    {},
+    {"workers": 4},
+    {"model": "resnet18"},
+    {"model": "7B"},
+    {"density": "0.1%"},
+    {"bandwidth": "1Gbit/s"},
+    {"latency": "10us"},
+    {"stack": "gloo"},
+    {"device": "h100-torch2.6"},
+    {"compute": "50ms"},
+    {"compute": "0s"},
+    {"memory": "16GB"},
+    {"seed": 7},
+    {"schemes": "topk,artopk:collective=tree,fp16:algorithm=ring"},
+    {"network": "fat_tree:k=4"},
+    {"network": NODES},
+    {"workers": 3, "model": "bert-base", "bandwidth": "100Mbit/s"},
+    {"strategy": "diloco:period=3"},
+    {"sharding": "fsdp2"},
+    {"gradients": "synthetic:like=transformer"},
+]
+
+
+def asked(*words):
+    return json.loads(did("choose", *words, "--json").stdout)
+
+
+@pytest.mark.parametrize("fields", PROBLEMS, ids=lambda one: "-".join(map(str, one.values())) or "base")
+def test_flags_a_saved_scenario_and_the_library_say_the_same(fields, tmp_path):
+    few = {} if {"schemes", "sharding"} & set(fields) else {"schemes": "topk,dense"}
+    flags = [word for name, value in (fields | few).items() for word in (f"--{name}", value)]
+    quick = [] if "sharding" in fields else SETS
+    by_flags = asked(*flags, *quick, "--save-scenario", tmp_path / "saved.yaml")
+    assert by_flags["rows"]
+    assert asked(tmp_path / "saved.yaml") == by_flags
+    found = simnet.choose(**fields, **few, set=QUICK if quick else ())
+    assert json.loads(found.to_json()) == by_flags
+
+
+def test_the_answer_comes_first_and_fits_a_terminal():
+    shown = did("choose").stdout
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    found = asked()
+    first = found["rows"][0]
+    assert shown.startswith(f"AG-Topk: {1e3 * first['mean_iteration_s']:.1f} ms (")
+    assert f"fastest with {100 * first['chance_to_be_fastest']:.0f}" in " ".join(shown.split())
+    dense = min(one["job_s"] for one in found["rows"] if one["kind"] in ("dense", "half"))
+    assert found["gain_over_dense"] == pytest.approx(dense / first["job_s"])
+    for word in ("Evidence    extrapolated: here 10 Gbit/s", "Assumed     8 workers, resnet50, 1 ms, 10 Gbit/s"):
+        assert word in shown
+    for row in found["rows"]:
+        assert row["iteration_low_s"] <= row["mean_iteration_s"] <= row["iteration_high_s"]
+    assert sum(row["chance_to_be_fastest"] for row in found["rows"]) == pytest.approx(1)
+    assert not any("regret" in line for line in shown.splitlines()[:3])
+
+
+def test_rows_are_those_of_a_run():
+    found = {one["exchange"]: one for one in asked("quickstart", "--exact", "--set", "job.iterations=5")["rows"]}
+    run = load("quickstart", ["job.iterations=5"]).build()
+    for name in ("AG", "ART-ring", "flexible"):
+        frame = run_policy(run.job, name, run.policies[name]).iterations
+        assert found[name]["job_s"] == pytest.approx(float(frame["iteration_s"].sum()), rel=1e-12)
+    # Identical times are ties.
+    assert [found[one]["to_best"] for one in ("AG", "flexible")] == ["best", "tied"]
+
+
+def test_policies_of_a_scenario_are_ranked_beside_exchanges():
+    found = asked("quickstart")
+    assert found["decision"] == "flexible"
+    assert [one["exchange"] for one in found["rows"]][:2] == ["flexible", "AG"]
+    assert found["rows"][0]["kind"] == "policy"
+    assert sum(found["rows"][0]["shares_of_iterations"].values()) == pytest.approx(1)
+    tied = [one for one in found["rows"] if one["to_best"] == "tied"]
+    assert [one["exchange"] for one in tied] == found["tied_with"]
+    # Who is never the fastest is tied with nobody.
+    assert all(one["chance_to_be_fastest"] > 0 for one in tied)
+    few = asked("quickstart", "--policies", "AG,ART-ring", "--set", "job.iterations=3")
+    assert {one["exchange"] for one in few["rows"]} == {"AG", "ART-ring"}
+    assert "flexbile" in refused("choose", "quickstart", "--policies", "flexbile")
+
+
+def test_exact_tries_other_defaults():
+    found = asked("--exact", "--schemes", "topk,dense", *SETS)
+    assert {one["field"] for one in found["defaults"]} >= {"network.stack", "job.device", "job.barrier"}
+    assert found["overlap"]["during"] == ["topk", "dense"]
+    assert all(one["iterations_simulated"] == 2 for one in found["rows"])
+
+
+def test_misjudged_links_are_weighed_where_closed_forms_hold():
+    among = ("--workers", 4, "--model", "resnet18", "--density", "5%", "--latency", "100us",
+             "--schemes", "topk,fp16:algorithm=ring,dense:algorithm=ring")  # fmt: skip
+    near, far = (asked(*among, "--link-uncertainty", factor)["misjudged"] for factor in (1.5, 30))
+    assert near["factor"] == 1.5
+    assert near["worst"] <= far["worst"]
+    assert near["holds"] >= far["holds"]
+
+
+def test_rarer_exchanges_stand_beside_those_of_every_step_and_are_not_ranked():
+    words = ("--grid", "strategy.period=5,50", "--strategy", "diloco", "--schemes", "topk,dense", *SETS)
+    found = asked(*words)
+    every, rarer = (
+        [one for one in found["rows"] if (one["to_best"] == "not ranked") == wanted] for wanted in (False, True)
+    )
+    assert {one["exchange"] for one in every} == {"topk", "dense"}
+    assert len(rarer) == 4
+    assert found["decision"] == "topk"
+    assert all("chance_to_be_fastest" not in one for one in rarer)
+    # A longer period takes less a step; that wins nothing.
+    dense = {one["steps_per_exchange"]: one["mean_iteration_s"] for one in rarer if one["scheme"] == "dense"}
+    assert dense[50] < dense[5]
+    shown = did("choose", *words).stdout
+    assert "accuracy ignored" in shown.partition("exchange ")[0]
+    assert "100 %" not in shown.partition("exchange ")[0]
+    fields = ["job.strategy={name: diloco, period: 50}", "job.iterations=1", "job.scale=20000",
+              "exchanges={dense: {scheme: dense}}"]  # fmt: skip
+    run = load("base", fields).build()
+    took = run_policy(run.job, "dense", Fixed(run.policies["dense"].candidates[0])).iterations["iteration_s"].sum()
+    assert dense[50] == pytest.approx(float(took) / 50, rel=1e-12)
+
+
+def test_where_a_model_is_trained_jobs_are_ranked_by_the_time_to_the_target():
+    live = (
+        "job={gradients: {train: {data: digits, target: 0.6}}, iterations: 40, density: 1%, compute: {mean: 10 ms},"
+        " strategy: {name: diloco, period: 5, inner: {sgd: {lr: 0.1}}}}"
+    )
+    two = "exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"
+    fields = ("--set", live, "--set", two, "--set", "policies={}", "--set", "seed=3")
+    found = asked("local_steps_wan", *fields)
+    times = [one["time_to_target_s"] for one in found["rows"] if "time_to_target_s" in one]
+    assert times == sorted(times)
+    assert found["decision"] == found["rows"][0]["exchange"]
+    assert "reaches an accuracy of 60 % first" in found["answer"]
+    labels = {one["exchange"] for one in found["rows"]}
+    assert {"dense", "diloco:period=5, dense"} <= labels
+    nobody = asked("local_steps_wan", *fields, "--set", "job.gradients.train.target=1.0", "--set", "job.iterations=2")
+    assert nobody["decision"] is None
+    assert "Nothing reaches an accuracy of 100 %" in nobody["answer"]
+
+
+def test_ways_of_sharding_stand_beside_exchanges():
+    found = asked("--sharding", "fsdp2")
+    rows = {one["exchange"]: one for one in found["rows"]}
+    assert {"fsdp2", "dense ring", "AG-Topk"} <= set(rows)
+    every = asked("--schemes", "dense:algorithm=ring")["rows"][0]
+    assert rows["dense ring"]["mean_iteration_s"] == pytest.approx(every["mean_iteration_s"], rel=1e-6)
+    order = [one["mean_iteration_s"] for one in found["rows"]]
+    assert order == sorted(order)
+
+
+def test_a_grid_says_what_is_first_in_each_cell():
+    grid = ("--grid", "bandwidth=0.1,10Gbit/s", "--schemes", "topk,artopk:collective=ring", *SETS)
+    found = asked(*grid)
+    assert [one["bandwidth_Bps"] for one in found["rows"]] == [1.25e7, 1.25e9]
+    for row, rate in zip(found["rows"], ("0.1Gbit/s", "10Gbit/s"), strict=True):
+        alone = asked("--bandwidth", rate, "--schemes", "topk,artopk:collective=ring", *SETS)
+        assert row["exchange"] == alone["decision"]
+        assert row["mean_iteration_s"] == pytest.approx(alone["rows"][0]["mean_iteration_s"])
+    together = asked("--grid", "workers=2,4; density=1%,2%", "--schemes", "topk,dense", *SETS)
+    assert [(one["workers"], one["density"]) for one in together["rows"]] == [(2, 0.01), (4, 0.02)]
+
+
+def test_a_map_by_closed_forms_is_checked_against_simulations(tmp_path):
+    axes = ("--grid", "latency=10us:10ms:12:log", "--grid", "density=0.1%:10%:10:log")
+    fields = ("--set", "job.overlap=none", "--schemes", "topk,artopk:collective=ring", *SETS)
+    found = asked(*axes, *fields)
+    assert not found["simulated"]
+    assert len(found["rows"]) == found["cells"] == 120
+    for place in (0, 57, 119):
+        row = found["rows"][place]
+        alone = asked("--latency", f"{row['latency_s']!r} s", "--density", row["density"], *fields)
+        assert alone["rows"][0]["mean_iteration_s"] == pytest.approx(row["iteration_s"], rel=0.02)
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    for name in ("map.png", "map.svg", "map.csv", "map.html"):
+        did("choose", *axes, *fields, "--out", tmp_path / name)
+    assert len(pd.read_csv(tmp_path / "map.csv")) == 120
+    assert b"svg" in (tmp_path / "map.svg").read_bytes()
+    assert "data:image/svg+xml" in (tmp_path / "map.html").read_text()
+
+
+def test_a_map_that_closed_forms_do_not_say_is_sampled_more_coarsely_and_says_so():
+    axes = ("--grid", "latency=10us:10ms:9:log", "--grid", "bandwidth=1:10Gbit/s:8:log")
+    found = asked(*axes, "--schemes", "topk,dense", "--stack", "gloo", *SETS)
+    assert found["simulated"]
+    assert found["cells"] == 64
+    assert "64 of 72 cells are simulated" in found["answer"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--map", "latency,bandwidth"], "--map is now two of --grid and --out map.html"),
+    (["--simulate"], "--simulate is now --exact"),
+    (["--fabric", "x"], "--fabric is now --network"),
+    (["--grid", "bandwith=1,2Gbit/s"], "did you mean 'bandwidth'"),
+    (["--grid", "workers=2,4; density=1%"], "with equally many values"),
+    (["--schemes", "topkk"], "did you mean 'topk'"),
+    (["--density", "2"], "density"),
+    (["--memory", "1MB"], "no exchange is left"),
+])  # fmt: skip
+def test_what_cannot_be_answered_is_refused_in_words(words, said):
+    assert said in refused("choose", *words)
+
+
+def test_what_has_not_settled_is_last_and_without_rank():
+    found = asked("quickstart", "--schemes", "hardthreshold,topk", "--set", "job.iterations=40")
+    if found["memory"]["unsettled"]:
+        assert found["rows"][-1]["to_best"] == "not settled"
+        assert "chance_to_be_fastest" not in found["rows"][-1]
+    assert found["decision"] == "topk"
+    assert math.isfinite(found["rows"][0]["job_s"])
+    assert np.isfinite(found["rows"][0]["regret_of_job"])
