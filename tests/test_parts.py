@@ -16,7 +16,7 @@ from simnet.base.errors import InputError
 from simnet.base.quantities import Bandwidth, Seconds
 from simnet.scenario import json_schema, load, topology_parts
 from simnet.scenario.parts import Part, configures, parameter_help, part_of
-from simnet.studies.listing import topologies_
+from simnet.studies.listing import networks
 
 SCENARIO = """\
 workers: 4
@@ -218,9 +218,9 @@ class TestRegisteredTopologies:
 
     def test_refused_code_is_named_and_is_not_in_lists(self, write):
         path = write("mesh: {hop: 0}")
-        assert "mesh" in [row[0] for row in topologies_()[1]]
+        assert "mesh" in [row[0] for row in networks()[1]]
         with plugins.refuse_plugins():
-            assert "mesh" not in [row[0] for row in topologies_()[1]]
+            assert "mesh" not in [row[0] for row in networks()[1]]
             with pytest.raises(InputError, match=r"'mesh' is registered as simnet.topologies by mesh_package"):
                 load(path)
 

@@ -7,7 +7,7 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.scenario import load, topology_parts
-from simnet.studies.listing import topologies_
+from simnet.studies.listing import networks
 from simnet.topologies import dragonfly, fat_tree, multi_gpu_nodes, star, torus, wan_of_clusters
 
 SCENARIO = """\
@@ -66,7 +66,7 @@ def test_scenario_has_the_graph_of_the_builder(tmp_path: Path, written, graph, p
 
 
 def test_every_choice_of_the_schema_is_listed():
-    listed = {row[0]: row[2] for row in topologies_()[1]}
+    listed = {row[0]: row[2] for row in networks()[1]}
     for name, field in topology_parts.Topology.model_fields.items():
         assert name == "registered" or listed[name]
         assert field.default is None

@@ -196,7 +196,11 @@ class Kinds(Part):
     @model_validator(mode="wrap")
     @classmethod
     def _registered(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        value = kind_fields(value, cls.names(), cls.otherwise) if isinstance(value, str) else value
+        if isinstance(value, str):
+            # Other packages are looked for where a name is none of simnet's.
+            own = field_names(cls)
+            kinds = own if choice_words(value)[0].partition(":")[0] in own else cls.names()
+            value = kind_fields(value, kinds, cls.otherwise)
         extended = cls.with_registered(list(map(str, value))) if isinstance(value, dict) else cls
         return handler(value) if extended is cls else extended.model_validate(value)
 
