@@ -38,7 +38,7 @@ class Result:
 def invoke(*arguments: object) -> Result:
     """Return what came of a command."""
     words = [str(one) for one in arguments]
-    if cli.is_verb(words):
+    if cli.is_verb(words) or words[:1] == ["--show-completion"]:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
             try:
                 code, raised = app.run_line(words), None

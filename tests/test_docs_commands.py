@@ -9,10 +9,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
 from commands import did
-from simnet import cli
+from simnet.verbs import app
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
@@ -85,10 +84,8 @@ PAGES = pages()
 
 def read(words):
     """Read a command without running it, as the command line does."""
-    group = typer.main.get_command(cli.app)
-    context = group.make_context("simnet", list(words))
-    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
-    command.make_context(name, rest, parent=context)
+    name, *rest = words
+    app.command_of(name).parse_args(rest, exit_on_error=False, print_error=False)
 
 
 def run(words, target):

@@ -1,6 +1,7 @@
 """How far a computation is: never backwards, to the end, whatever loops are inside."""
 
 import itertools
+import re
 import threading
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.progress import progress_stage, report_progress, track_progress
-from simnet.verbs.commands import terminal
+from simnet.verbs import terminal
 
 trees = st.recursive(
     st.just([]), lambda inner: st.lists(st.tuples(st.floats(0.01, 1), inner), max_size=4), max_leaves=9
@@ -93,27 +94,14 @@ def test_what_fails_leaves_no_listener():
     assert shares == []
 
 
-def test_a_bar_shows_on_a_terminal_and_leaves_what_is_printed_alone(monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with terminal.progress("models"):
-        for _ in track_progress("ab"):
-            print("printed")
-    shown = capsys.readouterr()
-    assert shown.out == "printed\nprinted\n"
-    assert "models" in shown.err
-    assert "left:" in shown.err
-
-
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_bar_is_plain_lines_in_a_file_that_come_ever_more_rarely(monkeypatch, capsys, quiet):
-    if quiet:
-        monkeypatch.setenv("FORCE_COLOR", "1")
+def test_progress_is_a_line_in_a_file_that_comes_ever_more_rarely(monkeypatch, capsys, quiet):
     now = 0.0
     monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
-    with terminal._set_verbosity(quiet, False), terminal.bar("models") as show:
+    with terminal.verbosity(quiet, False), terminal.progress_line("run") as show:
         for second in range(1, 3600):
             now = float(second)
-            show(second / 3600, f"{second} of 3600 models")
+            show(second / 3600, f"{second}/3600 cells")
         show(1.0)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -121,16 +109,29 @@ def test_a_bar_is_plain_lines_in_a_file_that_come_ever_more_rarely(monkeypatch, 
     if quiet:
         assert lines == []
         return
-    assert lines[0] == "2 of 3600 models: 0 %"
+    assert lines[0] == "run: 2/3600 cells, 0 %, 60 min left"
     assert 20 < len(lines) < 40
-    begun = [int(line.split()[0]) for line in lines]
+    begun = [int(line.split()[1].partition("/")[0]) for line in lines]
     gaps = [later - one for one, later in itertools.pairwise(begun)]
     assert gaps == sorted(gaps)
     assert all(gap <= max(2, 0.25 * one + 1) for one, gap in zip(begun, gaps, strict=False))
 
 
+def test_progress_only_rises_and_is_wiped_from_a_terminal(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
+    monkeypatch.setattr(terminal.sys.stderr, "isatty", lambda: True, raising=False)
+    with terminal.progress_line("choose") as show:
+        for now, share in ((3.0, 0.5), (6.0, 0.25), (9.0, 0.75)):  # noqa: B007
+            show(share)
+    written = capsys.readouterr().err.split("\r")
+    assert [re.findall(r"(\d+) %", one) for one in written if "%" in one] == [["50"], ["50"], ["75"]]
+    assert written[-1] == ""
+    assert written[-2].isspace()
+
+
 def test_what_takes_no_two_seconds_leaves_no_line(monkeypatch, capsys):
     monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
-    with terminal.progress("models"):
+    with terminal.progress_line("models"):
         list(track_progress("abc"))
     assert capsys.readouterr() == ("", "")

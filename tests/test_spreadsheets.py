@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from commands import did
 from simnet.base.spreadsheets import guard_cell, guard_table, unguard_cell
-from simnet.cli import app
 from simnet.cost_models.calibration.readers import read_tidy, write_tidy
 from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.schedule import Round, Schedule
@@ -54,8 +53,7 @@ def test_files_of_a_run_hold_no_formula(small: str) -> None:
     text = Path(small).read_text().replace("policies:\n", "policies:\n  '=HYPERLINK(\"x\")': {fixed: dense}\n", 1)
     assert "HYPERLINK" in text
     Path(small).write_text(text)
-    told = CliRunner().invoke(app, ["run", small, "--out", "out"])
-    assert told.exit_code == 0, told.output
+    did("run", small, "--out", "out")
     written = Path("out/iterations.csv").read_text()
     assert "'=HYPERLINK" in written
     assert not re.search(r'(^|,|\n)"?=', written)

@@ -9,17 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-from rich.console import Console
 
 import killing
 import needs
 from commands import NO_PAGE, did, invoke, refused
-from simnet import cli
-from simnet.base.errors import InputError
-from simnet.report.tables import show_listing
 from simnet.scenario import shipped
-from simnet.verbs.commands import completion, terminal
+from simnet.verbs import app, terminal
+from simnet.verbs.completion import candidates
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,7 +38,6 @@ def output(command: list[str], environment: dict[str, str]) -> str:
     ).stdout
 
 
-@needs.posix
 @pytest.mark.parametrize(
     ("typed", "wanted", "unwanted"),
     [
@@ -55,28 +50,50 @@ def output(command: list[str], environment: dict[str, str]) -> str:
     ],
 )
 def test_fields_that_can_be_set_are_completed(typed, wanted, unwanted):
-    found = completion.field(None, typed)  # type: ignore[arg-type]
+    found = candidates("set", typed)
     assert wanted is None or wanted in found
     assert unwanted not in found
     assert all(word.startswith(typed) for word in found)
 
 
-def test_a_field_that_is_completed_can_be_set():
-    from simnet.scenario import load
+@pytest.mark.parametrize(
+    ("name", "typed", "wanted"),
+    [
+        ("schemes", "topk,okt", "topk,oktopk"),
+        ("model", "vgg", "vgg16"),
+        ("device", "ide", "ideal"),
+        ("network", "sta", "star"),
+        ("network", "dgx", "dgx-h100"),
+        ("what", "allreduce_ri", "allreduce_ring"),
+        ("stack", "glo", "gloo"),
+        ("gradients", "dig", "digits"),
+        ("logs", "shaped_g", "shaped_gloo"),
+        ("scenario", "quick", "quickstart"),
+        ("scenario", "scenarios/quick", "scenarios/quickstart.yaml"),
+        ("kind", "sche", "schemes"),
+    ],
+)
+def test_names_are_those_that_there_are(name, typed, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(ROOT)
+    assert wanted in candidates(name, typed)
 
-    assert "job.iterations=" in completion.field(None, "job.it")  # type: ignore[arg-type]
-    assert load("quickstart", ["job.iterations=3"]).config.job.iterations == 3
+
+def test_policies_are_those_of_the_scenario_that_was_named() -> None:
+    assert candidates("policies", "AG,or", "quickstart") == ["AG,oracle"]
+    assert candidates("policies", "", "nosuch") == []
 
 
+@needs.posix
 def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, str]) -> None:
     cases = {
-        "simnet choose --model resnet": ["resnet18", "resnet50"],
-        "simnet nosuch x": [],
+        "simnet run base --model resnet": ["resnet18", "resnet50"],
+        "simnet run quickstart --policies AG,or": ["AG,oracle"],
+        "simnet lis": ["list"],
     }
     asks = "\n".join(f"ask {line}" for line in cases)
     script = (
-        'eval "$(_SIMNET_COMPLETE=source_bash simnet)" || exit 1\n'
-        'ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); '
+        'eval "$(simnet --show-completion bash)" || exit 1\n'
+        'ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; '
         '$(complete -p simnet | sed "s/.*-F \\([^ ]*\\) .*/\\1/") simnet; local IFS=" "; echo "${COMPREPLY[*]}"; }\n'
     )
     # The function sets COMPREPLY of this shell, so that it is not to be called in one of its own.
@@ -85,49 +102,17 @@ def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, 
 
 
 @pytest.mark.parametrize("kind", ["zsh", "fish"])
-def test_other_shells_are_told_the_same(shell: dict[str, str], kind: str) -> None:
-    assert "simnet" in output(["simnet"], shell | {"_SIMNET_COMPLETE": f"source_{kind}"})
-    asked = {
-        "_SIMNET_COMPLETE": f"complete_{kind}",
-        "_TYPER_COMPLETE_ARGS": "simnet step --topology fat",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    assert "fat_tree" in output(["simnet"], shell | asked)
-
-
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        (completion.schemes, "artopk"),
-        (completion.models, "vgg16"),
-        (completion.devices, "ideal"),
-        (completion.topologies, "star"),
-        (completion.collectives, "allreduce_ring"),
-        (completion.stacks, "gloo"),
-        (completion.traces, "digits"),
-        (completion.platforms, "dgx-h100"),
-        (completion.measured, "shaped_gloo"),
-        (completion.scenarios, "quickstart"),
-    ],
-)
-def test_names_are_those_that_there_are(names, wanted) -> None:  # type: ignore[no-untyped-def]
-    assert wanted in completion.one_of(names)(None, wanted[:2])  # type: ignore[arg-type]
+def test_other_shells_have_a_script_too(kind: str) -> None:
+    assert "simnet" in did("--show-completion", kind).stdout
 
 
 # Options of all commands, and what is wrong with words
 
 
-def commands() -> dict[str, typer.core.TyperCommand]:
-    """Return all commands by name, with their options."""
-    group = typer.main.get_command(cli.app)
-    context = group.make_context("simnet", ["list"], resilient_parsing=True)
-    return {name: group.resolve_command(context, name.split())[1] for name in group.list_commands(context)}  # type: ignore[attr-defined]
-
-
-def test_every_command_can_be_quiet_and_verbose() -> None:
-    for name, command in commands().items():
-        options = {option for one in command.params for option in one.opts}
-        assert {"-q", "--quiet", "-v", "--verbose"} <= options, name
+def test_every_verb_can_be_quiet_and_verbose() -> None:
+    for name in app.all_verbs():
+        names = {one.names for one in app.verb_options(name)}
+        assert {"--quiet, -q", "--verbose, -v", "--json", "--wide"} <= names, name
 
 
 def test_a_quiet_command_leaves_its_answer_and_nothing_else(tmp_path: Path) -> None:
@@ -161,16 +146,12 @@ def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
         (["measure", "-o", "a", "--backend", "glo"], "--backend: there is no 'glo': did you mean 'gloo'?"),
         (["run", "quickstart", "--jobs", "zero"], "'zero'"),
         (["run", "quickstart", "--jobs", "0"], "'0'"),
-        (["run"], "scenario"),
         (["run", "quickstart", "--sead", "3"], "--seed"),
         (["--sead"], "--sead"),
     ],
 )
 def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], said: str) -> None:
     assert said in refused(*arguments)
-
-
-# Help
 
 
 # Widths
@@ -201,15 +182,7 @@ def test_no_line_of_a_run_is_wider_than_80_characters_and_hidden_columns_are_sai
     said = did(*command, "--set", "job.iterations=2", *NO_PAGE, "--out", tmp_path).stdout.splitlines()
     assert max(map(len, said)) <= min(int(columns), 80)
     assert any(line.startswith("Hidden") for line in said)
-    assert any("(--wide)" in line for line in said)
-
-
-def test_a_terminal_gets_blocks_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    console = Console(width=30, force_terminal=True, color_system=None)
-    with console.capture() as shown:
-        show_listing("models", ("model", "what", "source"), [("resnet50", "a network", "word " * 9)], console)
-    assert max(len(line.rstrip()) for line in shown.get().splitlines()) <= 30
+    assert any("--wide has" in line for line in said)
 
 
 # Folders
@@ -274,6 +247,4 @@ def test_editors_find_the_schema_of_shipped_scenarios() -> None:
 
 
 def test_what_is_wrong_in_a_quiet_command_is_said_all_the_same() -> None:
-    with pytest.raises(InputError), terminal._set_verbosity(True, False):
-        raise InputError("wrong")
-    assert not terminal.quiet()
+    assert "there is no list 'x'" in refused("list", "x", "--quiet")

@@ -125,7 +125,7 @@ class Summary:
             hidden += [f"{len(self.notes)} note{'s' * (len(self.notes) > 1)}"] * bool(self.notes)
         notes = list(self.notes) if wide else []
         labelled = [*self._labelled()]
-        labelled.insert(-1, ("Hidden", f"{', '.join(hidden)} (--wide)" if hidden else ""))
+        labelled.insert(-1, ("Hidden", f"--wide has {', '.join(hidden)}" if hidden else ""))
         said = "\n".join(_labelled_text(label, text, width, wide) for label, text in labelled if text)
         blocks += [said, "\n".join(_wrapped(one, width) for one in notes)]
         return "\n\n".join(one for one in blocks if one)

@@ -21,7 +21,13 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import App, Group, Parameter
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 import simnet
 from simnet.base import plugins
@@ -144,7 +150,7 @@ def _run_verb(words: Sequence[str]) -> int:
         return _completion(name, line)
     if name not in all_verbs():
         raise SimnetError(_unknown_verb(name))
-    command = _command(name)
+    command = command_of(name)
     if "-h" in line:
         print(_short_help(name))
         return 0
@@ -209,7 +215,7 @@ def function_of(name: str) -> Callable[..., Any]:
     return found
 
 
-def _command(name: str) -> App:
+def command_of(name: str) -> App:
     """Return the command of a verb."""
     verb = all_verbs()[name]
     app = App(
@@ -368,7 +374,7 @@ class Option(NamedTuple):
 def verb_options(name: str) -> list[Option]:
     """Return what may stand on the line of a verb; names in capitals are those of words without an option."""
     shared, found = {*_marked(), *_COMMON, *_REQUEST}, []
-    for one in _command(name).assemble_argument_collection(parse_docstring=True):
+    for one in command_of(name).assemble_argument_collection(parse_docstring=True):
         named = one.field_info.kind is inspect.Parameter.KEYWORD_ONLY
         names = ", ".join(one.names) if named else one.field_info.name.upper()
         metavar = f" {one.parameter.metavar}" if named and one.parameter.metavar else ""
@@ -406,13 +412,21 @@ def _unknown_verb(name: str) -> str:
 
 def _usage_error(name: str, command: App, error: CycloptsError) -> str:
     """Return what is wrong with the words of a line, in one line, with the nearest right word."""
-    token = getattr(error, "token", None)
+    argument, token = getattr(error, "argument", None), getattr(error, "token", None)
     word = str(getattr(token, "keyword", None) or "")
     known = sorted({each for one in command.assemble_argument_collection() for each in one.names if each[:2] == "--"})
-    text = " ".join(str(error).split())
-    if type(error).__name__ == "UnknownOptionError" or (word and word not in known):
-        word = word or (re.findall(r"--?[\w-]+", text) or [""])[0]
+    place = word or ("" if argument is None else next(iter(argument.names), argument.field_info.name.upper()))
+    if isinstance(error, UnusedCliTokensError):
+        unused = getattr(error, "unused_tokens", None) or [""]
+        return f"{name} has no use for {unused[0]!r}; see 'simnet {name} -h'"
+    if isinstance(error, UnknownOptionError) or (word and word not in known):
+        word = word or (re.findall(r"--?[\w-]+", str(error)) or [""])[0]
         if word in OLD_OPTIONS:
             return f"{word} is now {OLD_OPTIONS[word]}"
         return f"{name} has no option {word}: {suggest_names(word, known)}"
-    return text
+    if isinstance(error, MissingArgumentError):
+        return f"{place}: is missing"
+    if isinstance(error, CoercionError) and token is not None:
+        wanted: dict[Any, str] = {int: "a whole number", float: "a number", bool: "left out, or true or false"}
+        return f"{place}: must be {wanted.get(error.target_type, 'another word')}, got {token.value!r}"
+    return " ".join(str(error).split())

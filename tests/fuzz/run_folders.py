@@ -10,13 +10,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from typer.testing import CliRunner
 
 from fuzz import mutations
 from scenario_texts import SMALL
-from simnet.cli import app
 from simnet.scenario import load
 from simnet.studies.reports import RunFolder
+from simnet.verbs.app import run_line
 
 TABLES = ("iterations.parquet", "spans.parquet", "messages.parquet")
 # How a table is changed, and how often. A bomb takes a hundred times as long as any other, and there are few of them.
@@ -31,7 +30,7 @@ def _run():
     """Return the files of a run."""
     with TemporaryDirectory() as folder:
         (scenario := Path(folder, "a.yaml")).write_text(SMALL)
-        assert CliRunner().invoke(app, ["run", str(scenario), "--out", f"{folder}/out"]).exit_code == 0
+        assert run_line(["run", str(scenario), "--out", f"{folder}/out"]) == 0
         return {one.name: one.read_bytes() for one in Path(folder, "out").iterdir() if one.is_file()}
 
 
