@@ -145,7 +145,7 @@ def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
         (["validate", "--split", "size"], "--split: there is no 'size': did you mean 'sizes'? Allowed: collectives"),
         (["measure", "-o", "a", "--backend", "glo"], "--backend: there is no 'glo': did you mean 'gloo'?"),
         (["run", "quickstart", "--jobs", "zero"], "'zero'"),
-        (["run", "quickstart", "--jobs", "0"], "'0'"),
+        (["run", "quickstart", "--jobs", "0"], "must be >= 1, got 0"),
         (["run", "quickstart", "--sead", "3"], "--seed"),
         (["--sead"], "--sead"),
     ],
