@@ -34,11 +34,11 @@ SIZE = "64 MB"
 """The vector of a collective where no size is given."""
 
 _TIME = Column("time_s", "time", interval=("low_s", "high_s"))
-_BANDWIDTHS = (Column("algbw_Bps", "algbw", "throughput"), Column("busbw_Bps", "busbw", "throughput"))
+_BANDWIDTHS = (Column("algbw_Bps", "algbw", "throughput", 2), Column("busbw_Bps", "busbw", "throughput", 1))
 _BEHIND = (
-    Column("lower_bound_s", "at least", priority=1),
-    Column("most_sent_B", "sent", priority=2),
-    Column("messages", "messages", priority=3),
+    Column("lower_bound_s", "at least", priority=3),
+    Column("most_sent_B", "sent", priority=4),
+    Column("messages", "messages", priority=5),
 )
 
 
@@ -247,7 +247,7 @@ def _time_schedules(
     several = f" to {_time(last)}" if len(rows) > 1 else ""
     return Summary(
         answer=f"{name}: {_time(first)}{several}, {schedule.n_ranks:,} ranks simulated on {clock.words()}.",
-        columns=(each, _TIME, *_BEHIND, Column("bytes_B", "all send", priority=4)),
+        columns=(each, _TIME, *_BEHIND, Column("bytes_B", "all send", priority=6)),
         rows=rows,
         evidence=_evidence(rows),
         assumed=", ".join(clock.assumed()),

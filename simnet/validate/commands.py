@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 JOBS, LEARNED, DEVICES = "jobs", "learned", "devices"
 """Words in place of measurements, of what these are held against, and of reproductions."""
 
+_SPARE = {"unit": 1, "error": 2, "tolerance": 3}
+"""Which columns of values go first where a line is short."""
+
 _OFF = (Column("median", "median", "percent"), Column("p90", "p90", "percent"))
 
 
@@ -128,7 +131,7 @@ def _measurements(
             Column("count", "count", "number", priority=2),
             *_OFF,
             Column("worst", "worst", "percent", priority=1),
-            Column("inside", "inside", "chance"),
+            Column("inside", "inside", "chance", priority=1),
             Column("rival", "next best model", "text", priority=3),
             Column("rival_median", "its median", "percent", priority=3),
         ),
@@ -306,7 +309,10 @@ def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], li
     names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
     ((_, rows),) = found.items()
     cells = [dict(zip(names, page.cells(row), strict=True)) for row in rows or ()]
-    return [Column("what", "value", "text"), *(Column(name, name, "text") for name in names[1:])], cells
+    return [
+        Column("what", "value", "text"),
+        *(Column(name, name, "text", priority=_SPARE.get(name, 0)) for name in names[1:]),
+    ], cells
 
 
 def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], list[dict[str, Any]]]:
@@ -315,9 +321,9 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
 
     columns = [
         Column("name", "name", "text"),
-        Column("published_in", "published", "phrase", priority=1),
+        Column("published_in", "published", "phrase", priority=2),
         Column("kinds", "values", "text"),
-        Column("contradictions", "contradict", "number"),
+        Column("contradictions", "contradict", "number", priority=1),
         Column("worst", "worst", "text"),
     ]
     rows = [

@@ -155,8 +155,8 @@ def _specified(platform: str, coverage: float) -> Summary:
         columns=(
             Column("parameter", "parameter", "text"),
             Column("value", "value", "number"),
-            Column("factor", "within a factor of", "number"),
-            Column("meaning", "meaning", "phrase"),
+            Column("factor", "within a factor of", "number", priority=1),
+            Column("meaning", "meaning", "phrase", priority=2),
         ),
         rows=parameters,
         evidence="extrapolated: nothing was measured",
