@@ -39,7 +39,7 @@ _OF_JOBS = (
     Column("policy", "policy", "text"),
     Column("simulated_s", "whole job", interval=_WHOLE),
     Column("to_best", "to best", "text"),
-    Column("regret_share", "regret (oracle)", "percent", 3),
+    Column("regret_share", "regret (oracle)", "chance", 3),
     Column("iteration_s", "iteration", priority=1),
     Column("communicate_and_wait_s", "exposed comm.", priority=2),
     Column("most_used", "most used", "text", 4),
@@ -51,7 +51,7 @@ _OF_EXCHANGES = (
     Column("communicate_and_wait_s", "comm.", priority=1),
     Column("bytes_sent_per_worker_B", "sent", priority=2),
     Column("actual_density", "union sent", "percent", 3),
-    Column("regret_share", "regret (oracle)", "percent", 4),
+    Column("regret_share", "regret (oracle)", "chance", 4),
 )
 _LEARNT = (
     Column("time_to_target_s", "to target", "time"),

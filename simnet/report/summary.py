@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ _SCALES: Mapping[str, tuple[tuple[str, float], ...]] = {
 }
 _UNIT_OF_NAME: tuple[tuple[str, Unit], ...] = (("_Bps", "rate"), ("_s", "time"), ("_B", "bytes"))
 _GAP, _LABEL, _ROWS = 2, 12, 100
+_GLUE = "\N{NO-BREAK SPACE}"
+_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:[numk]?s|min|h|d|[kMGT]?B|[kMGT]?bit/s|[kMGT]?B/s)\b|%)")
 _TEXTS: tuple[Unit, ...] = ("text", "phrase")
 
 
@@ -395,15 +398,19 @@ def _table_lines(columns: Sequence[_Shown], texts: Sequence[bool]) -> Iterator[s
 
 
 def _wrapped(text: str, width: int) -> str:
-    lines = (textwrap.wrap(one, width, break_on_hyphens=False) or [""] for one in text.split("\n"))
-    return "\n".join(one for each in lines for one in each)
+    return "\n".join(line for one in text.split("\n") for line in _lines(one, width) or [""])
+
+
+def _lines(text: str, width: int, most: int | None = None) -> list[str]:
+    """Return a text in lines; a number and its unit stay together."""
+    glued = _WITH_UNIT.sub(_GLUE, text)
+    lines = textwrap.wrap(glued, width, max_lines=most, placeholder=" ...", break_on_hyphens=False)
+    return [one.replace(_GLUE, " ") for one in lines]
 
 
 def _labelled_text(label: str, text: str, width: int, wide: bool) -> str:
     """Return a line that says what it is about; where there is not room for all, two lines."""
-    lines = textwrap.wrap(text, max(width - _LABEL, 20), break_on_hyphens=False)
-    if len(lines) > 2 and not wide:
-        lines = textwrap.wrap(text, width - _LABEL, max_lines=2, placeholder=" ...", break_on_hyphens=False)
+    lines = _lines(text, max(width - _LABEL, 20), None if wide else 2)
     return textwrap.indent("\n".join(lines), " " * _LABEL).replace(" " * _LABEL, f"{label:{_LABEL}}", 1)
 
 
