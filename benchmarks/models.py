@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 
+from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.sparsifier_models import Sparsifier, create
 from simnet.sparsifier_models.selection import kth_magnitude
-from simnet.studies.step import timed
 from simnet.studies.sweeping import cell, work
-from simnet.studies.timing import in_scenario
 from simnet.traces import synthetic
 from simnet.traces.synthetic import SyntheticSource
+from simnet.training.parallel import PlacedStep, plan_step, repeat_step
 
 CELLS = 200
 MANY = """
@@ -184,13 +184,14 @@ def sharded_steps() -> Iterator[Row]:
     path = Path("steps_sharded.yaml")
     path.write_text(DEVICES, encoding="utf-8")
     try:
-        place = in_scenario(load(str(path), []))
+        network = load(str(path), []).build().job.network(0)
     finally:
         path.unlink()
-    dtypes = ["param_dtype=bfloat16", "reduce_dtype=float32"]
+    profile = load_model("llama3-8b")
+    step = plan_step(profile, "fsdp2", 64, {"param_dtype": "bfloat16", "reduce_dtype": "float32"})
 
     def run() -> None:
-        timed("llama3-8b", "fsdp2", 64, lambda: place, given=dtypes, steps=100)
+        repeat_step(PlacedStep(step.graph, network), step.seconds(profile.compute), 100)
 
     yield Row("Llama 3 8B, FSDP2 on 64 devices with weather: 100 steps", seconds(run), "s", 60.0)
     yield Row("Llama 3 8B, FSDP2 on 64 devices with weather: peak memory", peak(), "GB", 2.0)

@@ -1,6 +1,6 @@
 """simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
 
-What a notebook starts from is here, and imported when it is used. `run`, `choose`, `predict_job`, `time`, `measure` and
+What a notebook starts from is here, and imported when it is used. `run`, `choose`, `step`, `time`, `measure` and
 `calibrate` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network` times a
 `Schedule` made of rounds, each a `Round`.
 """
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from simnet.schedule import Round, Schedule
     from simnet.verbs.calibrate import calibrate
     from simnet.verbs.choose import choose
-    from simnet.verbs.library.predicting import predict_job
     from simnet.verbs.measure import measure
     from simnet.verbs.run import run
+    from simnet.verbs.step import step
     from simnet.verbs.time import time
 
 __version__ = "0.2.0"
@@ -31,8 +31,8 @@ __all__ = [
     "choose",
     "load",
     "measure",
-    "predict_job",
     "run",
+    "step",
     "time",
 ]
 
@@ -45,8 +45,8 @@ _HOMES = {
     "choose": "verbs.choose",
     "load": "scenario",
     "measure": "verbs.measure",
-    "predict_job": "verbs.library.predicting",
     "run": "verbs.run",
+    "step": "verbs.step",
     "time": "verbs.time",
 }
 

@@ -18,27 +18,14 @@ from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
 from simnet.verbs.app import VERBS, all_verbs
 from simnet.verbs.app import main as run_program
-from simnet.verbs.commands.predict import predict_job
-from simnet.verbs.commands.step import step
 from simnet.verbs.commands.terminal import Commands
-from simnet.verbs.commands.utilisation import utilisation
 from simnet.verbs.old_words import OLD_VERBS
 
 
 class Verbs(Commands):
     """The verbs of simnet."""
 
-    own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {
-        "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
-        "utilisation": (
-            utilisation,
-            "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s' --off 10%",
-        ),
-        "step": (
-            step,
-            "--model gpt2 --sharding fsdp2 --workers 8 --topology star --latency '10 us' --bandwidth '100 Gbit/s'",
-        ),
-    }
+    own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {}
 
 
 app = typer.Typer(

@@ -36,8 +36,8 @@ REQUESTS = {
     "choose-quickstart": "choose quickstart --set job.iterations=5",
     "choose-wan": "choose fluctuating_wan --set job.iterations=5",
     "time-dgx": "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
-    "predict-job-quickstart": "predict job --scenario quickstart --set job.iterations=3",
-    "predict-job-100g": "predict job --scenario resnet50_100g --set job.iterations=3",
+    "predict-job-quickstart": "step quickstart --set job.iterations=3",
+    "predict-job-100g": "step resnet50_100g --set job.iterations=3",
     **{
         f"time-{stack}": f"time {collective} --workers 8 --size '1 MB' {network} --stack {stack}"
         for stack, collective, network in (
@@ -49,9 +49,9 @@ REQUESTS = {
             ("nccl", "allreduce_tree", LINKS),
         )
     },
-    "step-fsdp2": f"step --model gpt2 --sharding fsdp2 --workers 8 {STAR}",
-    "utilisation": "utilisation --parameters 1000000000 --compute '0.1 s' --bits 16 --period 100"
-    " --bandwidth '10 Gbit/s' --off 10%",
+    "step-fsdp2": "step --model gpt2 --sharding fsdp2 --workers 8 --latency '10 us' --bandwidth '10 Gbit/s'",
+    "utilisation": "step --strategy diloco:period=100,bits=16 --set job.parameters=1000000000 --set job.model=null"
+    " --workers 2 --compute '0.1 s' --latency '0 s' --bandwidth '10 Gbit/s'",
     "sweep": "run quickstart --grid bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
     "reproduce": "reproduce",
 }

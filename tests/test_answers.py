@@ -187,7 +187,7 @@ def test_the_first_place_under_the_other_overlap_is_that_of_the_policies_of_a_ru
         (("run", "--wide"), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL after it"),
         (("run", "--wide", "--set", "job.overlap=none"), "Overlap: none; exchanges begin after the backward pass."),
         (("choose", "--schemes", "topk,dense,spardl"), "Overlap: topk and dense during the backward pass, in DDP's"),
-        (("predict", "job", "--scenario"), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL"),
+        (("step",), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL"),
         (
             ("run", "--wide", "--grid", "density=0.01,0.02"),
             "Overlap: AG and dense during the backward pass, in buckets; others",
@@ -196,11 +196,8 @@ def test_the_first_place_under_the_other_overlap_is_that_of_the_policies_of_a_ru
 )
 def test_every_command_says_what_overlaps(tmp_path, command, line):
     scenario = job(tmp_path)
-    arguments = (*command[:2], scenario) if command[0] == "predict" else (command[0], scenario, *command[1:])
-    if command[0] == "predict":
-        arguments = ("predict", "job", "--scenario", scenario)
     out = ("--out", tmp_path / "out") if command[0] == "run" else ()
-    assert line in " ".join(did(*arguments, *out).stdout.split())
+    assert line in " ".join(did(command[0], scenario, *command[1:], *out).stdout.split())
 
 
 def chosen(*words):

@@ -25,58 +25,53 @@ ALIKE = {"GRC": "{scheme: spardl, residual: global}", "local": "{scheme: spardl,
 
 
 def predicted(path, *more):
-    command = ("predict", "job", "--scenario", path, *more)
-    return did(*command).stdout, json.loads(did(*command, "--json").stdout)
+    """Return what a step says in one line, what it says for programs, and its rows by policy."""
+    found = json.loads(did("step", path, *more, "--json").stdout)
+    return " ".join(did("step", path, *more).stdout.split()), found, {one["policy"]: one for one in found["rows"]}
 
 
 def test_a_predicted_job_begins_with_who_is_fastest_and_ties_are_no_wins(tmp_path):
-    console, found = predicted(scenario(tmp_path, {**ALIKE, "dense": "{scheme: dense}"}))
-    seconds = {name: one["median_iteration"]["seconds"] for name, one in found["policies"].items()}
-    assert seconds["GRC"] == pytest.approx(seconds["local"], rel=1e-3)
-    assert console.startswith("GRC and local are tied as fastest: ")
-    assert "before dense (" in console.splitlines()[0]
+    console, found, rows = predicted(scenario(tmp_path, {**ALIKE, "dense": "{scheme: dense}"}))
+    assert rows["GRC"]["total_s"] == pytest.approx(rows["local"]["total_s"], rel=1e-3)
+    assert console.startswith("GRC or local: tied (50 % and 50 % to be fastest). GRC: ")
     assert (found["fastest"], found["tied_with"]) == ("GRC", ["local"])
-    assert console.count("ccuracy is ignored.") == 1
-    console, found = predicted(scenario(tmp_path, {"dense": "{scheme: dense}"}))
-    assert console.startswith("dense takes ")
+    assert console.count("accuracy ignored") == 1
+    console, *_ = predicted(scenario(tmp_path, {"dense": "{scheme: dense}"}))
+    assert console.startswith("dense: ")
     assert "ccuracy" not in console
 
 
 def test_what_has_not_settled_has_no_rank_in_a_predicted_job(tmp_path):
     path = scenario(tmp_path, {"exdyna": "{scheme: exdyna, start: published}", "dense": "{scheme: dense}"})
-    console, found = predicted(path)
-    why = found["policies"]["exdyna"]["unsettled"]
-    assert f"exdyna has not settled, and has no rank: {why}." in console.splitlines()[0]
-    assert console.startswith("dense is fastest: ")
+    console, found, rows = predicted(path)
+    assert f"exdyna has not settled, and has no rank: {rows['exdyna']['unsettled']}." in console
+    assert console.startswith("dense is fastest (100 % sure): ")
     assert (found["fastest"], found["tied_with"]) == ("dense", [])
-    assert "chance_to_be_fastest" not in found["policies"]["exdyna"]
-    assert found["policies"]["dense"]["chance_to_be_fastest"] == 1
-    row = next(line for line in console.splitlines() if line.split()[:1] == ["exdyna"])
-    assert "not settled" in row
+    assert "chance_to_be_fastest" not in rows["exdyna"]
+    assert rows["dense"]["chance_to_be_fastest"] == 1
+    assert [*rows] == ["dense", "exdyna"]
 
 
 def test_no_exchange_is_predicted_to_take_less_than_its_bytes_on_the_links(tmp_path):
     """A ring sends 2 x 3/4 of 46.8 MB; at 10 Gbit/s of a gradient that is 56.1 ms, whatever calls were off by."""
     links = "{latency: 10 us, bandwidth: 10 Gbit/s}"
-    _, found = predicted(
-        scenario(tmp_path, {"dense": "{scheme: dense, algorithm: ring}"}, network=links, overlap="none")
-    )
-    part = found["policies"]["dense"]["messages"]
+    path = scenario(tmp_path, {"dense": "{scheme: dense, algorithm: ring}"}, network=links, overlap="none")
+    *_, rows = predicted(path)
+    row = rows["dense"]
     least = 2 * 3 / 4 * 4 * 11_689_512 / 1.25e9
-    assert least <= part["low"] <= part["seconds"] <= part["high"]
-    assert part["low"] == pytest.approx(least, rel=1e-6)
-    total = found["policies"]["dense"]["median_iteration"]
-    assert total["low"] > least
-    assert total["low"] <= total["seconds"] <= total["high"]
+    assert least <= row["messages_low_s"] <= row["messages_s"] <= row["messages_high_s"]
+    assert row["messages_low_s"] == pytest.approx(least, rel=1e-6)
+    assert least < row["total_low_s"] <= row["total_s"] <= row["total_high_s"]
 
 
 def test_ends_that_are_not_determined_are_null_with_the_reason_beside_them(tmp_path):
     path = scenario(tmp_path, {"dense": "{scheme: dense}"}, compute="{spread: 2}")
-    _, found = predicted(path)
-    part = found["policies"]["dense"]["compute"]
-    assert part["seconds"] > 0
-    assert (part["low"], part["high"], part["interval"]) == (None, None, NOT_DETERMINED)
-    assert "interval" not in found["policies"]["dense"]["update"]
+    *_, rows = predicted(path)
+    row = rows["dense"]
+    assert row["compute_s"] > 0
+    names = ("compute_low_s", "compute_high_s", "compute_interval")
+    assert [row[name] for name in names] == [None, None, NOT_DETERMINED]
+    assert "update_interval" not in row
 
 
 def test_calls_of_a_cluster_whose_intervals_are_not_determined_say_so(tmp_path, shared):
@@ -158,20 +153,20 @@ def test_what_a_scenario_sets_to_its_default_is_no_default(tmp_path, where):
 
 
 def test_a_utilisation_takes_the_time_of_a_model_on_a_device():
-    asked = ("utilisation", "--model", "gpt2", "--bandwidth", "1 Gbit/s")
+    asked = ("step", "--strategy", "diloco", "--model", "gpt2", "--bandwidth", "1 Gbit/s")
     found = json.loads(did(*asked, "--device", "h100-torch2.6", "--json").stdout)
     assert found["passes_s"] == pytest.approx(found["compute_time"]["seconds_s"], rel=1e-12)
     given = json.loads(did(*asked, "--compute", f"{found['passes_s']!r} s", "--json").stdout)
-    assert found["targets"] == given["targets"]
-    console = did(*asked, "--device", "h100-torch2.6").stdout
-    assert console.startswith(f"At 1 Gbit/s the utilisation is {100 * found['utilisation']['value']:.3g} %.")
+    assert found["rows"] == given["rows"]
+    console = did(*asked, "--device", "h100-torch2.6", "--wide").stdout
+    assert console.startswith(f"{100 * found['utilisation']:.3g} % utilisation (")
     assert "Computing: that of gpt2, 216 ms" in console
-    assert "--batch" in refused(*asked, "--compute", "1 s", "--batch", 4)
-    assert "--compute" in refused("utilisation", "--parameters", "7B")
+    assert "job.compute: is missing" in refused("step", "--strategy", "diloco", "--model", "7B")
 
 
 def test_a_bandwidth_that_no_target_reaches_is_null_with_the_reason_beside_it():
-    asked = ("utilisation", "--parameters", "1M", "--compute", "10 ms", "--period", 1, "--latency", "1 s")
-    found = json.loads(did(*asked, "--json").stdout)["targets"][-1]["bandwidth_Bps"]
-    assert (found["value"], found["reason"]) == (None, "out of reach")
-    assert "of 99 %: out of reach" in did(*asked).stdout.splitlines()[0]
+    asked = ("step", "--model", "1M", "--compute", "10 ms", "--strategy", "diloco:period=1", "--latency", "1 s")
+    found = json.loads(did(*asked, "--goal", "99%", "--json").stdout)
+    assert found["rows"][0]["bandwidth_Bps"] is None
+    said = "99 % is beyond all bandwidths, as latency forbids it, but needs a period of "
+    assert said in " ".join(found["answer"].split())

@@ -24,7 +24,7 @@ policies: {AG: {fixed: AG}, dense: {fixed: dense}}
 POINT = ("--workers", 4, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
 STAR = ("--topology", "star", "--latency", "1ms", "--bandwidth", "1Gbit/s")
 
-ROWS = r"(policies\.[^.]+|ranking\[\]|rows\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.|means\.)?"
+ROWS = r"(policies\.[^.]+|(ranking|rows|calls|goals)\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.|means\.)?"
 """What stands before the names of columns in JSON that has rows."""
 
 OF_ANSWERS = ("schema", "answer", "evidence", "assumed", "depends_on", "next", "notes")
@@ -118,17 +118,19 @@ def names_written(place: Path) -> dict[str, set[str]]:
             ("choose", "quickstart", "--set", "job.iterations=4"),
             ("choose", job, "--grid", "density=0.01,0.1"),
         ],
-        "predict job": [("predict", "job", "--scenario", job, "--out", place / "predict.csv")],
         "time": [
             ("time", "allreduce_ring", "--workers", 4, "--size", "1MB"),
             ("time", "all_reduce", "--network", place / "fabric.yaml", "--workers", 4),
             ("time", place / "sent.csv"),
         ],
         "step": [
-            ("step", "--model", "gpt2", "--sharding", "fsdp2", "--workers", 4, *STAR, "--memory", "16 GB"),
-            ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--batch", "8", *STAR),
+            ("step", job),
+            ("step", "--model", "gpt2", "--sharding", "fsdp2", "--workers", 4, "--memory", "16 GB"),
+            ("step", "--sharding", "ddp", "--network", "dgx-h100", "--calls"),
+            ("step", "sharded_nodes"),
+            ("step", "--strategy", "diloco", "--bandwidth", "1Gbit/s"),
+            ("step", "--schemes", "dense", "--goal", "10%"),
         ],
-        "utilisation": [("utilisation", "--model", "gpt2", "--bandwidth", "1Gbit/s", "--off", "10%")],
         "calibrate": [
             ("calibrate", calls, "-o", place / "fabric.yaml"),
             ("calibrate", "dgx-h100", "-o", place / "platform.yaml"),
@@ -142,7 +144,6 @@ def names_written(place: Path) -> dict[str, set[str]]:
             found.setdefault(f"{command} --json", set()).update(
                 columns_of_json(json.loads(did(*words, "--json").stdout))
             )
-    found["predict job --out"] = set(pd.read_csv(place / "predict.csv", nrows=0).columns)
     ranges = ("--grid", "latency=1ms,2ms", "--grid", "bandwidth=1Gbit/s,2Gbit/s", "--set", "job.overlap=none")
     did("choose", *POINT[:4], *ranges, "--out", place / "map.csv", "-q")
     did("choose", *POINT[:4], "--density", "1%", *ranges, "--out", place / "policy.json", "-q")
@@ -181,14 +182,13 @@ def test_columns_of_the_same_name_have_the_same_value(tmp_path: Path) -> None:
     job.write_text(JOB)
     did("run", job, *NO_PAGE, "--out", tmp_path / "run", "-q")
     did("run", job, "--grid", "density=0.01", "--out", tmp_path / "sweep", "-q")
-    did("predict", "job", "--scenario", job, "--out", tmp_path / "predict.csv")
+    predicted = pd.DataFrame(json.loads(did("step", job, "--json").stdout)["rows"]).set_index("policy")
     each = pd.read_csv(tmp_path / "run" / "iterations.csv")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]
     compared = policies_of(tmp_path / "run")
     swept = pd.read_csv(tmp_path / "sweep" / "sweep.csv").set_index("policy")
-    predicted = pd.read_csv(tmp_path / "predict.csv").groupby("policy").mean(numeric_only=True)
     for name, rows in each.groupby("policy"):
-        mean, one, total = rows.mean(numeric_only=True), compared.loc[name], swept.loc[name]
+        one, total = compared.loc[name], swept.loc[name]
         steady = rows[rows["iteration"] >= total["steady_from"]].mean(numeric_only=True)
         for column in ("iteration_s", "select_s", "actual_density", "density"):
             assert steady[column] == pytest.approx(one[column], rel=1e-9), column
@@ -203,4 +203,4 @@ def test_columns_of_the_same_name_have_the_same_value(tmp_path: Path) -> None:
         assert (total["total_bytes_sent_B"], summary[name]["total_bytes_sent_B"]) == (sent, sent)
         assert total["simulated_s"] == pytest.approx(summary[name]["simulated_s"], rel=1e-9)
         assert total["simulated_s"] == pytest.approx(rows["iteration_s"].sum(), rel=1e-9)
-        assert predicted.loc[name, "total_s"] == pytest.approx(mean["iteration_s"], rel=1e-9)
+        assert predicted.loc[name, "simulated_s"] == pytest.approx(summary[name]["simulated_s"], rel=1e-9)

@@ -99,8 +99,8 @@ job: {model: resnet18, batch: 32, iterations: 2, density: 1 %, device: a100-torc
 exchanges: {dense: {scheme: dense, algorithm: ring}}
 policies: {dense: {fixed: dense}}
 """
-STEP = ("--model", "resnet18", "--workers", 4, "--batch", 32, "--device", "a100-torch2.6", "--latency", "50 us",
-        "--bandwidth", "10 Gbit/s")  # fmt: skip
+STEP = ("--model", "resnet18", "--workers", 4, "--set", "job.batch=32", "--device", "a100-torch2.6",
+        "--latency", "50 us", "--bandwidth", "10 Gbit/s")  # fmt: skip
 
 PAGE_ROW = r'<tr data-policy="([^"]+)"[^>]*><th[^>]*>[^<]*</th><td class="" data-key="([^"]+)">([^<]+)</td>'
 
@@ -197,22 +197,23 @@ def tables_of_a_run(asked):
 
 def of_job_prediction(figures):
     found, judged = {}, {}
-    for label, one in figures["policies"].items():
-        found[f"median iteration {label} from {figures['steady_from']}"] = one["median_iteration"]["seconds"]
-        if "job" in one:
+    for one in figures["rows"]:
+        label = one["policy"]
+        found[f"median iteration {label} from {figures['steady_from']}"] = one["total_s"]
+        if "low_s" in one:
             judged[label] = one["chance_to_be_fastest"], one["regret_of_job"]
-            ends = zip(("job", "least of the job", "most of the job"), ("seconds", "low", "high"), strict=True)
-            found |= {f"{what} {label}": one["job"][end] for what, end in ends}
+            ends = {"job": "simulated_s", "least of the job": "low_s", "most of the job": "high_s"}
+            found |= {f"{what} {label}": one[end] for what, end in ends.items()}
     found |= ranked(figures["fastest"], figures["tied_with"], judged)
     return {**found, **chances(judged), "evidence": figures["evidence"]}
 
 
-def predict_job(asked):
-    return of_job_prediction(asked.json("predict", "job", "--scenario", asked.path))
+def step(asked):
+    return of_job_prediction(asked.json("step", asked.path))
 
 
-def predict_job_in_python(asked):
-    return of_job_prediction(simnet.predict_job(asked.path, set=asked.fields).figures())
+def step_in_python(asked):
+    return of_job_prediction(simnet.step(asked.path, set=asked.fields).figures())
 
 
 def of_choice(figures):
@@ -327,7 +328,7 @@ def of_sweep(asked, rows):
 
 
 DOORS = [
-    run, run_in_python, tables_of_a_run, report, predict_job, predict_job_in_python, choose, choose_simulated,
+    run, run_in_python, tables_of_a_run, report, step, step_in_python, choose, choose_simulated,
     choose_in_python, choose_by_flags, jobs_side_by_side, sweep,
     sweep_in_python, tables_of_a_sweep, time,
 ]  # fmt: skip
@@ -373,15 +374,14 @@ def test_a_dense_step_takes_what_an_iteration_of_a_run_does(tmp_path):
     path = tmp_path / "step.yaml"
     path.write_text(DENSE_STEP)
     ran = json.loads(did("run", path, *NO_PAGE, "--out", tmp_path / "run", "--json", "-q").stdout)["policies"]
-    star = ("--topology", "star", "--stack", "ideal")
-    step = json.loads(did("step", *STEP, *star, "--sharding", "ddp", "--json").stdout)
-    used = json.loads(did("utilisation", *STEP, "--strategy", "dataparallel", "--json").stdout)
-    assert len(step["calls"]) == used["buckets"] > 1
+    step = json.loads(did("step", *STEP, "--stack", "ideal", "--sharding", "ddp", "--json").stdout)
+    (used,) = json.loads(did("step", path, "--json").stdout)["rows"]
+    assert len(step["calls"]) > 1
     iteration = ran["dense"]["simulated_s"] / 2
     assert ran["dense"]["breakdown_s"]["compute"] / 2 == pytest.approx(step["microbatch_s"], rel=1e-9)
     assert step["step_s"] == pytest.approx(iteration, rel=1e-9)
-    assert used["passes_s"] / used["utilisation"]["value"] == pytest.approx(iteration, rel=1e-9)
-    sent = sum(2 * call["in_bytes"] * 3 / 4 for call in step["calls"])
+    assert used["total_s"] == pytest.approx(iteration, rel=1e-9)
+    sent = sum(2 * call["in_B"] * 3 / 4 for call in step["calls"])
     assert ran["dense"]["total_bytes_sent_B"] / 8 == pytest.approx(sent, rel=1e-6)
 
 

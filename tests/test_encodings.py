@@ -452,8 +452,7 @@ def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
     at_a_point = simnet.choose(workers=4, model=4000, device=known, schemes=schemes).notes
     assert sum(one.startswith(told) for one in at_a_point) == 1
     assert not any("codes" in one for one in simnet.choose(workers=4, model=4000, device=known).notes)
-    predicted = simnet.predict_job("quickstart", set=fields)
-    assert sum(one.startswith(told) for one in predicted.sentences()) == 1
+    assert sum(one.startswith(told) for one in simnet.step("quickstart", set=fields).notes) == 1
     without = load("quickstart", ["exchanges={AG: {scheme: topk}}", "policies={}"]).config.exchanges
     assert "codes" not in with_codes(device, without.values(), 4)
 

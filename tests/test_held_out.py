@@ -59,14 +59,14 @@ def test_the_interval_of_a_further_site_holds_nine_in_ten_however_few_there_are(
 
 def test_waits_of_rounds_are_extrapolated_and_wider_than_those_of_the_same_job_without(small):
     every, rounds = (
-        json.loads(did("predict", "job", "--scenario", small(strategy), "--json").stdout)
+        json.loads(did("step", small(strategy), "--json").stdout)
         for strategy in ("", "  strategy: {name: diloco, period: 4}\n")
     )
     assert every["evidence"] == "measured"
     assert rounds["evidence"] == "extrapolated"
     assert "rounds of diloco" in rounds["because"]
-    wide, own = (one["policies"]["dense"]["messages"] for one in (rounds, every))
-    ratios = [(one["high"] - one["seconds"]) / one["seconds"] for one in (wide, own)]
+    wide, own = (one["rows"][0] for one in (rounds, every))
+    ratios = [(one["messages_high_s"] - one["messages_s"]) / one["messages_s"] for one in (wide, own)]
     assert ratios[0] > 1.1 * ratios[1]
 
 

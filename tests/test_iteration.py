@@ -364,12 +364,13 @@ def test_a_wrong_winner_is_told(tmp_path, scenario):
 
 
 def test_commands(tmp_path, scenario, monkeypatch):
-    told = json.loads(did("predict", "job", "--scenario", scenario, "--json").stdout)
-    chance = {"chance_to_be_fastest", "regret_of_job", "sure", "job"}
-    assert set(told["policies"]["AG"]) == {*PARTS, "median_iteration", *chance} - {"total"}
-    assert sum(one["chance_to_be_fastest"] for one in told["policies"].values()) == pytest.approx(1)
-    assert "fastest with" in did("predict", "job", "--scenario", scenario).output
-    assert "fastest with" not in did("predict", "job", "--scenario", scenario, "--policies", "AG").output
+    told = json.loads(did("step", scenario, "--json").stdout)
+    row = next(one for one in told["rows"] if one["policy"] == "AG")
+    ends = {f"{part}{end}_s" for part in PARTS for end in ("", "_low", "_high")}
+    assert {*ends, "simulated_s", "low_s", "high_s", "chance_to_be_fastest", "regret_of_job", "sure"} <= {*row}
+    assert sum(one["chance_to_be_fastest"] for one in told["rows"]) == pytest.approx(1)
+    assert "fastest [%]" in did("step", scenario).stdout
+    assert "fastest [%]" not in did("step", scenario, "--policies", "AG").stdout
     assert told["stack"] == "gloo"
     logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
     figure = tmp_path / "job.svg"

@@ -20,7 +20,6 @@ from simnet.cli import app
 from simnet.collectives import allreduce_ring
 from simnet.network import Network
 from simnet.report.summary import Summary
-from simnet.report.tables import ReprHtml
 from simnet.schedule import Round, Schedule
 from simnet.traces import recorded
 
@@ -40,7 +39,6 @@ def results():
     return {
         "choose": simnet.choose(**LINKS),
         "job": simnet.choose("quickstart", set=SHORT),
-        "predict job": simnet.predict_job("quickstart", set=SHORT),
     }
 
 
@@ -89,7 +87,7 @@ def test_every_answer_of_a_run_has_a_table_a_figure_and_a_page(ran):
 
 def test_every_result_has_a_table_a_figure_a_short_repr_and_a_page(results):
     for name, result in results.items():
-        assert isinstance(result, ReprHtml), name
+        assert isinstance(result, Summary), name
         table = result.to_pandas()
         assert isinstance(table, pd.DataFrame), name
         assert len(table), name
@@ -159,12 +157,6 @@ def test_choose_says_what_the_command_says(results):
         assert one.best == rows["exchange"][0] == one.details["decision"]
         assert rows["chance_to_be_fastest"].sum() == pytest.approx(1.0, abs=0.01)
     assert simnet.choose(latency=1e-3, bandwidth=1.25e8).to_json() == results["choose"].to_json()
-
-
-def test_predict_job_says_what_the_command_says(results):
-    given = ["--scenario", "quickstart", "--set", "job.iterations=4", "--json"]
-    job = json.loads(command("predict", "job", *given))
-    assert results["predict job"].figures() == job
 
 
 def test_a_grid_has_the_rows_of_the_command(tmp_path, ran):
@@ -247,11 +239,11 @@ def test_errors_name_the_argument(ask, said):
 
 
 def test_signatures_are_whole():
-    for name in ("predict_job",):
+    for name in ("step",):
         function = getattr(simnet, name)
         hints = get_type_hints(function)
         assert set(hints) == {*inspect.signature(function).parameters, "return"}
-        assert issubclass(hints["return"], ReprHtml)
+        assert issubclass(hints["return"], Summary)
         assert ">>> from simnet import" in inspect.getdoc(function)
 
 

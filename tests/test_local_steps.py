@@ -427,9 +427,7 @@ def test_what_is_sent_beside_inner_steps_is_no_wait():
 def test_jobs_of_workers_that_come_and_go_are_not_predicted(field):
     fields = [word for one in (*SCENARIO, *FIXED, f"job.{field}") for word in ("--set", one)]
     name = field.partition("=")[0]
-    assert f"job.{name}: must be left out: the iterations" in refused(
-        "predict", "job", "--scenario", "quickstart", *fields
-    )
+    assert f"job.{name}: must be left out: the iterations" in refused("step", "quickstart", *fields)
 
 
 @pytest.mark.parametrize("compute", [False, True])

@@ -10,15 +10,13 @@ import pytest
 
 from gradients import gradients_of
 from looping import each
-from simnet.base.errors import InputError
 from simnet.cost_models import costs
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model
 from simnet.network import Network
 from simnet.sparsifier_models import create
-from simnet.studies.step import planned_of
 from simnet.topologies import star
-from simnet.training.parallel import fsdp2, time_step, wrap_units, zero
+from simnet.training.parallel import fsdp2, plan_step, time_step, wrap_units, zero
 from simnet.training.parallel.graph import StepGraph
 from simnet.training.parallel.quantised import ACROSS, NODE, SDP4Bit, ZeroPlusPlus
 from simnet.training.parallel.zero import Stage3Limits
@@ -258,13 +256,13 @@ def test_what_other_steps_refuse() -> None:
 
 def test_the_command_takes_the_options_by_name() -> None:
     profile = load_model("gpt2")
-    asked = ["zero_quantized_gradients=true", "zero_hpz_partition_size=4", "max_reuse_distance=0"]
-    graph = planned_of(profile, "zero3", 8, asked).graph
+    asked = {"zero_quantized_gradients": True, "zero_hpz_partition_size": 4, "max_reuse_distance": 0}
+    graph = plan_step(profile, "zero3", 8, asked).graph
     assert {call.group for call in graph.calls} == {"world", NODE, ACROSS}
-    options = ["quantized_weights=true", "quantized_gradients=true", "ranks_per_node=4"]
-    four = planned_of(profile, "zero1", 8, options).graph
+    options = {"quantized_weights": True, "quantized_gradients": True, "ranks_per_node": 4}
+    four = plan_step(profile, "zero1", 8, options).graph
     assert {call.dtype for call in four.calls} == {"int8", "float32"}
-    with pytest.raises(InputError, match="zero1 has no option 'zero_quantized_weights'"):
-        planned_of(profile, "zero1", 8, ["zero_quantized_weights=true"])
-    with pytest.raises(InputError, match="zero_quantized_weights must be true or false, got 'maybe'"):
-        planned_of(profile, "fsdp2", 8, ["zero_quantized_weights=maybe"])
+    with pytest.raises(ValueError, match="zero1 has no option 'zero_quantized_weights'"):
+        plan_step(profile, "zero1", 8, {"zero_quantized_weights": True})
+    with pytest.raises(ValueError, match="zero_quantized_weights must be true or false, got 'maybe'"):
+        plan_step(profile, "fsdp2", 8, {"zero_quantized_weights": "maybe"})

@@ -267,17 +267,16 @@ def test_a_model_that_is_trained_has_its_own_batch(scenario):
 
 
 def test_a_step_follows_the_device_and_gives_tokens_a_second():
-    step = ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", "8", "--topology", "star",
-            "--latency", "10us", "--bandwidth", "100Gbit/s", "--json")  # fmt: skip
-    found = json.loads(did(*step, "--device", "h100-torch2.6").stdout)
+    step = ("step", "--model", "gpt2", "--latency", "10us", "--bandwidth", "100Gbit/s", "--json")
+    found = json.loads(did(*step, "--sharding", "ddp", "--device", "h100-torch2.6").stdout)
     assert found["microbatch_s"] == 0.21633
     assert found["throughput"] == pytest.approx(8 * 64 * 1024 / found["step_s"], rel=1e-9)
-    tokens = json.loads(did(*step, "--tokens", "2048", "--tensor-parallel", "2", "--microbatches", "2").stdout)
-    assert tokens["throughput"] == pytest.approx(8 / 2 * 2 * 2048 / tokens["step_s"], rel=1e-9)
-    assert "is either --batch or --tokens" in refused(*step, "--tokens", "2048", "--batch", "2")
-    assert "--device: there is no device profile 'h10'" in refused(*step, "--device", "h10")
-    text = did(*step[:-1], "--device", "a100-torch2.6").stdout
-    assert "a microbatch computes for 26.1 ms (14.8 ms to 49.6 ms)" in text
+    # Workers that share a batch go through it together, which is not counted.
+    shared = json.loads(did(*step, "--sharding", "ddp:tokens=2048,tensor_parallel=2,microbatches=2").stdout)
+    assert "throughput" not in shared
+    assert "--device: there is no device profile 'h10'" in refused(*step, "--sharding", "ddp", "--device", "h10")
+    text = did(*step[:-1], "--sharding", "ddp", "--device", "a100-torch2.6", "--wide").stdout
+    assert "26.1 ms (14.8 ms to 49.6 ms) forward and backward" in " ".join(text.split())
 
 
 def test_an_unknown_chip_is_no_guess():
@@ -287,8 +286,7 @@ def test_an_unknown_chip_is_no_guess():
 
 
 def test_a_step_over_gloo_computes_on_the_cpu_unless_a_device_is_named():
-    step = ("step", "--model", "resnet18", "--sharding", "ddp", "--workers", "2", "--topology", "star",
-            "--latency", "1ms", "--bandwidth", "1Gbit/s", "--stack", "gloo", "--json")  # fmt: skip
+    step = ("step", "--model", "resnet18", "--sharding", "ddp", "--workers", "2", "--stack", "gloo", "--json")
     alone = json.loads(did(*step).stdout)
     assert alone["compute_time"]["source"].startswith("Xeon E-2300 core, fp32, 32 images: estimate")
     assert "warnings" not in alone
@@ -299,8 +297,9 @@ def test_a_step_over_gloo_computes_on_the_cpu_unless_a_device_is_named():
 def test_predicted_iterations_are_as_far_off_as_an_estimate_of_computing(scenario):
     def predicted(field):
         scenario.write_text(SCENARIO.replace("model: gpt2", f"model: gpt2\n  {field}"))
-        found = json.loads(did("predict", "job", "--scenario", scenario, "--json").stdout)
-        return found["policies"]["AG"]["compute"]
+        rows = json.loads(did("step", scenario, "--json").stdout)["rows"]
+        row = next(one for one in rows if one["policy"] == "AG")
+        return {"seconds": row["compute_s"], "low": row["compute_low_s"], "high": row["compute_high_s"]}
 
     known = ran(scenario, "--set", "job.device=a100-torch2.6")["compute_time"]
     estimated, given = predicted("device: a100-torch2.6"), predicted(f"compute: {{mean: {known['seconds_s']!r} s}}")

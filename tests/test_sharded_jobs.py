@@ -19,12 +19,10 @@ from simnet.cost_models.costs.models import load_model
 from simnet.scenario import Run, load
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import results_of
-from simnet.studies.step import timed
-from simnet.studies.timing import in_scenario
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.running import run_policy
-from simnet.training.parallel import fsdp2, time_step, wrap_units
+from simnet.training.parallel import PlacedStep, fsdp2, plan_step, repeat_step, time_step, wrap_units
 from simnet.training.parallel.graph import describe_slowdown
 from test_parallel_traced import as_traces
 
@@ -74,11 +72,14 @@ def test_a_job_takes_what_its_steps_take_to_the_last_bit(
     # Steps whose groups meet on links take long to simulate.
     steps = 3 if way == "hsdp" or "pipeline" in options else 12
     path = scenario(tmp_path, {"as": way, **options}, network=network, job={"iterations": steps})
-    given = [f"{name}={str(value).lower()}" for name, value in options.items()]
-    step = timed("resnet18", way, 4, lambda: in_scenario(load(path)), given=given, steps=steps)
-    rows = one(load(path).build()).iterations
-    assert rows["iteration_s"].tolist() == step.series.durations.tolist()
-    assert rows["start_s"].tolist() == step.series.began.tolist()
+    run = load(path).build()
+    profile = load_model("resnet18")
+    step = plan_step(profile, way, 4, options)
+    placed = PlacedStep(step.graph, run.job.network(0), placement=run.job.placement)
+    series = repeat_step(placed, step.seconds(profile.compute), steps)
+    rows = one(run).iterations
+    assert rows["iteration_s"].tolist() == series.durations.tolist()
+    assert rows["start_s"].tolist() == series.began.tolist()
     assert (len(set(rows["iteration_s"])) > 2) == bool(network)
 
 

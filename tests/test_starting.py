@@ -112,7 +112,7 @@ def test_no_command_compiles_what_warm_did_not(tmp_path):
         "sweep quickstart --param bandwidth=1,5Gbit/s --set job.iterations=2 --jobs 1 --out swept",
         "choose --workers 8 --model resnet50 --latency 1ms --bandwidth 10Gbit/s",
         "time all_reduce --network dgx-h100 --workers 16 --size 25MB",
-        "predict job --scenario quickstart --set job.iterations=3",
+        "step quickstart --set job.iterations=3",
         "convert allreduce_ring ring.goal --workers 64 --size 64MiB",
         "time ring.goal",
         *(f"time allreduce_ring --workers 64 --stack {stack}" for stack in ("tcp", "gloo", "openmpi", "nccl")),

@@ -1,7 +1,7 @@
 """Errors of predicted times on left-out measurements: the table of `simnet.cost_models.evidence.chances`.
 
 An error is compared in half-widths of the 90 % interval that the prediction carries. Of calibrated clusters that is the
-interval of the calibration; of iterations of jobs that of `simnet predict job`. Of times that follow from links the
+interval of the calibration; of iterations of jobs that of `simnet step`. Of times that follow from links the
 half-width is learnt here, ``a m / T + b`` for ``m`` messages of a worker in ``T`` seconds: by quantile regression of
 the errors of the shipped measurements up to 100 Mbit/s, on either side, for each stack, and for none (`ideal`), where
 ``a`` is 0, since nothing is known of a message's software.

@@ -58,8 +58,8 @@ class Column(NamedTuple):
     """A column of a table: the name of its values in rows, and what stands above them, without the unit.
 
     `unit` follows from the end of the name where it is left out. `interval` names the columns of the ends of the
-    interval, which stand in the same cell. On a narrow line the columns with the largest `priority` are hidden first;
-    those with 0 never are.
+    interval, which stand in the same cell, and `interval_of` says what it holds. On a narrow line the columns with the
+    largest `priority` are hidden first; those with 0 never are.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Column(NamedTuple):
     unit: Unit | None = None
     priority: int = 0
     interval: tuple[str, str] | None = None
+    interval_of: str = "90 %"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -277,6 +278,29 @@ def percent(share: float, sign: str = "") -> str:
     return f"{100 * share:{sign}.0f} %"
 
 
+def interval_text(
+    value: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    unit: Unit = "time",
+    each: str = "",
+    by: str = "",
+) -> str:
+    """Return a value with its unit, and the ends of its interval, if there is one; `by` is what makes it.
+
+    Examples
+    --------
+    >>> interval_text(0.0449, 0.038, 0.0565, each=" a step"), interval_text(0.5, unit="percent")
+    ('44.9 ms a step (38.0-56.5)', '50.0 %')
+    """
+    name, factor = _common_unit(unit, [value])
+    found = f"{_number(value, factor)} {name}".rstrip() + each
+    if low is None or high is None or low == high:
+        return found
+    return f"{found} ({_number(low, factor)}-{_number(high, factor)}{by})"
+
+
 def _with_unit(column: Column) -> Column:
     found = (unit for end, unit in _UNIT_OF_NAME if column.name.endswith(end))
     return column._replace(unit=column.unit or next(found, "number"))
@@ -289,7 +313,7 @@ def column_cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
     if column.unit in _TEXTS:
         return column.heading, ["-" if one is None else str(one) for one in values]
     name, factor = _common_unit(column.unit or "number", values)
-    heading = column.heading + (" (90 %)" if column.interval else "") + (f" [{name}]" if name else "")
+    heading = column.heading + (f" ({column.interval_of})" if column.interval else "") + (f" [{name}]" if name else "")
     cells = []
     for row, value in zip(rows, values, strict=True):
         text = _number(value, factor, column.unit == "chance")

@@ -236,8 +236,10 @@ def _strategy(document: Document, field: MarkedField, value: object) -> dict[str
 
 def _sharding(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
-    given = {"trace": _absolute(name)} if is_file(name) else {"as": name}
     beside: dict[str, object] = {name: {} for name in ("exchanges", "policies") if document.found((name,)) is not None}
+    given = {"as": name}
+    if is_file(name):
+        given, beside = {"trace": _absolute(name)}, {**beside, **_clear(document, "model", "parameters")}
     return {**beside, **_clear(document, *MEANINGLESS), "job.sharding": {**given, **options}}
 
 

@@ -54,8 +54,11 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     """
     _check_choices(config, found)
     exchanges, sound = {}, set()
+    bits = None if config.job.strategy is None else config.job.strategy.bits
     for label, exchange in config.exchanges.items():
         before = len(found)
+        if bits is not None and not {"value_bytes", "values"} & exchange.options.keys():
+            exchange = schema.Exchange.model_validate({**exchange.model_dump(), "value_bytes": bits / 8})
         exchanges[label] = _resolve_exchange(label, exchange, folder, found)
         if len(found) == before:
             sound.add(label)
@@ -161,7 +164,7 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
 
 def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | None:
     """Return the stack; None where a file may name it."""
-    return "ideal" if given.stack is None and given.topology.choice[0] != "file" else given.stack
+    return "ideal" if given.stack is None and given.topology.choice[0] not in ("file", "platform") else given.stack
 
 
 def _resolve_weather(
@@ -329,7 +332,7 @@ def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> 
         wanted = given.options
     for option in wanted:
         if option not in allowed:
-            told = suggest_names(option, ["name", "bucket", *allowed])
+            told = suggest_names(option, ["name", "bucket", "bits", *allowed])
             found.add(("job", "strategy", option), f"there is no such option of {given.name}; {told}")
     defaults: dict[str, Any] = {}
     for option in allowed:

@@ -118,6 +118,7 @@ class Strategy(Named):
     inner: of each worker; default: that of the strategy
     outer: of the global parameters; default: the strategy's
     bucket: up to how many bytes tensors go together, as 1 B for one by one; default: all
+    bits: of a value on the link, of exchanges without value_bytes; default: those of the scheme
     """
 
     model_config = ConfigDict(extra="allow")
@@ -128,6 +129,7 @@ class Strategy(Named):
     inner: Optimiser | None = None
     outer: Optimiser | None = None
     bucket: PositiveSize | None = None
+    bits: Annotated[float, Field(ge=0.01, le=1024)] | None = None
 
     @property
     def options(self) -> dict[str, Any]:

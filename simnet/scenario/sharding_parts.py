@@ -56,7 +56,7 @@ class ModelUnit(Part):
 
 
 class Sharding(Named):
-    """How a model is shared between workers, and options of that, as `simnet step --option` takes them.
+    """How a model is shared between workers, and options of that, as `--sharding` takes them.
 
     way: ddp, fsdp2, hsdp, zero1, zero2 or zero3
     trace: a folder of Chakra traces of all ranks, in place of a model

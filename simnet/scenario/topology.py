@@ -49,19 +49,29 @@ def sending(
 ) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
     """Return the links of a topology, and the options of `Network` for its transport stack.
 
-    A calibrated cluster brings its software, unless another stack is given. InputError: its file is wrong.
+    A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
+    wrong.
     """
     if stack is not None:
         return read.graph, {"stack": stack}
-    file = cluster_file(given)
-    if read.kind != "fabric" or file is None:
-        return read.graph, {}
+    part, file = given.choice[1], cluster_file(given)
     # Calibration takes long to import.
-    from simnet.cost_models.calibration import CalibratedSoftware, has_curves, load_cost_model
+    if isinstance(part, topology_parts.PlatformNodes):
+        from simnet.cost_models.calibration import CalibratedSoftware, specified_cost_model
+        from simnet.cost_models.calibration.platform import load_platform
 
-    if not has_curves(folder / file):
+        described = load_platform(part.source(folder))
+        model, file = specified_cost_model(described), part.path
+        model.network = {"multi_gpu_nodes": {"gpus_per_node": described.devices_per_node}}
+    elif read.kind != "fabric" or file is None:
         return read.graph, {}
-    software = CalibratedSoftware(load_cost_model(folder / file), read.graph, Path(file).name, jitter=jitter)
+    else:
+        from simnet.cost_models.calibration import CalibratedSoftware, has_curves, load_cost_model
+
+        if not has_curves(folder / file):
+            return read.graph, {}
+        model = load_cost_model(folder / file)
+    software = CalibratedSoftware(model, read.graph, Path(file).name, jitter=jitter)
     return software.graph, {"stack": software.stack, "software": software}
 
 

@@ -7,13 +7,14 @@ so that the same scenario has the same answer on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
 from simnet.base.errors import SimnetError
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE
 from simnet.policies import Candidate, Fixed, Flexible
@@ -21,6 +22,7 @@ from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, fastest
 from simnet.scenario import Run, Scenario
+from simnet.scenario.computing import sending_stack
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
 from simnet.training.job.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
@@ -116,6 +118,23 @@ def assumed(
         return Assumed(overlap, [])
     near = {row.label for place, row in enumerate(found.rows) if place < 2 or row.seconds <= NEAR * found.best.seconds}
     return Assumed(overlap, _default_effects(load, loaded, [one for one in among if one.label in near], here))
+
+
+def unsaid_fields(scenario: Scenario, given: Collection[str]) -> str:
+    """Return what an answer rests on that nobody said: defaults of a scenario, and all of `base` but `given` fields."""
+    config, document, base = scenario.config, scenario.document, scenario.name == "base"
+    job, stack = config.job, sending_stack(config.network, scenario.folder)
+    links = {} if "network" in given else {"latency": format_seconds, "bandwidth": format_bandwidth}
+    known = {"workers": f"{config.workers:,} workers", "model": job.model}
+    for name, form in links.items():
+        value = getattr(config.network.topology.choice[1], name, None)
+        known[name] = form(value) if isinstance(value, float) else None
+    said = [text for name, text in known.items() if base and text and name not in given]
+    if job.compute.mean is not None and document.found(("job", "compute", "mean")) is None and not job.traced:
+        said.append(f"{format_seconds(job.compute.mean)} computing ({job.device or DEFAULT_DEVICE})")
+    if document.found(("network", "stack")) is None and config.network.topology.choice[0] not in ("file", "platform"):
+        said.append(f"stack {stack or 'ideal'}")
+    return ", ".join(said)
 
 
 def _exchange_labels(loaded: Scenario) -> list[Candidate]:

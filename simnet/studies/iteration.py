@@ -28,14 +28,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from rich.table import Table
-from rich.text import Text
 
 from simnet.base import units
 from simnet.base.errors import InputError
@@ -47,19 +44,23 @@ from simnet.cost_models.evidence.intervals import NAMED, error_models, factor_fo
 from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.network.stack import name_of
 from simnet.report import run_setup
-from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
-from simnet.report.drawing import unit as units_of
-from simnet.report.learning import IGNORED
 from simnet.report.paired import fastest
-from simnet.report.tables import ReprHtml, empty_table
-from simnet.report.wording import standing, within_error
+from simnet.report.summary import Column, Summary, interval_text, percent
+from simnet.report.wording import listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
-from simnet.studies.choosing.output import share
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import of_gradients
 from simnet.studies.samples import sample_warnings, warning_lines
+from simnet.studies.utilisation import (
+    LinkedTraining,
+    goal_rows,
+    goal_sentence,
+    link_rates,
+    read_training,
+    utilisation_summary,
+)
 from simnet.training.job.job import Job
 from simnet.training.job.record import TRAIN, PolicyResult
 from simnet.training.job.running import run_policy
@@ -71,10 +72,9 @@ PARTS = ("compute", "select", "messages", "merge", "exposed", "update", "total")
 COVERAGE = 0.9
 """Share of iterations that intervals are meant to hold."""
 
-_CHANCES = (
-    "Fastest with: the chance that the job takes the least time, by what such predictions were off by. Regret: by "
-    "which share the job is expected to take longer than with the fastest."
-)
+TIED = 0.1
+"""The least chance of a policy to be faster than the leader that makes it tied."""
+
 _OF_ROUNDS = (
     "What goes on beside inner steps is in messages, and only what workers wait for in exposed; intervals take inner "
     "steps to vary each for itself."
@@ -84,8 +84,8 @@ _ENDS = ("", "low", "high")
 _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class JobPrediction(ReprHtml):
+@dataclass(frozen=True, eq=False)
+class JobPrediction:
     """What the iterations of a job are predicted to take.
 
     Parameters
@@ -96,10 +96,13 @@ class JobPrediction(ReprHtml):
         How many.
     barrier : bool
         Whether they begin an iteration together.
+    iterations : DataFrame
+        A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
+        the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
     strategy, steps : str, int
         By which training strategy they train, if there is one, and inner steps of an iteration.
-    notes : tuple of str
-        How costs of codes are known, and where the time of computing is from.
+    notes, depends : tuple of str
+        How costs of codes are known, and where the time of computing is from; of what the order depends, and warnings.
     steady : mapping of str to SteadyPart
         The steady part of the run under each policy; one that has none has no rank.
     totals : mapping of str to JobTotal
@@ -108,9 +111,6 @@ class JobPrediction(ReprHtml):
         By which factors computing may be off; see `simnet.studies.job_totals.computing_factors`.
     evidence : Evidence
         How well times are known.
-    iterations : DataFrame
-        A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
-        the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
     """
 
     scenario: str
@@ -122,75 +122,17 @@ class JobPrediction(ReprHtml):
     strategy: str = ""
     steps: int = 1
     notes: tuple[str, ...] = ()
+    depends: tuple[str, ...] = ()
     steady: Mapping[str, SteadyPart] = field(default_factory=dict)
     totals: Mapping[str, JobTotal] = field(default_factory=dict)
     computes: tuple[float, float] = (1.0, 1.0)
     evidence: Evidence = NEVER_COMPARED
-
-    def __repr__(self) -> str:
-        count, iterations = (self.iterations[name].nunique() for name in ("policy", "iteration"))
-        return f"JobPrediction({self.scenario}, {count} polic{'y' if count == 1 else 'ies'}, {iterations} iterations)"
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the iterations, with parts and intervals."""
-        return self.iterations.copy()
-
-    def plot(self) -> Plot:
-        """Return the figure: an iteration of each policy with its interval, medians over iterations."""
-        medians = self.medians()[::-1]
-        name, factor = units_of(float(medians["total_high_s"].max()), SECONDS)
-        with style():
-            figure = Figure(figsize=(7.5, 1.3 + 0.3 * len(medians)), layout="constrained")
-            axes = figure.subplots()
-            total, low, high = (medians[f"total_{end}s"].to_numpy() / factor for end in ("", "low_", "high_"))
-            axes.errorbar(total, medians.index, xerr=[total - low, high - total], fmt="o", color=COLOURS[0])
-            axes.set(xlim=(0, None), xlabel=f"an iteration [{name}]")
-            axes.set_title(self.scenario, loc="left")
-        return plot("predict", self.scenario, "", figure)
-
-    def table(self) -> Table:
-        """Return a row per policy, medians over iterations."""
-        found = empty_table(f"an iteration of {self.scenario}", self.headings(), ["policy"])
-        for row in self.rows():
-            found.add_row(*map(Text, row))
-        return found
 
     def medians(self) -> pd.DataFrame:
         """Return the medians over the steady iterations, a row per policy in the order of the scenario."""
         numbers = [f"{name}_{end}{'_' if end else ''}s" for name in PARTS for end in _ENDS]
         steady = self.iterations[self.iterations["iteration"] >= common_start(self.steady.values())]
         return steady.groupby("policy", sort=False)[numbers].median()
-
-    def figures(self) -> dict[str, Any]:
-        """Return the prediction for JSON: medians over the steady iterations, in seconds."""
-        policies: dict[str, dict[str, Any]] = {
-            str(policy): {
-                "median_iteration" if name == "total" else name: {
-                    "seconds": row[f"{name}_s"],
-                    **units.interval_figures(row[f"{name}_low_s"], row[f"{name}_high_s"]),
-                }
-                for name in PARTS
-            }
-            for policy, row in self.medians().to_dict("index").items()
-        }
-        likely = self.likely()
-        said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
-        for policy, (chance, regret, sure) in zip(self.ranked, said, strict=True):
-            policies[policy] |= {"chance_to_be_fastest": chance, "regret_of_job": finite(regret), "sure": sure}
-        for policy, low, high in zip(self.ranked, likely.low.tolist(), likely.high.tolist(), strict=True):
-            seconds = self.totals[policy].seconds
-            policies[policy]["job"] = {"seconds": seconds, **units.interval_figures(low, high)}
-        for policy, why in self.unsettled.items():
-            policies[policy]["unsettled"] = why
-        first = self.fastest
-        head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
-        trained = {"strategy": {"name": self.strategy, "steps": self.steps}} if self.strategy else {}
-        said_too = {"notes": list(self.notes)} if self.notes else {}
-        steady = {"steady_from": common_start(self.steady.values())}
-        won = {"fastest": first[0] if first else None, "tied_with": first[1:]}
-        won |= self.evidence.figures()
-        told = {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, **steady, **won, **said_too}
-        return {**told, "policies": policies}
 
     @property
     def unsettled(self) -> dict[str, str]:
@@ -207,72 +149,136 @@ class JobPrediction(ReprHtml):
         """The policy with which the job takes the least time and those tied with it, of those that have settled."""
         return fastest({policy: self.totals[policy].seconds for policy in self.ranked}) if self.ranked else []
 
+    def is_tied(self, policy: str) -> bool:
+        """Return whether a policy leads, or is faster than the leader with a chance of at least `TIED`."""
+        both = [self.totals[one] for one in (self.fastest[0], policy)]
+        return policy in self.fastest or bool(judged(both, self.computes).fastest[1] >= TIED)
+
     def likely(self) -> Chances:
         """Return how likely the job takes the least time with each policy that has settled, and intervals of that."""
         return judged([self.totals[policy] for policy in self.ranked], self.computes)
 
-    def headings(self) -> tuple[str, ...]:
-        """Return the headings of `rows`."""
-        chances = ("whole job", "fastest with", "regret") if self.several else ("whole job",)
-        return ("policy", *PARTS, "interval of the total", *chances)
 
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one policy."""
-        return self.iterations["policy"].nunique() > 1
+COLUMNS = (
+    Column("policy", "policy"),
+    Column("total_s", "iteration", interval=("total_low_s", "total_high_s")),
+    Column("compute_s", "compute", priority=2),
+    Column("select_s", "select", priority=3),
+    Column("exposed_s", "exposed comm.", priority=1),
+    Column("update_s", "update", priority=4),
+    Column("simulated_s", "whole job", interval=("low_s", "high_s")),
+    Column("chance_to_be_fastest", "fastest", "chance"),
+    Column("utilisation", "utilisation", "chance", priority=5),
+    Column("regret_of_job", "regret", "percent", priority=6),
+    Column("messages_s", "messages", interval=("messages_low_s", "messages_high_s"), priority=8),
+    Column("merge_s", "merge", interval=("merge_low_s", "merge_high_s"), priority=7),
+)
+"""Of `job_summary`: parts of an iteration, medians over steady iterations and means over workers, and the job."""
 
-    def rows(self) -> list[list[str]]:
-        """Return the rows of a table for people."""
-        found = {}
-        for policy, row in self.medians().to_dict("index").items():
-            interval = units.format_interval(row["total_low_s"], row["total_high_s"])
-            found[str(policy)] = [str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), interval]
-        likely = self.likely()
-        for place, policy in enumerate(self.ranked):
-            ends = float(likely.low[place]), float(likely.high[place])
-            found[policy].append(units.format_within(self.totals[policy].seconds, *ends))
-            if self.several:
-                found[policy] += [share(float(likely.fastest[place])), share(float(likely.regret[place]))]
-        for policy in self.unsettled:
-            found[policy].append(units.format_seconds(self.totals[policy].seconds))
-            found[policy] += ["not settled", "-"] if self.several else []
-        return list(found.values())
 
-    def headline(self) -> str:
-        """Return the answer in a line: with whom the job takes the least time, or how long it takes."""
-        count = self.iterations["iteration"].nunique()
-        each = f" for {count:,} iteration{'' if count == 1 else 's'}"
-        seconds = {policy: self.totals[policy].seconds for policy in self.ranked}
-        if self.several and seconds:
-            chances = dict(zip(self.ranked, self.likely().fastest.tolist(), strict=True))
-            alone = f"is fastest{within_error(self.fastest[0], chances)}"
-            said = standing(seconds, self.fastest, alone, "are tied as fastest", each)
-        else:
-            lines = [
-                f"{policy} takes {units.format_seconds(one.seconds)}{each}." for policy, one in self.totals.items()
-            ]
-            said = "No policy has settled." if self.several else lines[0]
-        aside = (f"{name} has not settled, and has no rank: {why}." for name, why in self.unsettled.items())
-        return " ".join([said, *aside, *([IGNORED] if self.several else [])])
+def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: Sequence[float], off: float) -> Summary:
+    """Return the answer to what an iteration takes, and what utilisations need that are to be reached.
 
-    def sentences(self) -> list[str]:
-        """Return what is to be said beside the table."""
-        known, start = stacks(), common_start(self.steady.values())
-        over = f"iterations from {start} on, where the run is steady" if start else "iterations"
-        wider = "" if self.stack in known else f", of which the wider stands for {self.stack}, which was not measured"
-        return [
-            f"Medians over {over}, means over workers. A whole iteration is compute, select, exposed and update; "
-            "exposed has what messages and merge take after the backward pass.",
-            f"Intervals of parts are meant to hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job "
-            f"its time. Stack: {self.stack}; device: {self.device}.",
-            self.evidence.sentence(),
-            f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
-            f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
-            *self.notes,
-            run_setup.describe_barrier(self.barrier),
-            *([f"{run_setup.describe_strategy(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
-            *([_CHANCES] if self.several else []),
-        ]
+    An only policy whose exchange under a training strategy has a closed form is answered by that, see
+    `simnet.studies.utilisation`; `off` is by how much its computing and links may be off. InputError: there is no
+    closed form, and there are goals.
+    """
+    own, linked, why = scenario.config.job.strategy, None, ""
+    if own is not None or goals:
+        run = scenario.build()
+        for policy in run.policies.values():
+            found = read_training(run.job, policy.candidates)
+            linked, why = (linked or found, why) if isinstance(found, LinkedTraining) else (linked, found)
+        if linked is not None and own is not None and len(run.policies) == 1:
+            return utilisation_summary(scenario, run.job, linked, goals, off)
+        if linked is None and goals:
+            raise InputError(f"is for dense exchanges over links that do not change, not for {why}", file="--goal")
+    answer = job_summary(predict_job(scenario, policies))
+    if linked is None or not goals:
+        return answer
+    rows = goal_rows(linked, goals, off, periodic=own is not None)
+    said = "\n".join([answer.answer, *(f"With a dense exchange {goal_sentence(one)}" for one in rows)])
+    return replace(answer, answer=said, details={**answer.details, "goals": rows})
+
+
+def job_summary(found: JobPrediction) -> Summary:
+    """Return the answer to what iterations take: parts and the job under each policy, the fastest first."""
+    rows, likely = _policy_rows(found), found.likely()
+    first, several = found.fastest, len(rows) > 1
+    head = {"scenario": found.scenario, "workers": found.workers, "stack": found.stack, "device": found.device}
+    trained = {"strategy": {"name": found.strategy, "steps": found.steps}} if found.strategy else {}
+    details = {**head, "barrier": found.barrier, **trained, "coverage": COVERAGE}
+    details |= {"steady_from": common_start(found.steady.values())}
+    details |= {"fastest": first[0] if first else None, "tied_with": first[1:], **found.evidence.figures()}
+    unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
+    return Summary(
+        answer=_job_answer(found, rows, dict(zip(found.ranked, likely.fastest.tolist(), strict=True))),
+        columns=[one for one in COLUMNS if one.heading not in unsure],
+        rows=rows,
+        evidence=found.evidence.line(),
+        assumed="accuracy ignored" if several else "",
+        depends_on=" ".join(found.depends),
+        details=details,
+        notes=_job_notes(found),
+    )
+
+
+def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
+    """Return a row for each policy, the fastest first, those without a rank last."""
+    likely = found.likely()
+    rows: dict[str, dict[str, Any]] = {}
+    for name, parts in found.medians().to_dict("index").items():
+        policy, total = str(name), found.totals[str(name)]
+        rows[policy] = {
+            "policy": policy,
+            **{str(part): one for part, one in parts.items()},
+            "simulated_s": total.seconds,
+        }
+        for part in PARTS:
+            ends = f"{part}_low_s", f"{part}_high_s"
+            if not units.determined(*(parts[end] for end in ends)):
+                rows[policy] |= {**dict.fromkeys(ends), f"{part}_interval": units.NOT_DETERMINED}
+        rows[policy] |= {"utilisation": total.compute / total.seconds, "unsettled": found.unsettled.get(policy)}
+    for place, policy in enumerate(found.ranked):
+        low, high = float(likely.low[place]), float(likely.high[place])
+        chance, regret = float(likely.fastest[place]), finite(float(likely.regret[place]))
+        rows[policy] |= units.interval_figures(low, high, "_s")
+        rows[policy] |= {"chance_to_be_fastest": chance, "regret_of_job": regret, "sure": likely.sure[place]}
+    return sorted(rows.values(), key=lambda row: (row["policy"] in found.unsettled, row["simulated_s"]))
+
+
+def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances: Mapping[str, float]) -> str:
+    """Return who is fastest, and what an iteration and the job take with it."""
+    aside = "".join(f" {name} has not settled, and has no rank: {why}." for name, why in found.unsettled.items())
+    if not found.ranked:
+        return f"No policy has settled.{aside}"
+    best, count = rows[0], found.iterations["iteration"].nunique()
+    each = f"a round of {found.steps} steps" if found.steps > 1 else "an iteration"
+    iteration = interval_text(best["total_s"], best["total_low_s"], best["total_high_s"], each=f" {each}")
+    job = interval_text(best["simulated_s"], best["low_s"], best["high_s"], each=f" for {count:,} of them")
+    said = f"{iteration}, {percent(best['utilisation'])} utilisation; {job}.{aside}"
+    tied = [one["policy"] for one in rows if one["policy"] in chances and found.is_tied(one["policy"])]
+    if len(rows) == 1:
+        return f"{best['policy']}: {said}"
+    if len(tied) == 1:
+        return f"{best['policy']} is fastest ({percent(chances[tied[0]])} sure): {said}"
+    shares = listed([percent(chances[one]) for one in tied])
+    return f"{' or '.join(tied)}: tied ({shares} to be fastest). {best['policy']}: {said}"
+
+
+def _job_notes(found: JobPrediction) -> list[str]:
+    """Return what is to be said besides."""
+    wider = "" if found.stack in stacks() else f", the wider one for {found.stack}, which was not measured"
+    return [
+        "Parts are medians over steady iterations and means over workers: compute, select, exposed and update make an "
+        "iteration; exposed has what messages and merge take after the backward pass.",
+        f"Intervals hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job its time; their widths are "
+        f"of DDP over gloo on two processors, and of collectives of {listed(stacks())}{wider}.",
+        found.evidence.sentence(),
+        *found.notes,
+        run_setup.describe_barrier(found.barrier),
+        *([f"{run_setup.describe_strategy(found.strategy, found.steps)} {_OF_ROUNDS}"] if found.strategy else []),
+    ]
 
 
 def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> JobPrediction:
@@ -307,13 +313,14 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     job = run.job
     exchanges = {one.label: one for policy in policies for one in run.policies[policy].candidates}
     notes = costs_told(job.device, exchanges.values(), job.source.workers)
-    notes += [*computing_told([scenario.computing]), *assumptions.notes(scenario, run)]
+    notes += computing_told([scenario.computing])
     warnings = sample_warnings(job, [run.policies[policy] for policy in policies])
-    notes += [f"Warning: {one}" for one in warning_lines(warnings)]
+    depends = (*(f"Warning: {one}" for one in warning_lines(warnings)), *assumptions.notes(scenario, run))
     head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
     trained = ("", 1) if job.strategy is None else (job.strategy.name, job.strategy.steps)
     evidence = evidence_of_job(job, pd.concat(met))
-    return JobPrediction(*head, *trained, tuple(notes), steady, totals, computing_factors(scenario), evidence)
+    told, factors = tuple(notes), computing_factors(scenario)
+    return JobPrediction(*head, *trained, told, depends, steady, totals, factors, evidence)
 
 
 def stack_name(job: Job) -> str:
@@ -366,10 +373,7 @@ def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float
     links = job.network(0).links
     if len(job.stages) > 1 or not links.constant:
         return 0.0
-    sources = [source for source, _ in links.routes.links]
-    leaving = pd.Series(links.routes.bandwidth).groupby(sources).sum()
-    hosts = range(job.source.workers) if job.placement is None else job.placement
-    rates = workers["worker"].map(dict(enumerate(leaving[host] for host in hosts)))
+    rates = workers["worker"].map(dict(enumerate(link_rates(job))))
     return (workers["bytes_sent_B"] / rates).groupby(workers["iteration"]).mean()
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 
 from simnet import sparsifier_models
 from simnet.base.units import finite
+from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.chances import Chances, Part, chances, in_job
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
@@ -186,7 +187,11 @@ def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
     latency, bandwidth = ((float(one.min()), float(one.max())) for one in met)
     per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
     rounds = "" if job.strategy is None or job.strategy.steps == 1 else job.strategy.name
-    return evidence_of(name_of(job.network(0).stack), latency, bandwidth, job.source.workers, per_node, rounds)
+    network = job.network(0)
+    found = evidence_of(name_of(network.stack), latency, bandwidth, job.source.workers, per_node, rounds)
+    if not isinstance(network.software, CalibratedSoftware):
+        return found
+    return Evidence("extrapolated", f"collectives by the cost model of {network.software.file}; {found.because}")
 
 
 def off_alike(one: Candidate) -> str:

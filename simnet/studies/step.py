@@ -1,393 +1,302 @@
-"""A training step of a replicated or sharded model, or of traces: its calls, its time on a network, and memory."""
+"""A step of a replicated or sharded model, or of traces: its time by parts, its collectives, and memory."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from simnet.base import units as quantities
-from simnet.base.arrays import PERCENTS, percentiles
-from simnet.base.errors import InputError, suggest_names
-from simnet.cost_models.costs.computing import PassTime, SampleCount, batch_samples, pass_time
-from simnet.cost_models.costs.devices import DeviceProfile, load_device
-from simnet.cost_models.costs.models import ModelProfile
+import numpy as np
+
+from simnet.base.errors import InputError
+from simnet.base.units import format_bytes
+from simnet.cost_models.calibration.software import CalibratedSoftware
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
-from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
+from simnet.report.calls import calibration_summary, calls_evidence
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
-from simnet.scenario.computing import default_device, stack_doubt
-from simnet.studies import options
-from simnet.studies.timing import Place
-from simnet.training.parallel import PlacedStep, plan_step, read_traced_step, repeat_step
-from simnet.training.parallel.graph import CollectiveCall, StepTiming, describe_slowdown
-from simnet.training.parallel.placing import StepSeries
-from simnet.training.parallel.plan import SHARDINGS, PlannedStep
+from simnet.report.summary import Column, Summary, interval_text, percent
+from simnet.scenario import Scenario
+from simnet.scenario.sharding_parts import Sharding
+from simnet.training.job.job import Job
+from simnet.training.parallel import PlacedStep
+from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
 
-# Options that are lists of names.
-_LISTS = ("ready", "reshard_after_forward", "expert_blocks", "expert_tensors")
+SLOWDOWNS = (1.0, 2.5)
+"""How many times as long computing takes at least and at most beside collectives; see `describe_slowdown`."""
+
+WAYS = (
+    Column("policy", "policy"),
+    Column("step_s", "step", interval=("low_s", "high_s"), interval_of="by slow-down"),
+    Column("utilisation", "utilisation", "chance"),
+    Column("exposed_s", "exposed comm.", priority=1),
+    Column("memory_B", "memory + activations"),
+    Column("slowed_s", "slowed by collectives", priority=2),
+)
+"""Of several ways of sharding."""
+
+PARTS = (
+    Column("part", "part", "text"),
+    Column("calls", "calls"),
+    Column("vector_B", "vector"),
+    Column("takes_s", "takes"),
+    Column("of_step_s", "of step"),
+)
+"""Of the parts of a step: of collectives their vectors as nccl-tests counts them, and their time one after another."""
+
+CALLS = (
+    Column("phase", "phase", "text"),
+    Column("operation", "call", "text"),
+    Column("unit", "unit", "text"),
+    Column("ranks", "ranks", priority=2),
+    Column("in_B", "in"),
+    Column("out_B", "out"),
+    Column("begin_s", "begins", priority=1),
+    Column("takes_s", "takes"),
+    Column("exposed_s", "exposed"),
+    Column("dtype", "dtype", "text", priority=3),
+    Column("microbatch", "microbatch", priority=4),
+)
+"""Of the collectives of a step."""
 
 
 @dataclass(frozen=True)
-class TimedSteps:
-    """Steps on a network, and their tables.
+class ShardedStep:
+    """The step of a policy from which on all are alike, at the start of the job, where workers compute as they are to.
 
     Parameters
     ----------
-    series : StepSeries
-        The steps.
-    stack : str
-        Name of the transport stack.
+    job : Job
+        With its steps.
+    policy, label : str
+        A policy, and its way of sharding.
+    sharding : Sharding
+        That way, as the scenario has it.
     """
 
-    series: StepSeries
-    stack: str
+    job: Job
+    policy: str
+    label: str
+    sharding: Sharding
+
+    @cached_property
+    def timing(self) -> StepTiming:
+        """When everything begins and ends."""
+        return self._timed(self._placed)
+
+    @cached_property
+    def ends(self) -> tuple[float, float] | None:
+        """The least and most that the step takes, by `SLOWDOWNS` [s]; None of traces, which say how long it takes."""
+        if self.sharding.trace is not None:
+            return None
+        others = [one for one in SLOWDOWNS if one != self._placed.slowdown]
+        found = [self.timing.duration, *(self._timed(self._place(one)).duration for one in others)]
+        return min(found), max(found)
+
+    @cached_property
+    def memory(self) -> StepMemory:
+        """What the worker needs that needs the most."""
+        return self.timing.memory()
 
     @property
-    def timing(self) -> StepTiming:
-        """When everything began and ended in the first step."""
-        return self.series.first
+    def utilisation(self) -> float:
+        """The share of the step that workers would compute without collectives beside that, in the mean."""
+        alone = self.timing.computing - self.timing.slowed
+        return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 
-    def figures(self) -> dict[str, object]:
-        """Return what ``simnet step --json`` prints of times, and of each call."""
+    def row(self) -> dict[str, Any]:
+        """Return the row of `WAYS`."""
+        low, high = self.ends or (None, None)
+        took = {"step_s": self.timing.duration, "low_s": low, "high_s": high, "utilisation": self.utilisation}
+        waits = {name: float(getattr(self.timing, name).max()) for name in ("exposed", "slowed")}
+        held = {} if self.sharding.trace is not None else {"memory_B": self.memory.peak}
+        return {"policy": self.policy, **took, **{f"{name}_s": one for name, one in waits.items()}, **held}
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Return the rows of `CALLS`: when each first begins and last ends, and the most that a worker waits for it."""
+        timing, waits, does = self.timing, self.timing.waits().max(axis=1), self.timing.graph.does()
+        rows = []
+        for number, node in enumerate(timing.graph.nodes):
+            if not isinstance(call := node.does, CollectiveCall):
+                continue
+            begin, end = float(timing.begun[number, does[number]].min()), float(timing.ended[number].max())
+            sizes = {"in_B": call.in_bytes, "out_B": call.out_bytes}
+            when = {"begin_s": begin, "end_s": end, "takes_s": end - begin, "exposed_s": float(waits[number])}
+            rows.append({**call._asdict(), **sizes, **when})
+        return rows
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Return the rows of `PARTS`, of the worker that is done last: what it computes, and what it waits for."""
         timing = self.timing
-        return {
-            "workers": timing.graph.workers,
-            "step_s": timing.duration,
-            "most_compute_s": float(timing.computing.max()),
-            "slowed_s": float(timing.slowed.max()),
-            "stack": self.stack,
-            "exposed_s": float(timing.exposed.max()),
-            "steps": {
-                name: {
-                    "each_s": values.tolist(),
-                    **{f"p{percent}_s": value for percent, value in zip(PERCENTS, percentiles(values), strict=True)},
-                }
-                for name, values in (("step", self.series.durations), ("exposed", self.series.exposed))
-            },
-            "calls": [
-                {**call._asdict(), "in_bytes": call.in_bytes, "out_bytes": call.out_bytes}
-                | {"begin_s": begin, "end_s": end, "exposed_s": waited}
-                for call, begin, end, waited in self._calls()
-            ],
-        }
+        worker = int(timing.ended.max(axis=0).argmax())
+        slowed = float(timing.slowed[worker])
+        alone = float(timing.computing[worker]) - slowed
+        rows: dict[str, dict[str, Any]] = {"compute": {"takes_s": alone, "of_step_s": alone}}
+        if slowed:
+            rows["slowed by collectives"] = {"of_step_s": slowed}
+        lasts, waits, does = timing.lasts[:, worker], timing.waits()[:, worker], timing.graph.does()[:, worker]
+        for number, node in enumerate(timing.graph.nodes):
+            if does[number] and isinstance(call := node.does, CollectiveCall):
+                row = rows.setdefault(f"{call.phase} {call.operation}", dict.fromkeys(_SUMS, 0))
+                found = (1, max(call.in_bytes, call.out_bytes), float(lasts[number]), float(waits[number]))
+                row.update({name: row[name] + one for name, one in zip(_SUMS, found, strict=True)})
+        return [{"part": name, **dict.fromkeys(_SUMS), **row} for name, row in rows.items()]
 
-    def takes(self) -> str:
-        """Return how long a step takes, as the end of a sentence."""
-        which = "a" if len(self.series.durations) == 1 else "the first"
-        exposed, seconds = float(self.timing.exposed.max()), quantities.format_seconds
-        share = 100 * exposed / self.timing.duration if self.timing.duration else 0.0
-        slowed = float(self.timing.slowed.max())
-        beside = f", and compute {seconds(slowed)} longer beside collectives" if slowed > 0 else ""
-        return (
-            f"{which} step takes {seconds(self.timing.duration)}, of which workers wait for {seconds(exposed)} "
-            f"({share:.3g} %){beside}."
-        )
+    def calibration(self) -> Fields | None:
+        """Return what the step takes of a calibrated system; None if the network is of none."""
+        placed = self._placed
+        if not isinstance(software := placed.network.software, CalibratedSoftware):
+            return None
+        groups = ((schedule, one) for number, schedule in placed.schedules.items() for one in placed.groups[number])
+        known = [call for schedule, one in groups for call in software.known(schedule, placed.hosts[one])]
+        return calibration_summary(software, {self.label: known})
 
-    def headings(self) -> list[str]:
-        """Return the headings of `rows`."""
-        return ["phase", "call", "unit", "ranks", "in", "out", "begins", "takes", "exposed"]
+    @property
+    def _number(self) -> int:
+        return max(self.job.iterations - 1, 0)
 
-    def rows(self) -> list[list[str]]:
-        """Return a row of text for each collective."""
-        several = len({call.microbatch for call, *_ in self._calls()} - {None}) > 1
-        return [
-            [
-                call.phase if not several or call.microbatch is None else f"{call.phase} {call.microbatch}",
-                f"{call.operation} {call.dtype}",
-                call.unit,
-                f"{call.ranks:,}",
-                quantities.format_bytes(call.in_bytes),
-                quantities.format_bytes(call.out_bytes),
-                quantities.format_seconds(begin),
-                quantities.format_seconds(end - begin),
-                quantities.format_seconds(waited) if waited > 1e-12 else "",
-            ]
-            for call, begin, end, waited in self._calls()
-        ]
+    @cached_property
+    def _placed(self) -> PlacedStep:
+        assert self.job.steps is not None
+        return self._place(self.job.steps[self.label].slowdown)
 
-    def spread(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows of a table of how the times of several steps spread."""
-        headings = ["of each step", *(f"p{percent}" for percent in PERCENTS), "least", "most"]
-        rows = [
-            [
-                name,
-                *map(quantities.format_seconds, (*percentiles(values), float(values.min()), float(values.max()))),
-            ]
-            for name, values in (("whole", self.series.durations), ("exposed", self.series.exposed))
-        ]
-        return headings, rows
+    def _place(self, slowdown: float) -> PlacedStep:
+        assert self.job.steps is not None
+        steps, network = self.job.steps[self.label], self.job.network(self._number)
+        graph = steps.step(self._number).graph
+        return PlacedStep(graph, network, steps.algorithms, self.job.placement, slowdown)
 
-    def _calls(self) -> list[tuple[CollectiveCall, float, float, float]]:
-        """Return each collective, when it first begins and last ends, and the most that a worker waits for it [s]."""
-        timing = self.timing
-        waits, does = timing.waits().max(axis=1), timing.graph.does()
-        return [
-            (
-                node.does,
-                float(timing.begun[number, does[number]].min()),
-                float(timing.ended[number].max()),
-                float(waits[number]),
-            )
-            for number, node in enumerate(timing.graph.nodes)
-            if isinstance(node.does, CollectiveCall)
-        ]
+    def _timed(self, placed: PlacedStep) -> StepTiming:
+        assert self.job.steps is not None
+        compute = self.job.compute
+        computes = compute.mean * np.array([compute.slow.get(one, 1.0) for one in range(self.job.source.workers)])
+        seconds = self.job.steps[self.label].step(self._number).seconds(computes)
+        return placed.time(seconds, 0.0, self._number)
 
 
-@dataclass(frozen=True)
-class Step(TimedSteps):
-    """Training steps of a model.
+_SUMS = ("calls", "vector_B", "takes_s", "of_step_s")
 
-    Parameters
-    ----------
-    series, stack
-        As of `TimedSteps`.
-    model, sharding : str
-        What is trained, and how it is shared.
-    parameters : int
-        Entries of the model.
-    compute : float
-        What a microbatch is taken to compute, forward and backward [s].
-    backward : float
-        Share of the backward pass in it.
-    slowdown : float
-        How many times as long computing takes beside collectives.
-    source : str
-        Where both come from.
-    known : Computing, optional
-        How long a microbatch computes on the device, where nobody gave that.
-    samples : Samples, optional
-        What all workers go through in a step.
-    limit : float, optional
-        What a worker's device holds [byte].
-    split : str
-        Between what a pass is split, and how.
-    divided : bool
-        Whether workers share the model in stages or tensors, so that each computes a part.
-    doubt : str, optional
-        What of device and stack does not belong together.
+
+def sharded_steps(scenario: Scenario) -> list[ShardedStep]:
+    """Return the steps of the policies of a scenario with sharding, the fastest first."""
+    run = scenario.build()
+    ways = scenario.config.job.shardings
+    found = []
+    for name, policy in run.policies.items():
+        (one,) = policy.candidates
+        found.append(ShardedStep(run.job, name, one.label, ways[one.label]))
+    return sorted(found, key=lambda one: one.timing.duration)
+
+
+def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
+    """Return the answer to how long a step of a sharded model takes: its parts, or a row for each way of sharding.
+
+    With `calls` there is a row for each collective of the only way.
     """
-
-    model: str
-    sharding: str
-    parameters: int
-    compute: float
-    backward: float
-    slowdown: float
-    source: str
-    known: PassTime | None = None
-    samples: SampleCount | None = None
-    limit: float | None = None
-    split: str = "between units by their entries"
-    divided: bool = False
-    doubt: str | None = None
-
-    def figures(self) -> dict[str, object]:
-        """Return what ``simnet step --json`` prints."""
-        own = {
-            "model": self.model,
-            "sharding": self.sharding,
-            "replicas": self.timing.graph.replicas,
-            "parameters": self.parameters,
-            "microbatch_s": self.compute,
-            "backward_fraction": self.backward,
-            "compute_slowdown": self.slowdown,
-            "source": self.source,
-            "compute_time": None if self.known is None else self.known.figures(),
-            **(self.throughput() or {}),
-            **({} if self.doubt is None else {"warnings": [self.doubt]}),
-            "memory": {f"{name}_B": size for name, size in self.timing.memory()._asdict().items()},
-            **NEVER_COMPARED.figures(),
-        }
-        if self.limit is not None:
-            own |= {"memory_limit_B": self.limit, "fits": self.timing.memory().peak <= self.limit}
-        return own | super().figures()
-
-    def throughput(self) -> Fields | None:
-        """Return what all workers go through in a second, of the mean step; None if that is not known."""
-        return None if self.samples is None else throughput(self.samples, float(self.series.durations.mean()))
-
-    def sentences(self) -> list[str]:
-        """Return how long the step takes, and what memory a worker needs."""
-        graph, memory = self.timing.graph, self.timing.memory()
-        size, seconds = quantities.format_bytes, quantities.format_seconds
-        computes = seconds(self.compute)
-        if self.known is not None:
-            computes = quantities.format_within(self.compute, self.known.low, self.known.high)
-        fits = ""
-        if self.limit is not None:
-            fits = f" It {'fits' if memory.peak <= self.limit else 'does not fit'} the {size(self.limit)} of a device."
-        parts = ", each stage by its entries, and of tensors each worker as much," if self.divided else ","
-        codes = "quantising takes no time; " if any(call.dtype == "int8" for call in graph.calls) else ""
-        between = f"{graph.workers:,} workers" + (f" in {graph.replicas:,} replicas" if graph.replicas > 1 else "")
-        return [
-            f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {self.takes()}",
-            *throughput_sentences({self.sharding: self.throughput()}),
-            *([] if self.doubt is None else [f"Warning: {self.doubt}"]),
-            f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
-            f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
-            f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
-            NEVER_COMPARED.sentence(),
-            f"Assumed: a microbatch computes for {computes}{parts} {100 * self.backward:.3g} % of it "
-            f"backward, split {self.split} ({self.source}); computing takes "
-            f"{describe_slowdown(self.slowdown)}; {codes}messages go by the stack "
-            f"{self.stack}.",
-        ]
+    found = sharded_steps(scenario)
+    if len(found) == 1:
+        return _one_way(scenario, found[0], calls)
+    if calls:
+        raise InputError("is for one way of sharding; --policies names it", file="--calls")
+    best, *others = found
+    second = percent(others[0].timing.duration / best.timing.duration - 1, "+")
+    answer = f"{best.policy} takes {_step_answer(best)} Next is {others[0].policy}, {second}."
+    details = {**_shared_figures(scenario, best), **NEVER_COMPARED.figures()}
+    rows = [one.row() | _limit_figures(one) for one in found]
+    return Summary(
+        answer=answer, columns=WAYS, rows=rows, details=details, notes=_notes(scenario, best),
+        evidence=NEVER_COMPARED.line(), assumed=_slowdown_assumed(best),
+    )  # fmt: skip
 
 
-def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence[str] = ()) -> PlannedStep:
-    """Return the step of a model, as options say it.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.models import load_model
-    >>> len(planned_of(load_model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).graph.calls)
-    26
-    """
-    if sharding not in SHARDINGS:
-        raise InputError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}", file="--sharding")
-    values = {name: _option_value(text, name) for name, text in options.fields(given, "--option").items()}
-    try:
-        return plan_step(profile, sharding, workers, values)
-    except ValueError as error:
-        raise InputError(str(error), file="--option") from None
-
-
-def timed(
-    model: str,
-    sharding: str,
-    workers: int,
-    place: Callable[[], Place],
-    *,
-    given: Sequence[str] = (),
-    device: str | None = None,
-    compute: str | None = None,
-    batch: int | None = None,
-    backward: str | None = None,
-    slowdown: float = 1.0,
-    algorithms: Sequence[str] = (),
-    steps: int = 1,
-    memory: str | None = None,
-) -> Step:
-    """Return training steps on a network, as options say it."""
-    profile = options.model(model)
-    whole = options.quantity(compute, "--compute", quantities.seconds)
-    limit = options.quantity(memory, "--memory", quantities.size)
-    options_given = options.fields(given, "--option")
-    size: float | None = batch
-    if "tokens" in options_given and profile.tokens and profile.sample == "sequence":
-        if batch is not None:
-            raise InputError("is either --batch or --tokens", file="simnet step")
-        tokens = _option_value(options_given["tokens"], "tokens")
-        size = tokens / profile.tokens if isinstance(tokens, int) and tokens > 0 else None
-    share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
-    step = planned_of(profile, sharding, workers, given)
-    found = place()
-    if len(found.placement) < workers:
-        raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
-    stack = name_of(found.network.stack)
-    chosen_device = _step_device(device, stack)
-    known = None if whole is not None else _known_compute(profile, chosen_device, size)
-    source = "time given" if known is None else f"time: {known.source}"
-    source += "; share given" if backward is not None else "; share: that of the model's profile"
-    whole = known.seconds if known is not None else whole or 0.0
-    try:
-        chosen = options.fields(algorithms, "--algorithm")
-        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers], slowdown)
-        series = repeat_step(placed, replace(step, backward=share).seconds(whole), steps)
-    except ValueError as error:
-        raise InputError(str(error), file="--algorithm") from None
-    divided = bool((step.shares < 1).any())
-    size = size or (known.batch if known is not None else 0)
-    ways = {name: int(options_given.get(name, "1")) for name in ("tensor_parallel", "pipeline", "microbatches")}
-    count = size * ways["microbatches"] * workers / (ways["tensor_parallel"] * ways["pipeline"])
-    return Step(
-        series,
-        stack,
-        profile.name,
-        sharding,
-        profile.parameters,
-        whole,
-        share,
-        slowdown,
-        source,
-        known,
-        batch_samples(profile, count) if size else None,
-        limit,
-        Step.split if step.work is None else "alike between tensors",
-        divided,
-        stack_doubt(chosen_device, stack),
+def _one_way(scenario: Scenario, one: ShardedStep, calls: bool) -> Summary:
+    """Return the answer of one way of sharding, or of traces."""
+    graph, calibration = one.timing.graph, one.calibration()
+    row = {name: value for name, value in one.row().items() if name not in ("policy", "memory_B")}
+    details = {**_shared_figures(scenario, one), "replicas": graph.replicas, **row}
+    details["most_compute_s"] = float(one.timing.computing.max())
+    if one.sharding.trace is None:
+        details["memory"] = {f"{name}_B": size for name, size in one.memory._asdict().items()}
+        details |= {"compute_slowdown": one.sharding.slowdown, "backward_fraction": one.sharding.backward}
+    details |= _limit_figures(one) | NEVER_COMPARED.figures()
+    details |= {} if calibration is None else {"cost_model": calibration["file"]}
+    details |= {} if calls else {"calls": one.calls()}
+    level = ""
+    if calibration is not None:
+        known = calls_evidence(calibration["calls"]).line()
+        level = f" Collectives by the cost model of {calibration['file']}, {known}"
+    return Summary(
+        answer=_step_answer(one),
+        columns=CALLS if calls else PARTS,
+        rows=one.calls() if calls else one.parts(),
+        evidence=NEVER_COMPARED.line() + level,
+        assumed=_slowdown_assumed(one),
+        details=details,
+        notes=[*_notes(scenario, one), *_memory_notes(one)],
     )
 
 
-def _step_device(name: str | None, stack: str) -> DeviceProfile:
-    """Return the device of this name, or that which goes with a stack."""
-    try:
-        return load_device(name or default_device(stack))
-    except ValueError as error:
-        raise InputError(str(error), file="--device") from None
+def _step_answer(one: ShardedStep) -> str:
+    ends, limit = one.ends, one.job.device_memory
+    took = interval_text(one.timing.duration, *(ends or (None, None)), each=" a step", by=" by slow-down")
+    held = ""
+    if one.sharding.trace is None:
+        held = f"; {format_bytes(one.memory.peak)} + activations"
+        held += f", {'fits' if one.memory.peak <= limit else 'does not fit'} {format_bytes(limit)}" if limit else ""
+    return f"{took}, {percent(one.utilisation)} utilisation{held}."
 
 
-def _known_compute(profile: ModelProfile, device: DeviceProfile, batch: float | None) -> PassTime:
-    """Return how long a microbatch of a model computes on a device."""
-    try:
-        return pass_time(profile, device, batch)
-    except ValueError as error:
-        raise InputError(f"is missing: {error}", file="--compute") from None
+def _slowdown_assumed(one: ShardedStep) -> str:
+    if one.sharding.trace is not None:
+        return ""
+    return f"slowed {one.sharding.slowdown:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g}) by collectives"
 
 
-def _option_value(text: str, name: str) -> object:
-    """Return the value of an option as Python has it."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if re.fullmatch(r"[+-]?\d{1,15}", text):
-        return int(text)
-    if re.fullmatch(r"\d{0,15}\.\d{1,15}", text):
-        return float(text)
-    return options.words(text) if name in _LISTS else text
+def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:
+    """Return what all ways of sharding of a scenario share."""
+    given, known = scenario.config.job, scenario.compute_time
+    found: dict[str, Any] = {"workers": one.job.source.workers, "stack": name_of(one.job.network(0).stack)}
+    if one.sharding.trace is not None:
+        return {"trace": one.sharding.trace, **found}
+    found |= {"model": given.model, "sharding": one.sharding.way, "parameters": one.job.source.true_parameters}
+    found |= {"microbatch_s": one.job.compute.mean, "source": scenario.computing}
+    found |= {"compute_time": None if known is None else known.figures(), **(_throughput(scenario, one) or {})}
+    return found | ({"warnings": scenario.warnings} if scenario.warnings else {})
 
 
-@dataclass(frozen=True)
-class TracedSteps(TimedSteps):
-    """Training steps of a trace.
-
-    Parameters
-    ----------
-    series, stack
-        As of `TimedSteps`.
-    trace : str
-        Where the traces are.
-    """
-
-    trace: str
-
-    def figures(self) -> dict[str, object]:
-        """Return what ``simnet step --json`` prints."""
-        return {"trace": self.trace} | super().figures()
-
-    def sentences(self) -> list[str]:
-        """Return the time of the step, and the assumptions."""
-        return [
-            f"{self.trace}, {self.timing.graph.workers:,} ranks: {self.takes()}",
-            f"Assumed: what is no collective and no message takes what the traces say, on each rank one after another; "
-            f"messages go by the stack {self.stack}. How far such steps are off was not measured.",
-        ]
+def _limit_figures(one: ShardedStep) -> dict[str, Any]:
+    limit = one.job.device_memory
+    if limit is None or one.sharding.trace is not None:
+        return {}
+    return {"memory_limit_B": limit, "fits": one.memory.peak <= limit}
 
 
-def timed_trace(
-    trace: str, place: Callable[[int], Place], *, algorithms: Sequence[str] = (), steps: int = 1
-) -> TracedSteps:
-    """Time the step of traces on a network."""
-    step = read_traced_step(trace_prefix(trace))
-    ranks = step.graph.workers
-    found = place(ranks)
-    if len(found.placement) < ranks:
-        raise InputError(f"has {ranks:,} ranks, the network places for {len(found.placement):,}", file=trace)
-    try:
-        chosen = options.fields(algorithms, "--algorithm")
-        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:ranks])
-        series = repeat_step(placed, step.seconds(1.0), steps)
-    except ValueError as error:
-        raise InputError(str(error), file="--algorithm") from None
-    return TracedSteps(series, name_of(found.network.stack), trace)
+def _throughput(scenario: Scenario, one: ShardedStep) -> Fields | None:
+    return None if scenario.samples is None else throughput(scenario.samples, one.timing.duration)
+
+
+def _notes(scenario: Scenario, one: ShardedStep) -> list[str]:
+    """Return where the time of computing is from, what all workers go through in a second, and what is left out."""
+    rates: Mapping[str, Any] = {one.policy: _throughput(scenario, one)}
+    codes = any(call.dtype == "int8" for call in one.timing.graph.calls)
+    return [
+        *(f"Warning: {said}" for said in scenario.warnings),
+        *([f"Computing: {scenario.computing}."] if scenario.computing else []),
+        *throughput_sentences(rates),
+        *(["Quantising takes no time."] if codes else []),
+        f"Messages go by the stack {name_of(one.job.network(0).stack)}.",
+    ]
+
+
+def _memory_notes(one: ShardedStep) -> list[str]:
+    if one.sharding.trace is not None:
+        return []
+    named = {name: format_bytes(size) for name, size in one.memory._asdict().items()}
+    return [
+        "A worker needs {peak} at most, activations apart: parameters {parameters}, gradients {gradients}, optimiser "
+        "{optimizer}, and for a while gathered parameters {gathered}, gradients to be reduced {reduced}.".format(
+            **named
+        )
+    ]

@@ -27,8 +27,6 @@ from simnet.scenario.loader import Document
 from simnet.scenario.parts import Part, field_names
 from simnet.scenario.topology import build_topology, sending
 from simnet.schedule import Schedule
-from simnet.studies import options
-from simnet.studies.target import Target
 
 if TYPE_CHECKING:
     from simnet.network.links import Links
@@ -75,22 +73,6 @@ class Bound(NamedTuple):
     nbytes: float
 
 
-def place_of(target: Target, ranks: int) -> Place:
-    """Return the network that options name, for so many ranks."""
-    fields, stack = target.set_ or (), options.stack(target.stack)
-    if target.scenario is not None:
-        # A network by itself does without all that a job is made of.
-        from simnet.scenario import load
-
-        return in_scenario(load(target.scenario, [*fields, *stack], target.seed), target.iteration)
-    known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
-    given = {name: value for name, value in known.items() if value is not None}
-    if target.topology is not None:
-        return on_topology(target.topology, given, fields, ranks, target.seed or 0, target.stack)
-    assert target.platform is not None
-    return on_platform(target.platform, given, fields, target.seed or 0, target.stack)
-
-
 def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
     """Return the network of a scenario in an iteration, with its placement; see `network_of`."""
     # Whose network is of a family or in a file does not wait for all that a scenario may hold.
@@ -117,14 +99,6 @@ def on_topology(
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
     return _build_network(topology_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
-
-
-def on_platform(
-    file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0, stack: str | None = None
-) -> Place:
-    """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r."""
-    part = _describe_part(topology_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
-    return _build_network(topology_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:

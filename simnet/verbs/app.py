@@ -71,6 +71,12 @@ VERBS: Mapping[str, Verb] = {
         "choose:choose",
         {"jobs": os.cpu_count() or 1},
     ),
+    "step": Verb(
+        "Ask",
+        "Time one step: exposed communication, utilisation, memory.",
+        "--model gpt2 --sharding fsdp2 --bandwidth 100Gbit/s --latency 10us",
+        "step:step",
+    ),
     "time": Verb(
         "Ask",
         "Time one collective, or a schedule from a file.",
@@ -149,7 +155,7 @@ def _run_verb(words: Sequence[str]) -> int:
     if name in ("--install-completion", "--show-completion", "__complete"):
         return _completion(name, line)
     if name not in all_verbs():
-        raise SimnetError(_unknown_verb(name))
+        raise SimnetError(_unknown_verb(" ".join(words[:2]) if " ".join(words[:2]) in OLD_VERBS else name))
     command = command_of(name)
     if "-h" in line:
         print(_short_help(name))

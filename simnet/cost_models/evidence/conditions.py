@@ -34,6 +34,10 @@ class Evidence(NamedTuple):
         """Return it for programs."""
         return {"evidence": self.level, "because": self.because}
 
+    def line(self) -> str:
+        """Return the level, and what follows from it."""
+        return f"{self.level}: {self.because or 'links and numbers of workers that were measured enclose these'}."
+
     def sentence(self) -> str:
         """Return it in words."""
         if not self.because:
@@ -79,7 +83,7 @@ def evidence_of(
         here.append(f"rounds of {rounds}")
     if not here:
         return Evidence("measured")
-    return Evidence("extrapolated", f"errors are of {', '.join(stacks())}, {known_links()}; here {', '.join(here)}")
+    return Evidence("extrapolated", f"here {', '.join(here)}; errors are of {', '.join(stacks())}, {known_links()}")
 
 
 def _worker_range(count: float) -> str:

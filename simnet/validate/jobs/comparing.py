@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.studies.iteration import PARTS, JobPrediction
+from simnet.studies.iteration import COVERAGE, PARTS, JobPrediction
 
 SKIPPED = 2
 """Iterations at the beginning that do not count: DDP makes its buckets anew in the second one."""
@@ -100,9 +100,9 @@ class Comparison:
         def plain(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
             return rows.astype(object).where(rows.notna(), None).to_dict("records")
 
-        head = self.prediction.figures()
         return {
-            **{name: head[name] for name in ("scenario", "workers", "stack", "device", "coverage")},
+            **{name: getattr(self.prediction, name) for name in ("scenario", "workers", "stack", "device")},
+            "coverage": COVERAGE,
             "parts": plain(self.parts),
             "policies": plain(self.policies),
             "winner_is_right": self.winner_is_right(),

@@ -5,14 +5,13 @@ As `simnet.validate.reproduction.gains`, by what ``simnet step`` runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 
 from simnet.cost_models.costs.models import load_model, transformer_flops
-from simnet.scenario import load
-from simnet.studies.step import timed
-from simnet.studies.timing import Place, in_scenario
-from simnet.training.parallel import zero
+from simnet.network import Network
+from simnet.topologies import multi_gpu_nodes, star
+from simnet.training.parallel import PlacedStep, plan_step, zero
 from simnet.training.parallel.quantised import ZeroPlusPlus
 from simnet.validate.reproduction.gain_settings import (
     A100_FLOPS,
@@ -30,23 +29,31 @@ ZERO_PP, SDP, LOCO = "ZeRO++", "SDP4Bit", "LoCo"
 _INSIDE_LATENCY = 2e-6
 
 
-def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float) -> Place:
+def _gpu_nodes(nodes: int, each: int, inside: float, gigabits: float, latency: float) -> Network:
     """Return nodes of GPUs that share a card."""
-    fields = {
-        "nodes": nodes,
-        "gpus_per_node": each,
-        "intra_latency": f"{_INSIDE_LATENCY:g} s",
-        "intra_bandwidth": f"{inside:g} B/s",
-        "nic_latency": f"{latency:g} s",
-        "nic_bandwidth": f"{gigabits:g} Gbit/s",
-    }
-    told = ",".join(f"{name}={value}" for name, value in fields.items())
-    return in_scenario(load("base", workers=nodes * each, network=f"multi_gpu_nodes:{told}"))
+    graph = multi_gpu_nodes(
+        nodes,
+        each,
+        intra_latency=_INSIDE_LATENCY,
+        intra_bandwidth=inside,
+        nic_latency=latency,
+        nic_bandwidth=gigabits * 1e9 / 8,
+    )
+    return Network(graph)
 
 
-def _node_star(hosts: int, gigabits: float, latency: float) -> Place:
+def _node_star(hosts: int, gigabits: float, latency: float) -> Network:
     """Return nodes whose GPUs hold parts of one replica, as a host each."""
-    return in_scenario(load("base", workers=hosts, latency=f"{latency:g} s", bandwidth=f"{gigabits:g} Gbit/s"))
+    return Network(star(hosts, latency, gigabits * 1e9 / 8))
+
+
+def _step_seconds(
+    model: str, way: str, network: Network, given: Mapping[str, object], computing: float,
+    *, backward: float | None = None, slowdown: float = 1.0,
+) -> float:  # fmt: skip
+    """Return a step of a model on all hosts of a network [s], given its computing [s] and options."""
+    step = plan_step(load_model(model), way, network.routes.n_hosts, given, 0, backward)
+    return PlacedStep(step.graph, network, slowdown=slowdown).time(step.seconds(computing)).duration
 
 
 def _gpt_operations(name: str, tokens: int, passes: float, sequences: int = 1) -> float:
@@ -60,8 +67,8 @@ def _gpt_operations(name: str, tokens: int, passes: float, sequences: int = 1) -
 _GPT_18B, _SEQUENCE = "gpt-40x6144", 512
 # Of 24 nodes of 16 so many are simulated, whose cards take as long as those of all.
 _ALL, _NODES, _EACH = (24, 16), 8, 2
-_ZERO_3 = ("dtype=float16", "reduce_bucket_size=10000000")
-_PLUS = (*_ZERO_3, "zero_quantized_weights=true", "zero_quantized_gradients=true")
+_ZERO_3 = {"dtype": "float16", "reduce_bucket_size": 10**7}
+_PLUS = {**_ZERO_3, "zero_quantized_weights": True, "zero_quantized_gradients": True}
 # What quantising reads and writes at most [byte], and a V100's bandwidth in memory [byte/s].
 _QUANTISING, _V100_MEMORY = 16, 804e9
 
@@ -69,20 +76,11 @@ _QUANTISING, _V100_MEMORY = 16, 804e9
 @cache
 def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, slowdown: float | None) -> float:
     """Return a step of GPT of 18 billion parameters by ZeRO-3, or by ZeRO++ [s]."""
-    given = (*_PLUS, f"zero_hpz_partition_size={_EACH}") if plus else _ZERO_3
+    given = {**_PLUS, "zero_hpz_partition_size": _EACH} if plus else _ZERO_3
     carried = card_bytes(plus, _NODES, _EACH) / card_bytes(plus, *_ALL)
-    place = partial(_gpu_nodes, _NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)
-    found = timed(
-        _GPT_18B,
-        "zero3",
-        _NODES * _EACH,
-        place,
-        given=[*given, f"overlap_comm={str(slowdown is not None).lower()}"],
-        compute=f"{computing:g} s",
-        backward="0.75",
-        slowdown=slowdown or 1.0,
-    )
-    return found.timing.duration
+    network = _gpu_nodes(_NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)
+    given = {**given, "overlap_comm": slowdown is not None}
+    return _step_seconds(_GPT_18B, "zero3", network, given, computing, backward=0.75, slowdown=slowdown or 1.0)
 
 
 def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Interval:
@@ -151,17 +149,17 @@ def zero_pp() -> list[Row]:
 @cache
 def _sdp_seconds(size: str, quantised: bool, gigabits: float, latency: float) -> float:
     """Return the time of a step without computing on 128 A100 [s]."""
-    each, place = {
+    each, network = {
         "gpt-24x2048": (4, partial(_gpu_nodes, 32, 4, NODE_BANDWIDTH["A100"].middle, gigabits, latency)),
         "gpt-32x4096": (1, partial(_node_star, 32, gigabits, latency)),
         # Two stages: each card carries half of the model.
         "gpt-40x6144": (1, partial(_node_star, 16, 2 * gigabits, latency)),
     }[size]
-    groups = ("first_group=128", f"ranks_per_node={each}", "quantized_weights=true", "quantized_gradients=true")
-    dense = ("reshard_after_forward=false", "param_dtype=bfloat16", "reduce_dtype=float32", "overlap=false")
-    workers = 16 if size == "gpt-40x6144" else 32 * each
-    sharding, given = ("zero1", groups) if quantised else ("fsdp2", dense)
-    return timed(size, sharding, workers, place, given=given, compute="0 s").timing.duration
+    if quantised:
+        codes = {"quantized_weights": True, "quantized_gradients": True}
+        return _step_seconds(size, "zero1", network(), {"first_group": 128, "ranks_per_node": each, **codes}, 0.0)
+    dense = {"reshard_after_forward": False, "param_dtype": "bfloat16", "reduce_dtype": "float32", "overlap": False}
+    return _step_seconds(size, "fsdp2", network(), dense, 0.0)
 
 
 def _sdp_gain(size: str, gigabits: float, latency: float, tokens: int, flops: float) -> float:
@@ -198,12 +196,12 @@ _LLAMA = "llama3-8b"
 _LLAMA_LAYERS, _LLAMA_WIDTH, _TOKENS = 32, 4096, 4096
 # Of the parameters of Mixtral so many compute for a token (arXiv 2401.04088).
 _SPARSE = 13 / 47
-_LOCO_OPTIONS = ("zero_quantized_gradients=true", "ranks_per_node=8", "loco=true")
-_ONCE = ("reshard_after_forward=false",)
+_LOCO_OPTIONS = {"zero_quantized_gradients": True, "ranks_per_node": 8, "loco": True}
+_ONCE = {"reshard_after_forward": False}
 # Options of a step, and the dtype of gradients that are not coded: as of the middle, and where the gain is the most.
 _FRAMEWORKS = {
-    "FSDP": (((), "bfloat16"), (_ONCE, "bfloat16")),
-    "Megatron-LM": (((*_ONCE, "overlap=false"), "bfloat16"), ((*_ONCE, "overlap=false"), "float32")),
+    "FSDP": (({}, "bfloat16"), (_ONCE, "bfloat16")),
+    "Megatron-LM": (({**_ONCE, "overlap": False}, "bfloat16"), ({**_ONCE, "overlap": False}, "float32")),
 }
 _CARDS = Interval(1600.0, 100.0, 400.0)
 
@@ -234,12 +232,11 @@ def loco() -> list[Row]:
     return rows
 
 
-def _loco_gain(own: Sequence[str], dtype: str, gigabits: float, computing: float, slowdown: float) -> float:
-    place = partial(_gpu_nodes, 4, 8, NODE_BANDWIDTH["A100"].middle, gigabits, FAST_LATENCY.middle)
+def _loco_gain(own: Mapping[str, object], dtype: str, gigabits: float, computing: float, slowdown: float) -> float:
+    network = _gpu_nodes(4, 8, NODE_BANDWIDTH["A100"].middle, gigabits, FAST_LATENCY.middle)
 
-    def seconds(*codes: str) -> float:
-        given = ("param_dtype=bfloat16", *own, *codes)
-        found = timed(_LLAMA, "fsdp2", 32, place, given=given, compute=f"{computing:g} s", slowdown=slowdown)
-        return found.timing.duration
+    def seconds(codes: Mapping[str, object]) -> float:
+        given = {"param_dtype": "bfloat16", **own, **codes}
+        return _step_seconds(_LLAMA, "fsdp2", network, given, computing, slowdown=slowdown)
 
-    return seconds(f"reduce_dtype={dtype}") / seconds("reduce_dtype=bfloat16", *_LOCO_OPTIONS)
+    return seconds({"reduce_dtype": dtype}) / seconds({"reduce_dtype": "bfloat16", **_LOCO_OPTIONS})

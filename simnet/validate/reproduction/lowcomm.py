@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simnet.studies.utilisation import GRID, TARGETS, Training, bandwidth_for, utilisation
+from simnet.studies.utilisation import GRID, TARGETS, Training, bandwidth_for, equal_buckets, utilisation
 from simnet.validate.published import read
 from simnet.validate.reproduction.table import Row, reproduces
 
@@ -28,13 +28,13 @@ _PARAMETERS = {"1B": 10**9, "10B": 10**10, "100B": 10**11}
 _FRAGMENTS = {"1B": 8, "10B": 16, "100B": 36}
 
 # As the page splits an exchange.
-_BUCKETS = 128
+_BUCKETS = equal_buckets(128)
 _STEP = GRID[1] / GRID[0] - 1
 
 _SITES = {
-    "Data-Parallel": Training(2, 10**9, 0.1, "dataparallel", bits=16, buckets=_BUCKETS),
-    "Streaming FP4": Training(2, 10**9, 0.1, "streaming", 100, 8, 1, 4, buckets=_BUCKETS),
-    "1-outer-step eager": Training(2, 10**9, 0.1, "streaming", 100, 8, 100, 4, buckets=_BUCKETS),
+    "Data-Parallel": Training(2, 10**9, 0.1, bits=16, buckets=_BUCKETS),
+    "Streaming FP4": Training(2, 10**9, 0.1, 100, 8, 1, 4, buckets=_BUCKETS),
+    "1-outer-step eager": Training(2, 10**9, 0.1, 100, 8, 100, 4, buckets=_BUCKETS),
 }
 
 
@@ -76,7 +76,7 @@ def on_grid(printed: float) -> float:
 def table_4() -> list[Row]:
     """Return bandwidth for a compute utilisation of 50 to 99 %.
 
-    By the model on a page of an author, for two sites: `simnet utilisation --grid --buckets 128`. Published values lie,
+    By the model on a page of an author, for two sites: 128 equal buckets an exchange. Published values lie,
     to their rounding, on 50 bandwidths of which each is 20.7 % above the one before; that is the tolerance, and the
     published column has the one meant. Step times are the printed ones, and those behind the table are probably a
     little longer, as most of ours are one step of the grid too high. Four values are further away, by two steps and in
@@ -113,7 +113,7 @@ def table_1() -> list[Row]:
         if not math.isnan(float(row["terabytes"])):
             steps = 3600 * infinite / training.compute
             # Two sites: each sends all values once an exchange of them.
-            terabytes = 1e-12 * steps / training.steps * training.parameters * training.bits / 8
+            terabytes = 1e-12 * steps / training.period * training.parameters * training.bits / 8
             exchanged[method, tokens] = float(row["terabytes"]), terabytes
             sent.append(Row(f"{what}, exchanged", float(row["terabytes"]), terabytes, "TB", None))
     for tokens in (25, 100, 250):
@@ -163,7 +163,7 @@ def _table_training(method: str, model: str, period: str, step: float) -> Traini
     bits = 4 if "FP4" in method else 16
     own = partial(Training, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
     if method == "Data-Parallel":
-        return own("dataparallel")
+        return own()
     if method == "Vanilla DiLoCo":
-        return own("diloco", int(period))
-    return own("streaming", int(period), _FRAGMENTS[model], int("overlapped" in method))
+        return own(int(period))
+    return own(int(period), _FRAGMENTS[model], int("overlapped" in method))

@@ -1,0 +1,89 @@
+"""``simnet step``: how long a step takes, how much of it workers compute, and what a utilisation needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from simnet.base.errors import InputError
+from simnet.interchange.kinds import trace_prefix
+from simnet.report.summary import Summary
+from simnet.scenario.marked_fields import Fields
+from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+
+
+@verb
+def step(
+    scenario: str | Path = "base",
+    *,
+    goal: Words | None = None,
+    calls: bool = False,
+    link_uncertainty: float | str = "10%",
+    policies: Words | None = None,
+    set: Overrides = (),
+    **fields: Unpack[Fields],
+) -> Summary:
+    """Time one step: exposed communication, utilisation, memory.
+
+    A sharded model has its parts. A training strategy has the bandwidth or period that utilisations need. A job that
+    exchanges gradients has the parts of an iteration under each policy, with intervals.
+
+    Parameters
+    ----------
+    scenario : str or Path
+        A scenario, or a folder with traces of a step.
+    goal : sequence of str, optional
+        Utilisations: the bandwidth or period for 90%, say.
+    calls : bool
+        List every collective of a sharded step.
+    link_uncertainty : float or str
+        By how much computing and links may be off.
+    policies : sequence of str, optional
+        Only these policies of the scenario.
+
+    Raises
+    ------
+    SimnetError
+        If something is wrong with the scenario, or a closed form is asked for that does not hold for it.
+
+    Examples
+    --------
+    >>> from simnet import step
+    >>> found = step(model="gpt2", sharding="fsdp2", bandwidth="100Gbit/s", latency="10us")
+    >>> found.rows[0]["part"], found.details["step_s"] > found.rows[0]["of_step_s"]
+    ('compute', True)
+    """
+    from simnet.scenario import load
+    from simnet.studies.assumptions import unsaid_fields
+    from simnet.studies.utilisation import read_share
+
+    goals = [read_share(one, "--goal") for one in word_list(goal) or ()]
+    off = read_share(link_uncertainty, "--link-uncertainty")
+    source, given = _request(scenario, {name: value for name, value in fields.items() if value is not None})
+    loaded = load(source, set_texts(set), **given)
+    wanted = word_list(policies)
+    loaded = loaded if wanted is None else loaded.only(wanted)
+    if loaded.config.job.shardings:
+        from simnet.studies.step import step_summary
+
+        if goals:
+            raise InputError("is for exchanges of whole gradients or models, not for sharded steps", file="--goal")
+        found = step_summary(loaded, calls=calls)
+    elif calls:
+        raise InputError("is for sharded steps; --sharding says which, as ddp or fsdp2", file="--calls")
+    else:
+        from simnet.studies.iteration import exchange_summary
+
+        found = exchange_summary(loaded, wanted, goals, off)
+    said = [unsaid_fields(loaded, given), found.assumed]
+    return replace(found, assumed=", ".join(filter(None, said)))
+
+
+def _request(scenario: str | Path, given: dict[str, Any]) -> tuple[str | Path, dict[str, Any]]:
+    """Return a scenario and its marked fields: those of traces, and of a strategy by itself, which exchanges all."""
+    if Path(scenario).is_dir():
+        prefix = trace_prefix(scenario)
+        ranks = len(list(prefix.parent.glob(f"{prefix.name}.*.et")))
+        return "base", {"workers": ranks, **given, "sharding": str(Path(scenario).absolute())}
+    return scenario, ({"schemes": "dense", **given} if scenario == "base" and "strategy" in given else given)
