@@ -8,13 +8,10 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from typer.testing import CliRunner
 
 from killing import PATIENCE
-from simnet import cli
 from simnet.verbs import app
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +25,6 @@ class Result:
     exit_code: int
     stdout: str
     stderr: str
-    exception: BaseException | None = None
 
     @property
     def output(self) -> str:
@@ -37,23 +33,9 @@ class Result:
 
 def invoke(*arguments: object) -> Result:
     """Return what came of a command."""
-    words = [str(one) for one in arguments]
-    if cli.is_verb(words) or words[:1] == ["--show-completion"]:
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-            try:
-                code, raised = app.run_line(words), None
-            except Exception as error:
-                code, raised = 1, error
-        return Result(code, out.getvalue(), err.getvalue(), raised)
-    found = CliRunner().invoke(cli.app, words)
-    return Result(found.exit_code, found.stdout, found.stderr, found.exception)
-
-
-def timed(*arguments: object) -> dict[str, Any]:
-    """Return what `simnet time` says as JSON: of one timing, with its row."""
-    found: dict[str, Any] = json.loads(did("time", *arguments, "--json").stdout)
-    (row,) = found.pop("rows")
-    return {**found, **row}
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = app.run_line([str(one) for one in arguments])
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def did(*arguments: object) -> Result:

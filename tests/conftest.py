@@ -2,12 +2,10 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from functools import cache
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import settings
 
 import needs
@@ -65,14 +63,6 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def shared() -> Path:
     """The folder of fact sheets and measurements beside the repository; tests that need it skip without it."""
     return needs.shared()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _commands_are_built_once() -> Iterator[None]:
-    """Keep the commands that `CliRunner` would build anew at each call, which takes longer than most of the calls."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.testing._get_command", cache(typer.main.get_command), raising=False)
-        yield
 
 
 @pytest.fixture

@@ -125,6 +125,24 @@ def test_a_request_is_saved_as_a_scenario_and_an_answer_as_a_file(tmp_path, monk
     assert said(*line, "--force")[0] == 0
 
 
+@pytest.mark.parametrize("name", [*app.VERBS, "validate", "reproduce"])
+def test_each_help_fits_a_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    code, short, _ = said(name, "-h")
+    assert code == 0
+    assert len(short.splitlines()) <= 24
+    assert max(map(len, short.splitlines())) <= 80
+    assert all(one.help for one in app.verb_options(name))
+
+
+def test_there_are_twelve_verbs_and_at_most_55_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    verbs = app.all_verbs()
+    assert len(verbs) == 12
+    options = {one.names.split(",")[0].split(" ")[0] for name in verbs for one in app.verb_options(name)}
+    assert len({one for one in options if one.startswith("--")}) <= 55
+
+
 def test_all_verbs_stand_in_their_panels_with_a_line_each() -> None:
     code, text, _ = said("--help")
     assert code == 0

@@ -9,14 +9,12 @@ from typing import get_type_hints
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import simnet
 from commands import contents, did
 from simnet import topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import report_progress
-from simnet.cli import app
 from simnet.collectives import allreduce_ring
 from simnet.network import Network
 from simnet.report.summary import Summary
@@ -28,9 +26,7 @@ LINKS = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
 
 
 def command(*arguments):
-    found = CliRunner().invoke(app, list(arguments))
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    return did(*arguments).stdout
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +244,7 @@ def test_signatures_are_whole():
 
 
 def test_importing_simnet_loads_nothing_heavy():
-    heavy = ("numpy", "pandas", "matplotlib", "rich", "typer", "pydantic", "numba")
+    heavy = ("numpy", "pandas", "matplotlib", "rich", "cyclopts", "pydantic", "numba")
     code = f"import sys, simnet; dir(simnet); print([one for one in {heavy!r} if one in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

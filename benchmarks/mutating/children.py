@@ -25,9 +25,9 @@ MOST_MEMORY = 4 << 30
 """Memory that a run may take [byte]: mutants ask for arrays of any length."""
 
 _IMPORTED = (
-    *("hypothesis", "jinja2", "matplotlib.pyplot", "networkx", "numba", "numpy", "pandas", "pint", "pyarrow.parquet"),
+    *("hypothesis", "jinja2", "matplotlib.pyplot", "networkx", "numba", "numpy", "pandas", "pyarrow.parquet"),
     *("pydantic", "rich", "ruamel.yaml", "safetensors.numpy", "scipy.optimize", "scipy.sparse", "scipy.stats", "simpy"),
-    *("typer", "typer.testing"),
+    "cyclopts",
 )
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -74,7 +75,7 @@ VERBS: Mapping[str, Verb] = {
     "step": Verb(
         "Ask",
         "Time one step: exposed communication, utilisation, memory.",
-        "--model gpt2 --sharding fsdp2 --bandwidth 100Gbit/s --latency 10us",
+        "--model gpt2 --sharding fsdp2 --bandwidth 100Gbit/s",
         "step:step",
     ),
     "time": Verb(
@@ -86,7 +87,7 @@ VERBS: Mapping[str, Verb] = {
     "measure": Verb(
         "Calibrate",
         "Time this cluster's collectives and kernels.",
-        "--processes 2 --sizes :64KiB --budget 10s -o measured.csv",
+        "--processes 2 --sizes :64KiB -o measured.csv",
         "measure:measure",
     ),
     "calibrate": Verb(
@@ -107,6 +108,7 @@ VERBS: Mapping[str, Verb] = {
 }
 """The verbs by name, in the order of the help."""
 
+_ORDER = ("Ask", "Calibrate", "Check", "Files")
 _PANELS = ("Answer", "Workload", "Network", "Output")
 
 _REQUEST: Mapping[str, tuple[str, str]] = {
@@ -361,10 +363,10 @@ def _overview() -> str:
     """Return the help of simnet: a line for each verb."""
     lines = ["Predict what gradient exchange costs. Usage: simnet VERB [SCENARIO] [FLAGS]"]
     verbs = all_verbs()
-    for panel in dict.fromkeys(one.panel for one in verbs.values()):
+    for panel in dict.fromkeys([*_ORDER, *(one.panel for one in verbs.values())]):
         members = [(name, one) for name, one in verbs.items() if one.panel == panel]
         for place, (name, one) in enumerate(members):
-            lines.append(f"{'' if place else panel:10} {name:10} {one.summary}"[:WIDTH])
+            lines.append(f"{'' if place else panel:10} {name:10} {_cut(one.summary, WIDTH - 22)}")
     return "\n".join([*lines, "simnet VERB -h for a screen, --help for all. --no-plugins: no code of others."])
 
 
@@ -394,10 +396,14 @@ def _short_help(name: str) -> str:
     verb, options = all_verbs()[name], verb_options(name)
     words = [one.names if one.required else f"[{one.names}]" for one in options if one.names.isupper()]
     said = [" ".join(["Usage: simnet", name, *words, "[FLAGS]"]), verb.summary]
-    said += [f"  {one.names:24} {one.help}"[:WIDTH] for one in options if not one.shared]
+    said += [f"  {one.names:24} {_cut(one.help, WIDTH - 27)}".rstrip() for one in options if not one.shared]
     shared = [one.names.split(" ")[0].rstrip(",") for one in options if one.shared]
     said += ["Further flags (--help says more):", *_lines_of(shared), f"Example: simnet {name} {verb.example}"]
     return "\n".join(said)
+
+
+def _cut(text: str, room: int) -> str:
+    return textwrap.shorten(text, room, placeholder=" ...")
 
 
 def _lines_of(words: Sequence[str]) -> Iterator[str]:
