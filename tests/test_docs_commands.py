@@ -84,7 +84,7 @@ PAGES = pages()
 
 def read(words):
     """Read a command without running it, as the command line does."""
-    name, *rest = words
+    name, *rest = (one for one in words if one != "--no-plugins")
     app.command_of(name).parse_args(rest, exit_on_error=False, print_error=False)
 
 
