@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from simnet.base import units
 from simnet.base.errors import InputError
 
 if TYPE_CHECKING:
-    from simnet.cost_models.costs.models import ModelProfile
     from simnet.scenario import Scenario
 
 
@@ -26,15 +24,6 @@ def stack(name: str | None) -> list[str]:
     except ValueError as error:
         raise InputError(str(error), file="--stack") from None
     return [f"network.stack={name}"]
-
-
-def memory(size: str | None) -> list[str]:
-    """Return the scenario field that `--memory` sets; none if it is not given."""
-    if size is None:
-        return []
-    if size != "device":
-        quantity(size, "--memory", units.size)
-    return [f"job.device_memory={size}"]
 
 
 def passes(compute: str | None, batch: int | None) -> list[str]:
@@ -54,13 +43,6 @@ def of_gradients(scenario: Scenario, instead: str, others: Sequence[str] = ("str
 def words(text: str | None) -> list[str] | None:
     """Return the comma-separated words of an option; None if it is not given."""
     return None if text is None else [word.strip() for word in text.split(",")]
-
-
-def only(what: str, given: bool, options: Mapping[str, object]) -> None:
-    """Refuse options that are given, other than None, False and 0, where they have no effect."""
-    for name, value in options.items():
-        if not given and value not in (None, False, 0):
-            raise InputError(f"is only for {what}", file=name)
 
 
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -92,26 +74,6 @@ def counts(text: str | None, option: str) -> list[int]:
     return list(dict.fromkeys(counts))
 
 
-def model(name: str) -> ModelProfile:
-    """Return the model that `--model` names, which may be the path of its ``config.json``."""
-    from simnet.cost_models.costs import models
-
-    try:
-        return models.load_model(name)
-    except ValueError as error:
-        raise InputError(str(error), file="--model") from None
-
-
-def parameters(given: str | int | None) -> int | None:
-    """Return the number that `--parameters` gives, as 7B; None if it is not given."""
-    from simnet.base.quantities import Parameters, check_bounds
-
-    try:
-        return None if given is None else int(check_bounds(units.count(given), Parameters, "it"))
-    except ValueError as error:
-        raise InputError(str(error), file="--parameters") from None
-
-
 def density(text: str, option: str = "--density") -> float:
     """Return the density in (0, 1] that an option gives: a number, or per cent."""
     try:
@@ -121,20 +83,3 @@ def density(text: str, option: str = "--density") -> float:
     if not 0 < found <= 1:
         raise InputError(f"must be a fraction > 0 and at most 1, such as 0.01 or 1 %, got {text!r}", file=option)
     return found
-
-
-FACT = (
-    "What the logs do not say: ranks=16 of all, 'osu_*_n8.log:ranks=32' or 'n8/*:ranks=32' of those of these names, "
-    "'*_n{ranks}.log' as their names tell; repeatable."
-)
-"""Help of the option --fact."""
-
-
-def figure(path: Path | None, force: bool, option: str = "--figure") -> None:
-    """Refuse a file for a figure that is neither PNG nor SVG, or exists already."""
-    from simnet.base.writing import refuse_existing
-
-    if path is not None:
-        if path.suffix not in (".png", ".svg"):
-            raise InputError(f"must end with .png or .svg, got {path.name!r}", file=option)
-        refuse_existing([path], force)

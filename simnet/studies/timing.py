@@ -1,18 +1,15 @@
-"""``simnet time``: how long a schedule takes on a network that is given by a scenario, by its family, or by a file."""
+"""How long a schedule takes on the network of a scenario, and what is behind it: ``simnet time``."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
-from simnet import topologies
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import InputError
 from simnet.base.units import finite, format_seconds
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
@@ -21,11 +18,6 @@ from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
 from simnet.report import calls, run_setup
 from simnet.report.columns import Fields
-from simnet.scenario import topology_parts
-from simnet.scenario.error_texts import problems
-from simnet.scenario.loader import Document
-from simnet.scenario.parts import Part, field_names
-from simnet.scenario.topology import build_topology, sending
 from simnet.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -33,23 +25,16 @@ if TYPE_CHECKING:
     from simnet.scenario import Scenario
     from simnet.topologies.graphs import Node
 
-R = TypeVar("R", bound=Part)
-
-Figures: TypeAlias = dict[str, float | int | str | None]
-"""Figures by name; the names end in the unit."""
-
-
 # Pairs of hosts whose links are looked at, about.
 _PAIRS = 1000
 
 
 class Place(NamedTuple):
-    """A network, the host of each rank that may be there, and what else of its scenario is left out."""
+    """A network, the host of each rank that may be there, and the iteration that is timed."""
 
     network: Network
     placement: list[int]
     iteration: int = 0
-    left_out: str = ""
 
 
 class Timed(NamedTuple):
@@ -76,29 +61,10 @@ class Bound(NamedTuple):
 def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
     """Return the network of a scenario in an iteration, with its placement; see `network_of`."""
     # Whose network is of a family or in a file does not wait for all that a scenario may hold.
-    from simnet.studies.exporting import left_out, network_of, stage_at
+    from simnet.studies.exporting import network_of, stage_at
 
     stages = network_of(scenario)
-    return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration, left_out(scenario))
-
-
-def on_topology(
-    family: str,
-    fields: Mapping[str, str | int],
-    overrides: Sequence[str],
-    n_ranks: int,
-    seed: int = 0,
-    stack: str | None = None,
-) -> Place:
-    """Return the network of a family of topologies; rank r is on host r."""
-    found = None if family == "file" else topology_parts.Topology.parts([family]).get(family)
-    if found is None:
-        families = set(topology_parts.Topology.names()) - {"file"}
-        raise InputError(f"there is no topology {family!r}; {suggest_names(family, families)}", file="--topology")
-    part = _describe_part(found, fields, overrides, f"--topology {family}")
-    if getattr(part, "hosts", 0) is None:
-        part = part.model_copy(update={"hosts": n_ranks})
-    return _build_network(topology_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
+    return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
@@ -280,34 +246,3 @@ def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Tim
     if last < 0 or last >= times.size:
         return timing.duration if last >= 0 else 0.0
     return float(since[last] + (nbytes - carried[last]) / rate[last])
-
-
-def _describe_part(part: type[R], fields: Mapping[str, str | int], overrides: Sequence[str], option: str) -> R:
-    """Read the parameters of a topology from options."""
-    document = Document("{}", option)
-    for name, value in fields.items():
-        if name not in field_names(part):
-            raise InputError(
-                f"has no such parameter; {suggest_names(name, field_names(part))}", file=option, field=name
-            )
-        document.data[name] = value
-    for override in overrides:
-        document.set(override)
-    try:
-        return part.model_validate(document.data)
-    except ValidationError as error:
-        found = problems(document, error, part)
-        # There is no file, and so no line.
-        lines = [str(InputError(one.message, file=one.file, field=one.field)) for one in found]
-        raise InputError("\n  ".join(lines)) from None
-
-
-def _build_network(given: topology_parts.Topology, option: str, seed: int, stack: str | None) -> Place:
-    try:
-        read = build_topology(given, Path())
-        topologies.check_connected(read.graph)
-        graph, sent = sending(given, read, Path(), stack)
-        network = Network(graph, read.weather, seed=seed, **sent)
-    except (ValueError, OverflowError) as error:
-        raise InputError(str(error), file=option) from None
-    return Place(network, list(range(network.routes.n_hosts)))
