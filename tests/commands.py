@@ -8,6 +8,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -36,6 +37,13 @@ def invoke(*arguments: object) -> Result:
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = app.run_line([str(one) for one in arguments])
     return Result(code, out.getvalue(), err.getvalue())
+
+
+def timed(*arguments: object) -> dict[str, Any]:
+    """Return what `simnet time` says as JSON: of one timing, with its row."""
+    found: dict[str, Any] = json.loads(did("time", *arguments, "--json").stdout)
+    (row,) = found.pop("rows")
+    return {**found, **row}
 
 
 def did(*arguments: object) -> Result:
