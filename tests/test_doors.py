@@ -86,9 +86,6 @@ QUESTIONS = {
 """By what is particular to each; a scenario that comes with simnet is shortened."""
 
 
-SIDE_BY_SIDE = {"varying": "workers=4", "strategy": "workers=4", "overlap": "workers=4"}
-"""Questions that are also one cell of a grid, by the field that is given the value it has."""
-
 IN_PYTHON = ("quickstart", "noisy", "overlap")
 """Questions that functions are asked, too, beside the commands that they are."""
 
@@ -218,7 +215,7 @@ def step_in_python(asked):
 
 def of_choice(figures):
     """Return what a choice over a whole job tells; of a sample, the times and what it leaves open of them."""
-    rows = {LABELS.get(one["exchange"], one["exchange"]): one for one in figures["ranking"]}
+    rows = {LABELS.get(one["exchange"], one["exchange"]): one for one in figures["rows"]}
     whole = all(one["iterations_simulated"] == figures["question"]["iterations"] for one in rows.values())
     found, judged = {}, {}
     for label, one in rows.items():
@@ -233,7 +230,7 @@ def of_choice(figures):
         return found
     named = [LABELS.get(one, one) for one in (figures["decision"], *figures["tied_with"])]
     first = ranked(named[0], named[1:], rows)
-    return {**found, **chances(judged), **first, "evidence": figures["evidence"]}
+    return {**found, **chances(judged), **first, "evidence": figures["evidence_level"]}
 
 
 def choose(asked):
@@ -242,24 +239,11 @@ def choose(asked):
 
 def choose_simulated(asked):
     own = ("--schemes", asked.fixed) if asked.fixed else ()
-    return {} if asked.job.strategy else of_choice(asked.json("choose", asked.path, *own, "--simulate"))
+    return {} if asked.job.strategy else of_choice(asked.json("choose", asked.path, *own, "--exact"))
 
 
 def choose_in_python(asked):
-    return of_choice(simnet.choose(asked.path, schemes=asked.fixed, simulate=True).figures()) if asked.fixed else {}
-
-
-def jobs_side_by_side(asked):
-    """Return what a grid of one cell tells of its job under each exchange."""
-    if asked.name not in SIDE_BY_SIDE:
-        return {}
-    figures, found = asked.json("choose", asked.path, "--param", SIDE_BY_SIDE[asked.name]), {}
-    judged = {one["exchange"]: (one["chance_to_be_fastest"], one["regret_of_job"]) for one in figures["ranking"]}
-    for one in figures["ranking"]:
-        label = one["exchange"]
-        found |= {f"job {label}": one["job_s"], f"memory {label}": one["memory"]["peak_B"]}
-        found |= {f"least of the job {label}": one["low_s"], f"most of the job {label}": one["high_s"]}
-    return {**found, **chances(judged)}
+    return of_choice(simnet.choose(asked.path, schemes=asked.fixed, exact=True).figures()) if asked.fixed else {}
 
 
 def choose_by_flags(asked):
@@ -267,9 +251,9 @@ def choose_by_flags(asked):
     if not asked.name.startswith("constant"):
         return {}
     link = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--stack", asked.loaded.config.network.stack, "--seed", 3)
-    job = ("--workers", 4, "--parameters", 1_000_000, "--density", "1 %", "--compute", "5 ms")
+    job = ("--workers", 4, "--model", 1_000_000, "--density", "1 %", "--compute", "5 ms")
     fields = [word for one in ("iterations=12", "scale=250", "overlap=none") for word in ("--set", f"job.{one}")]
-    device = ("--device", asked.job.device.name, "--schemes", ",".join(SCHEMES.values()), "--simulate")
+    device = ("--device", asked.job.device.name, "--schemes", ",".join(SCHEMES.values()), "--exact")
     return of_choice(asked.json("choose", *job, *link, *fields, *device))
 
 
@@ -329,7 +313,7 @@ def of_sweep(asked, rows):
 
 DOORS = [
     run, run_in_python, tables_of_a_run, report, step, step_in_python, choose, choose_simulated,
-    choose_in_python, choose_by_flags, jobs_side_by_side, sweep,
+    choose_in_python, choose_by_flags, sweep,
     sweep_in_python, tables_of_a_sweep, time,
 ]  # fmt: skip
 
