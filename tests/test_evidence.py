@@ -94,7 +94,7 @@ def test_sharded_steps_have_no_interval(tmp_path):
     run = ran(tmp_path, "sharded_nodes", "--set", "job.iterations=2")
     assert run["evidence"] == "assumed"
     assert all("judgement" not in one for one in run["policies"].values())
-    step = ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--topology", "star", "--latency", "1 ms")
+    step = ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--latency", "1 ms")
     assert json.loads(did(*step, "--bandwidth", "1 Gbit/s", "--json").stdout)["evidence"] == "assumed"
 
 

@@ -59,7 +59,7 @@ def test_the_interval_of_a_further_site_holds_nine_in_ten_however_few_there_are(
 
 def test_waits_of_rounds_are_extrapolated_and_wider_than_those_of_the_same_job_without(small):
     every, rounds = (
-        json.loads(did("step", small(strategy), "--json").stdout)
+        json.loads(did("step", small(strategy), "--set", "job.compute.spread=0.01", "--json").stdout)
         for strategy in ("", "  strategy: {name: diloco, period: 4}\n")
     )
     assert every["evidence"] == "measured"
