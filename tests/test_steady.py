@@ -10,7 +10,6 @@ import pytest
 import commands
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
-from simnet.studies.comparison import each_fixed
 from simnet.training.job.steady import detect_steady_part, steady_part
 
 
@@ -86,8 +85,8 @@ def test_a_policy_that_still_chooses_is_not_judged_by_what_it_sends():
 
 
 def test_the_record_tells_what_was_selected_and_after_how_many_iterations_schemes_begin_anew():
-    fields = each_fixed("quickstart", ["exdyna", "hardthreshold", "oktopk", "topk"], ["job.iterations=2"])
-    rows = {name: result.iterations for name, result in run_here(load("quickstart", fields).build(), lambda *_: None)}
+    loaded = load("quickstart", ["job.iterations=2"], schemes="exdyna,hardthreshold,oktopk,topk")
+    rows = {name: result.iterations for name, result in run_here(loaded.build(), lambda *_: None)}
     assert rows["oktopk"]["period"].tolist() == [64, 64]
     assert rows["topk"]["period"].tolist() == [1, 1]
     assert rows["topk"]["density_ratio"].isna().all()

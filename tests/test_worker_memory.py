@@ -11,20 +11,21 @@ from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
 from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.cost_models.costs.layers import Layer
-from simnet.policies import Candidate, Fixed, Ramp
+from simnet.policies import Candidate, Ramp
 from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
-from simnet.studies import comparison
 from simnet.training.job.job import LocalSteps, Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import (
     WorkerMemory,
     candidates_memory,
     combine_memory,
     exchange_memory,
+    is_measurable,
     scheme_memory,
+    with_shared_gradients,
 )
 from simnet.training.parallel import fsdp2, time_step, wrap_units
 
@@ -304,15 +305,14 @@ def test_jobs_of_a_grid_that_do_not_fit_are_refused():
 
 
 def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monkeypatch):
-    policy = Fixed(AG)
-    here, elsewhere = (comparison.Held(elsewhere=one).of(JOB, policy) for one in (False, True))
-    assert here == elsewhere == exchange_memory(JOB, AG)
+    assert is_measurable(JOB, elsewhere=False)
+    assert is_measurable(JOB, elsewhere=True)
     monkeypatch.setattr("simnet.training.job.memory._HERE", 4 * WORKERS * JOB.source.parameters - 1)
-    assert comparison.Held(elsewhere=True).of(JOB, policy) is None
-    assert comparison.Held().of(JOB, policy) == here
+    assert is_measurable(JOB, elsewhere=False)
+    assert not is_measurable(JOB, elsewhere=True)
 
 
-def test_a_comparison_makes_the_gradients_of_a_job_once_where_what_is_sent_follows_them():
+def test_a_run_makes_the_gradients_of_a_job_once_where_what_is_sent_follows_them():
     made = []
 
     class Counted(Source):
@@ -320,10 +320,10 @@ def test_a_comparison_makes_the_gradients_of_a_job_once_where_what_is_sent_follo
             made.append(iteration)
             return super().gradients(iteration, out)
 
-    job, held = replace(JOB, source=Counted(WORKERS, (600, 1000, 400), SCALE)), comparison.Held()
+    job = with_shared_gradients(replace(JOB, source=Counted(WORKERS, (600, 1000, 400), SCALE)))
     for one in (AG, DENSE, RING):
-        held.of(job, Fixed(one))
+        exchange_memory(job, one)
     assert made == []
     for scheme in ("oktopk", "ef21"):
-        held.of(job, Fixed(Candidate(scheme, scheme)))
+        exchange_memory(job, Candidate(scheme, scheme))
     assert made == [0]
