@@ -31,6 +31,6 @@ class SchemaHook(BuildHookInterface[Any]):
             # An isolated build finds its packages by PYTHONPATH, too.
             paths = [self.root, *filter(None, [os.environ.get("PYTHONPATH")])]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-            command = [sys.executable, "-m", "simnet.cli", "--no-plugins", "schema"]
+            command = [sys.executable, "-m", "simnet.cli", "--no-plugins", "show", "schema"]
             written = subprocess.run(command, cwd=self.root, env=environment, check=True, stdout=subprocess.PIPE)
             Path(self.root, SCHEMA).write_bytes(written.stdout)

@@ -393,6 +393,3 @@ def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None
 
 for _verb, _example in ((validate, "h100_cluster01_multi --split sizes"), (reproduce, "artopk-table-vi --check")):
     vars(_verb).update(panel="Check", example=_example)
-
-# What an installation that is older than these verbs names.
-register = (validate, reproduce)

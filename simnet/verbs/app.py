@@ -200,14 +200,7 @@ def all_verbs() -> dict[str, Verb]:
 
 @functools.cache
 def _registered_verbs() -> dict[str, Verb]:
-    def describe(name: str, found: Any) -> dict[str, Verb]:
-        several = {one.__name__: one for one in found} if isinstance(found, tuple) else {name: found}
-        return {name: _verb_of(one) for name, one in several.items()}
-
-    each = plugins.usable_plugins(
-        "commands", lambda name: plugins.load_plugin("commands", name, functools.partial(describe, name))
-    )
-    return {name: verb for found in each.values() for name, verb in found.items()}
+    return plugins.usable_plugins("commands", lambda name: plugins.load_plugin("commands", name, _verb_of))
 
 
 def _verb_of(function: Callable[..., Any]) -> Verb:
