@@ -28,7 +28,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def report_progress(tell: Callable[..., None]) -> Iterator[None]:
-    """Call a function with the share done, in [0, 1] and rising, during the block; by `tell_progress` also with words.
+    """Call a function with the share done, in [0, 1] and rising, during the block; by `report_share` also with words.
 
     Examples
     --------
@@ -78,8 +78,8 @@ def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
             _finish_step(listener)
 
 
-def tell_progress(share: float, done: str) -> None:
-    """Report the share of the enclosing step that is done, and what that is in words, where no loop can tell."""
+def report_share(share: float, done: str) -> None:
+    """Report the share of the enclosing step that is done, and that in words, where there is no loop."""
     listener = _listener.get()
     if listener is not None:
         listener.tell(listener.done + share * (listener.end - listener.done), done)

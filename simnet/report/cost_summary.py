@@ -191,7 +191,7 @@ def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, 
 
 
 def memory_rows(memory: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the headings and the cells of the table of what workers hold, without parts of which nobody has any."""
+    """Return the headings and the cells of the table of what workers hold, without parts that all are without."""
     names = ["peak_B", *(name for name in _PARTS if any(one[name] for one in memory.values()))]
     cells = [(name, *write_cells(one, names, "memory.")) for name, one in memory.items()]
     return [("policy", *headings(names, "memory.")), *cells] if cells else []

@@ -121,7 +121,7 @@ def assumed(
 
 
 def unsaid_fields(scenario: Scenario, given: Collection[str]) -> str:
-    """Return what an answer rests on that nobody said: defaults of a scenario, and all of `base` but `given` fields."""
+    """Return the defaults that an answer rests on: those of a scenario, and all of `base` but `given` fields."""
     config, document, base = scenario.config, scenario.document, scenario.name == "base"
     job, stack = config.job, sending_stack(config.network, scenario.folder)
     links = {} if "network" in given else {"latency": format_seconds, "bandwidth": format_bandwidth}

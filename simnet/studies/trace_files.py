@@ -28,7 +28,7 @@ def is_trace(name: str) -> bool:
 
 
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
-    """Return a trace, of which a step, or all of them, fits memory with what is computed of it."""
+    """Return a trace whose step, or all of whose steps, fit memory with what is computed."""
     # A folder in the working directory is meant where no trace has that name.
     given = Path(trace) if trace not in traces.trace_names() and Path(trace).is_dir() else trace
     with _refused_values(trace):
@@ -107,7 +107,7 @@ def fit_trace(
 
 
 def read_indices(text: str | None, there: Sequence[int]) -> list[int] | None:
-    """Read whole numbers and ranges, as ``0+20+100:200``, of which those that are there are meant.
+    """Read whole numbers and ranges, as ``0+20+100:200``; a range means those that are there.
 
     Examples
     --------

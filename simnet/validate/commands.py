@@ -235,7 +235,7 @@ def _write(path: Path, text: str) -> None:
 
 @verb
 def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
-    """Reproduce published figures and open questions, drawn beside ours.
+    """Reproduce published figures, next to ours.
 
     Parameters
     ----------

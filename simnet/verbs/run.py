@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from simnet.base import processes
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.progress import progress_stage, tell_progress
+from simnet.base.progress import progress_stage, report_share
 from simnet.base.writing import INCOMPLETE
 from simnet.report.summary import Summary
 from simnet.scenario.marked_fields import Fields, overrides_of
@@ -246,7 +246,7 @@ def _progress(batch: Batch) -> Callable[[str, int], None]:
     def told(label: str, iterations: int) -> None:
         done[label] = iterations
         count = sum(done.values())
-        tell_progress(count / total, f"{count:,}/{total:,} iterations")
+        report_share(count / total, f"{count:,}/{total:,} iterations")
 
     return told
 
@@ -339,7 +339,7 @@ def _cell_progress(total: int, what: str) -> Callable[[int, float], None]:
     def told(number: int, share: float) -> None:
         shares[number] = share
         done = sum(one >= 1 for one in shares.values())
-        tell_progress(min(sum(shares.values()) / total, 1.0), f"{done}/{total} {what}")
+        report_share(min(sum(shares.values()) / total, 1.0), f"{done}/{total} {what}")
 
     return told
 

@@ -51,7 +51,7 @@ def strategy_label(loaded: Scenario) -> str:
 
 
 def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -> Summary:
-    """Return exchanges in every step, ranked, and beside them those of strategies that exchange more rarely.
+    """Return exchanges in every step, ranked, and those of strategies that exchange more rarely.
 
     How far accuracy falls where exchanges are rarer is not known without training; so these have no rank.
     """
@@ -203,7 +203,7 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
 
 
 def sharding_ways(load: Load) -> Summary:
-    """Return the ways of sharding of a job, ranked by the time of a step, beside exchanges of whole gradients.
+    """Return the ways of sharding of a job and exchanges of whole gradients, ranked by the time of a step.
 
     These stand there where a step takes as many samples in each way, so not beside tensor or pipeline parallelism.
     """
