@@ -65,8 +65,8 @@ def test_the_blocks_of_largest_norm_are_sent():
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("sparsifiers", "blocktopk"),
-        ("topologies", "line"),
+        ("schemes", "blocktopk"),
+        ("networks", "line"),
         ("weather", "rush_hour"),
         ("policies", "turns"),
         ("collectives", "allreduce_two_shot"),
@@ -110,9 +110,9 @@ def test_an_installed_collective_is_as_good_as_a_built_in_one(installed, tmp_pat
     (row,) = json.loads(simnet(installed, "time", "allreduce_two_shot", *of, *links, "--json"))["rows"]
     assert row["finish_s"] == pytest.approx(2e-3 + 1.6 * 8e-3)
     sent = tmp_path / "sent.csv"
-    simnet(installed, "export", "--collective", "allreduce_two_shot", *of, "--to", "csv", "--out", sent)
+    simnet(installed, "convert", "allreduce_two_shot", sent, *of)
     assert len(sent.read_text().splitlines()) >= 2 * 5 * 4
-    assert "two_shot" in simnet(installed, "list", "sparsifiers")
+    assert "two_shot" in simnet(installed, "list", "schemes", "--wide")
     offered = simnet(installed, "choose", "--model", "resnet18", "--workers", 8, *links)
     assert "dense two_shot" in offered
 

@@ -51,7 +51,7 @@ def test_a_new_scenario_runs_and_is_what_its_schema_asks_for(written: Path, tmp_
     # A hundredth of the entries, each with an index, from four workers.
     sent = {name: one["total_bytes_sent_B"] for name, one in summary["policies"].items()}
     assert 0.02 < sent["topk"] / sent["dense"] < 0.05
-    assert json.loads((written / "scenario.schema.json").read_text()) == json.loads(did("schema").stdout)
+    assert json.loads((written / "scenario.schema.json").read_text()) == json.loads(did("show", "schema").stdout)
 
 
 def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
@@ -113,7 +113,7 @@ def test_new_topologies_and_policies_run_once_installed(
             assert between[0] < policies["own_policy"]["simulated_s"] < between[1]
         else:
             assert policies["topk"]["simulated_s"] < policies["dense"]["simulated_s"]
-            assert "own_topology" in process(installed, written, "simnet.cli", "list", "topologies")
+            assert "own_topology" in process(installed, written, "simnet.cli", "list", "networks")
 
 
 def test_a_new_strategy_keeps_what_its_test_promises(written: Path) -> None:
@@ -137,10 +137,12 @@ def test_they_pass_the_checks_of_the_project(written: Path, installed: dict[str,
 
 
 def test_each_says_what_to_do_next(tmp_path: Path) -> None:
-    assert f"Next: simnet run {tmp_path / 'a.yaml'}\n" in did("new", "scenario", "a", "--out", tmp_path).stdout
-    assert f"topk,{tmp_path / 'a_b.py'}:AB " in did("new", "scheme", "a_b", "--out", tmp_path).stdout
-    assert f"pip install -e {tmp_path / 'c'}\n" in did("new", "policy", "c", "--out", tmp_path).stdout
-    assert did("new", "topology", "d", "--out", tmp_path, "-q").output == ""
+    def then(kind: str, name: str) -> str:
+        return json.loads(did("new", kind, name, "--out", tmp_path, "--json").stdout)["next"]
+
+    assert then("scenario", "a") == f"simnet run {tmp_path / 'a.yaml'}"
+    assert f"topk,{tmp_path / 'a_b.py'}:AB " in then("scheme", "a_b")
+    assert then("policy", "c") == f"pip install -e {tmp_path / 'c'}; simnet run {tmp_path / 'c' / 'c.yaml'}"
 
 
 def test_nothing_is_replaced_unless_by_force(tmp_path: Path) -> None:
