@@ -133,7 +133,7 @@ def test_codes_of_which_too_few_lengths_are_there_are_left_to_their_passes():
     # At one entry in 5,000 a message has one, two or four of them, and one or two at every second length.
     profile = profile_of(kernels_of("numpy"), "mine", 2e-4, 18_000, 1e-6)
     assert {one for one in CODE_METHODS if one in profile.methods} == {"encode_bitmap", "decode_bitmap"}
-    with pytest.raises(InputError, match=r"--largest: .* fewer than 3 lengths of gather, scatter, pack"):
+    with pytest.raises(InputError, match=r"--what device: largest .* fewer than 3 lengths of gather, scatter, pack"):
         profile_of(kernels_of("numpy"), "mine", 2e-4, 10_000, 1e-6)
 
 

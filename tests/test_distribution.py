@@ -145,7 +145,7 @@ def test_a_wheel_is_small_and_has_the_trace_of_the_scenario_that_needs_one(built
 
 def test_wheel_and_sdist_have_the_schema_of_their_scenarios(built, tmp_path):
     written = content(built[0])["simnet/scenarios/scenario.schema.json"]
-    assert written.decode() == run(sys.executable, "-m", "simnet.cli", "--no-plugins", "schema", cwd=ROOT)
+    assert written.decode() == run(sys.executable, "-m", "simnet.cli", "--no-plugins", "show", "schema", cwd=ROOT)
     assert set(json.loads(written)["required"]) == {"workers", "network", "job"}
     with tarfile.open(built[1]) as file:
         (member,) = (one for one in file.getmembers() if one.name.endswith("/scenario.schema.json"))
@@ -156,8 +156,9 @@ def test_an_installed_simnet_says_which_traces_it_has(unpacked, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
     command = [sys.executable, "-m", "simnet.cli", "--no-plugins"]
     assert "convolutional-dirichlet" in run(*command, "list", "traces", env=environment, cwd=tmp_path)
-    words = "trace synth ./made --parameters 1000 --workers 2 --like digits --iterations 2"
-    run(*command, *words.split(), env=environment, cwd=tmp_path)
+    words = "convert base ./made --to trace --workers 2 --gradients synthetic:like=digits"
+    words += " --set job.model=null --set job.parameters=1000 --set job.scale=1 --set job.iterations=2 --compute 1ms"
+    assert "2 workers, 1,000 entries" in run(*command, *words.split(), env=environment, cwd=tmp_path)
     refused = subprocess.run(
         [*command, "show", "digits"], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
@@ -212,9 +213,11 @@ def works(tree, folder, python=sys.executable):
     environment = os.environ | {"PYTHONPATH": str(tree)}
     words = "run quickstart --set job.iterations=2 --set output.report=false --out run --force"
     run(python, "-m", "simnet.cli", *words.split(), env=environment, cwd=folder)
-    for kind, name in (("scenarios", "fluctuating_wan"), ("sparsifiers", "oktopk"), ("topologies", "fat_tree")):
+    for kind, name in (("scenarios", "fluctuating_wan"), ("schemes", "oktopk"), ("networks", "fat_tree")):
         assert name in run(python, "-m", "simnet.cli", "list", kind, env=environment, cwd=folder)
-    assert "Table" in run(python, "-m", "simnet.cli", "reproduce", "artopk-table-ii", env=environment, cwd=folder)
+    said = run(python, "-m", "simnet.cli", "reproduce", "artopk-table-ii", env=environment, cwd=folder)
+    assert said.startswith("36 for orientation, not judged.")
+    assert "Contradictions: none." in said
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])

@@ -453,7 +453,8 @@ logs = mine_failing:LOGS
         assert f"failed: KeyError: 'this' ({own.parent / 'mine.py'}:{line}, in Mine._select)" in told
         assert f"{plugins.TRACEBACK}=1" in told
         monkeypatch.setenv(plugins.TRACEBACK, "1")
-        assert isinstance(invoke("run", own).exception, KeyError)
+        with pytest.raises(KeyError, match="this"):
+            invoke("run", own)
 
     def test_what_a_base_class_makes_of_it_is_blamed_on_the_scheme(self, own):
         (own.parent / "mine.py").write_text(SCHEME + "    def _select(self, values, worker):\n        return None\n")
@@ -469,7 +470,8 @@ logs = mine_failing:LOGS
 
     def test_errors_of_simnet_keep_their_traceback(self, own, monkeypatch):
         monkeypatch.setattr("simnet.scenario.computing.load_device", lambda name: {}["this"])
-        assert isinstance(invoke("run", own).exception, KeyError)
+        with pytest.raises(KeyError, match="this"):
+            invoke("run", own)
 
 
 class TestRefusal:

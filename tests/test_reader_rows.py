@@ -85,7 +85,7 @@ def test_twenty_remarks_are_listed():
 def test_ranks_per_node_are_whole_and_at_most_4096(value):
     with pytest.raises(InputError) as refused:
         place_ranks("multi_gpu_nodes", [f"gpus_per_node={value}"])
-    assert str(refused.value) == f"--set: gpus_per_node: must be a whole number in 1..4096, got {value[:40]!r}"
+    assert str(refused.value) == f"--network: gpus_per_node: must be a whole number in 1..4096, got {value[:40]!r}"
     assert place_ranks("multi_gpu_nodes", ["gpus_per_node=4096"]).each == 4096
 
 

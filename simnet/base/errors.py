@@ -122,7 +122,7 @@ def suggest_names(name: str, allowed: Iterable[str], most: int = MOST_LISTED) ->
     >>> suggest_names("artpok", ["dense", "topk", "artopk"])
     "did you mean 'artopk'? Allowed: artopk, dense, topk"
     """
-    names = sorted(allowed)
+    names = sorted(set(allowed))
     return f"{did_you_mean(name, names)}Allowed: {join_names(names, most) or 'none'}"
 
 

@@ -68,7 +68,9 @@ def convert(
     of_trace = trace_files.is_trace(source)
     kind: Any = to or _ENDINGS.get(out.suffix) or ("trace" if of_trace else None)
     if kind is None or kind not in _PARTS:
-        raise InputError(f"must be one of {', '.join(_PARTS)}, got {kind!r}", file="--to")
+        said = "is missing, and the ending of the file does not say it; it is" if kind is None else "must be"
+        got = "" if kind is None else f", got {kind!r}"
+        raise InputError(f"{said} one of {', '.join(_PARTS)}{got}", file="--to")
     for name in chosen.keys() - _PARTS[kind]:
         raise InputError(f"there is no part {name!r} of {kind}: {suggest_names(name, _PARTS[kind])}", file="--part")
     if of_trace:
