@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commands import NO_PAGE, did, refused
+from commands import NO_PAGE, refused, wide
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_split, job_on, star
 from simnet import strategies, topologies
 from simnet.base.errors import InputError
@@ -21,7 +21,7 @@ from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import load
 from simnet.strategies import SGD, Averaging
 from simnet.studies.exporting import exchange
-from simnet.studies.iteration import predict_job, spread_of
+from simnet.studies.iteration import job_summary, predict_job, spread_of
 from simnet.traces.live import train
 from simnet.training.advise.policy import Advised
 from simnet.training.job.checkpoint import Checkpoint
@@ -194,7 +194,7 @@ def test_training_goes_on_from_inner_step_to_inner_step():
 
 def test_a_run_says_by_which_strategy_workers_train(tmp_path):
     fields = [word for one in (*SCENARIO, *FIXED) for word in ("--set", one)]
-    said = did("run", "quickstart", *fields, *NO_PAGE, "--out", tmp_path / "run").stdout
+    said = wide("run", "quickstart", *fields, *NO_PAGE, "--out", tmp_path / "run")
     assert "Workers train by diloco: an iteration is 5 inner steps" in said
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["strategy"] == {"name": "diloco", "steps": 5}
@@ -380,8 +380,8 @@ def test_iterations_under_data_parallelism_are_predicted_as_without_a_strategy()
     plain, found = (predict_job(load("quickstart", fields)) for fields in (PLAIN, [*PLAIN, PARALLEL]))
     pd.testing.assert_frame_equal(found.iterations, plain.iterations, rtol=1e-12)
     assert (plain.strategy, plain.steps, found.strategy, found.steps) == ("", 1, "dataparallel", 1)
-    without = {"strategy": {}, "notes": []}
-    assert found.figures() | without == plain.figures() | without
+    without = {"strategy": {}}
+    assert job_summary(found).details | without == job_summary(plain).details | without
 
 
 def test_rounds_are_predicted_part_by_part_and_take_what_a_run_of_them_takes():

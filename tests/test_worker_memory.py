@@ -292,13 +292,13 @@ def test_nothing_is_chosen_where_nothing_fits():
 def test_a_job_is_not_tried_with_what_does_not_fit():
     asked = ("choose", "quickstart", "--schemes", "topk,artopk", "--set", "job.iterations=4", "--json")
     found = json.loads(did(*asked, "--memory", "245 MB").stdout)
-    assert [row["exchange"] for row in found["ranking"]] == ["artopk"]
+    assert [row["exchange"] for row in found["rows"]] == ["artopk"]
     assert list(found["memory"]["ruled_out"]) == ["topk"]
 
 
 def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     fields = ("--set", "job.iterations=1", "--set", "job.scale=200000", "--memory", "3.6 GB")
-    found = json.loads(did("choose", "local_steps_wan", "--param", "job.strategy.period=5", *fields, "--json").stdout)
+    found = json.loads(did("choose", "local_steps_wan", "--grid", "job.strategy.period=5", *fields, "--json").stdout)
     assert found["ranking"]
     assert all(row["memory"]["fits"] for row in found["ranking"])
     assert any("of the 3.6 GB of a device" in line for line in found["refused"])

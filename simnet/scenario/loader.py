@@ -161,12 +161,13 @@ class Findings:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._found: list[InputError] = []
+        self._elsewhere: set[str] = set()
         self._job: Loc = ()
 
     def of_job(self, label: str) -> Findings:
         """Return findings about another job, whose places in a scenario of its own become those in the file."""
         found = Findings(self._document)
-        found._found, found._job = self._found, ("other_jobs", label)
+        found._found, found._elsewhere, found._job = self._found, self._elsewhere, ("other_jobs", label)
         return found
 
     def __len__(self) -> int:
@@ -186,6 +187,13 @@ class Findings:
         """Report an error, once."""
         if str(error) not in map(str, self._found):
             self._found.append(error)
+
+    def take_elsewhere(self, error: InputError, loc: Loc) -> None:
+        """Report an error in a file that the value at `loc` needs, once, whoever else needs that file."""
+        if str(error) not in self._elsewhere:
+            self._elsewhere.add(str(error))
+            asked = str(self.problem(loc, "")).removesuffix(": ")
+            self.take(InputError(f"{error} (needed by {asked})"))
 
     def at(self, *loc: str | int) -> _FindingsAt:
         """Return a context that reports an error raised within as one of the value at `loc`."""
@@ -224,8 +232,7 @@ class _FindingsAt:
             error = name_author(error)
         if isinstance(error, InputError):
             # It stands in another file, such as a trace; say who asked for that.
-            asked = str(self._findings.problem(self._loc, "")).removesuffix(": ")
-            self._findings.take(InputError(f"{error} (needed by {asked})"))
+            self._findings.take_elsewhere(error, self._loc)
         elif isinstance(error, SimnetError | ValueError | OverflowError):
             self._findings.add(self._loc, str(error))
         return error is None or isinstance(error, SimnetError | ValueError | OverflowError)

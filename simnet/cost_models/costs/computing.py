@@ -118,7 +118,7 @@ def pass_time(
     Examples
     --------
     >>> from simnet.cost_models.costs.devices import load_device
-    >>> found = pass_time(load_model("gpt2"), load_device("h100-torch2.6"))
+    >>> found = pass_time(models.load_model("gpt2"), load_device("h100-torch2.6"))
     >>> found.seconds, found.batch, found.precision, found.known
     (0.21633, 64, 'bf16', 'measured')
     """
