@@ -13,6 +13,7 @@ from simnet.base.progress import progress_stage
 from simnet.base.writing import stage_files
 from simnet.scenario import Scenario
 from simnet.traces import RecordedSource, comparing, converting
+from simnet.traces.metadata import SHIPPED
 from simnet.traces.synthetic import SyntheticSource
 from simnet.traces.synthetic_parameters import SyntheticParameters
 
@@ -23,8 +24,12 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a name is that of a trace, of its folder or of an archive."""
-    return name in traces.trace_names() or name.endswith(".npz") or (Path(name) / "trace.json").is_file()
+    """Return whether a name is that of a trace, shipped with its gradients or not, of its folder or of an archive."""
+    return (
+        name in {path.name for path in SHIPPED.iterdir()}
+        or name.endswith(".npz")
+        or (Path(name) / "trace.json").is_file()
+    )
 
 
 def open_trace(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:
