@@ -26,7 +26,7 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 def is_trace(name: str) -> bool:
     """Return whether a name is that of a trace, shipped with its gradients or not, of its folder or of an archive."""
     return (
-        name in {path.name for path in SHIPPED.iterdir()}
+        name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
         or name.endswith(".npz")
         or (Path(name) / "trace.json").is_file()
     )
