@@ -449,6 +449,13 @@ def test_help_shows_an_example(arguments: list[str]) -> None:
     assert "Example: simnet" in result.stdout
 
 
+def test_the_overview_is_a_screen_that_ends_with_an_example() -> None:
+    lines = did("--help").stdout.splitlines()
+    assert lines[-1] == "Example: simnet run quickstart"
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys, simnet.cli\n"

@@ -2,6 +2,7 @@
 
 `configures` gives a part a field for each parameter, with its default, unit, bounds and help. Fields that a part has
 itself go first: other words, forms that people write, checks across fields. Kinds of other packages are kinds as well.
+It is long as all parts are derived in one way, by functions that call each other.
 """
 
 from __future__ import annotations

@@ -360,7 +360,8 @@ def _overview() -> str:
         members = [(name, one) for name, one in verbs.items() if one.panel == panel]
         for place, (name, one) in enumerate(members):
             lines.append(f"{'' if place else panel:10} {name:10} {_cut(one.summary, WIDTH - 22)}")
-    return "\n".join([*lines, "simnet VERB -h for a screen, --help for all. --no-plugins: no code of others."])
+    lines.append("simnet VERB -h for a screen, --help for all. --no-plugins: no code of others.")
+    return "\n".join([*lines, "Example: simnet run quickstart"])
 
 
 class Option(NamedTuple):
