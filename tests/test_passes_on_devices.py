@@ -175,7 +175,9 @@ def test_what_is_not_known_is_asked_for(scenario, tmp_path):
     asked = refused(*POINT[:-1], "--model", "gpt2", "--device", own)
     assert "how long gpt2 computes is not known on own, whose profile names no chip" in asked
     assert "--compute, as '120 ms'" in asked
-    assert "--batch: needs --compute" in refused(*POINT[:-1], "--parameters", "1000", "--set", "job.batch=2")
+    rate = refused(*POINT[:-1], "--model", "1000", "--set", "job.batch=2")
+    assert "job.compute: is missing" in rate
+    assert "so does --compute" in rate
     own.write_text(own.read_text().replace("source: me, memory", "source: me, chip: H100, memory", 1))
     assert "H100 PCIe, H100 SXM, H200" in refused("run", scenario, "--set", f"job.device={own}")
 

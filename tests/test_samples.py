@@ -175,8 +175,10 @@ def test_a_run_with_several_seeds_says_it_too(tmp_path):
 
 def test_choices_and_predictions_for_a_job_say_it():
     job = "quickstart", *few("0.1%")
-    found = json.loads(did("choose", *job, "--json").stdout)["notes"]
-    assert sum(one.startswith("Warning: ") and one.endswith(KEEPS) for one in found) == 1
+    exact, sampled = (json.loads(did("choose", *job, *more, "--json").stdout)["notes"] for more in (["--exact"], []))
+    assert sum(one.startswith("Warning: ") and one.endswith(KEEPS) for one in exact) == 1
+    # What is sampled is drawn on as many entries as suffice.
+    assert not any(one.startswith("Warning: ") for one in sampled)
     assert SAID in " ".join(did("step", *job).stdout.split())
 
 

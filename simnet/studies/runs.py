@@ -303,8 +303,11 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return which defaults the first place of exchanges depends on, where exchanges are what is compared."""
-    if not keeps_to_one(built) or len(built.policies) < 2:
+    """Return which defaults the first place of exchanges depends on, where exchanges are what is compared.
+
+    Workers that come and go, or may be late, do so under a strategy alone, and exchanges are tried without one.
+    """
+    if not keeps_to_one(built) or len(built.policies) < 2 or built.job.elastic:
         return None
     found = assumed(lambda fields: replace(source, overrides=[*source.overrides, *fields]).load(), loaded, built)
     return [{**one} for one in found.depends] or None

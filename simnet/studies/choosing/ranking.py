@@ -104,10 +104,13 @@ class Ranking:
 
 
 def load_job(source: str | Path, overrides: Sequence[str]) -> Scenario:
-    """Return a scenario; where only the size of its model is known, its exchange is by itself, without computing."""
+    """Return a scenario; where only the size of its model is known, its exchange is by itself, without computing.
+
+    With a batch the rate of samples is asked for, which has to know how long workers compute.
+    """
     loaded = load(source, overrides)
     job = loaded.config.job
-    if job.compute.mean is None and job.parameters is not None and not job.shardings:
+    if job.compute.mean is None and job.batch is None and job.parameters is not None and not job.shardings:
         return load(source, [*overrides, "job.compute.mean=0 s", "job.overlap=none"])
     return loaded
 
