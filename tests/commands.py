@@ -74,7 +74,7 @@ def refused(*arguments: object) -> str:
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("error: "), result.stderr
     assert result.stderr.count("error: ") == 1
     return result.stderr
 

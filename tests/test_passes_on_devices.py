@@ -159,7 +159,7 @@ def test_seven_billion_parameters_are_estimated_by_tokens(scenario):
     assert found["seconds_s"] == pytest.approx(6 * 7e9 * 2048 * 6 / (share * 989.4e12))
     assert found["low_s"] < 1.15456 < found["high_s"]  # MPT 7B as published
     fields = [part for one in sized for part in ("--set", one)]
-    assert "job.tokens and job.batch beside job.parameters" in refused("run", scenario, *fields)
+    assert "job.tokens and job.batch beside job.parameters" in refused("run", scenario, *fields, "--out", "again")
 
 
 def test_what_is_not_known_is_asked_for(scenario, tmp_path):
