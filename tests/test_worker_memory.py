@@ -299,9 +299,11 @@ def test_a_job_is_not_tried_with_what_does_not_fit():
 def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     fields = ("--set", "job.iterations=1", "--set", "job.scale=200000", "--memory", "3.6 GB")
     found = json.loads(did("choose", "local_steps_wan", "--grid", "job.strategy.period=5", *fields, "--json").stdout)
-    assert found["ranking"]
-    assert all(row["memory"]["fits"] for row in found["ranking"])
-    assert any("of the 3.6 GB of a device" in line for line in found["refused"])
+    rarer = [row for row in found["rows"] if row["exchange"].startswith("diloco:period=5, ")]
+    assert rarer
+    assert all(row["memory"]["peak_B"] <= 3_600_000_000 for row in found["rows"])
+    ruled_out = [one for one in found["notes"] if one.startswith("diloco:period=5, ") and "of the 3.6 GB" in one]
+    assert ruled_out
 
 
 def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monkeypatch):

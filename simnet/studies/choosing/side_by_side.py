@@ -18,6 +18,7 @@ from simnet.report.summary import Column, Summary, percent, three_digits
 from simnet.report.wording import ahead, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary
+from simnet.studies.choosing.memory_filter import held_on_job
 from simnet.studies.choosing.ranking import Load, rank
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.training.job.local_steps import start_strategy
@@ -64,10 +65,13 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
     for variant in track_progress(variants):
         loaded = load([*variant, *([] if load(variant).config.network.weather else ["job.iterations=1"])])
         run = loaded.build()
-        own = sorted(
-            (_rarer_row(loaded, run, one, every) for one in _averaging(run, notes)),
-            key=lambda row: row["mean_iteration_s"],
-        )
+        among = _averaging(run, notes)
+        held = held_on_job(run.job, among)
+        notes += [f"{strategy_label(loaded)}, {label} is ruled out: it {why}." for label, why in held.ruled_out.items()]
+        own = [
+            _rarer_row(loaded, run, one, every) | held.of(one.label) for one in among if one.label not in held.ruled_out
+        ]
+        own.sort(key=lambda row: row["mean_iteration_s"])
         rows += own
         said += [(row["mean_iteration_s"], row["exchange"]) for row in own[:1]]
     if not said:
