@@ -121,8 +121,8 @@ def worker_link(name: str) -> dict[str, str]:
     ({'latency': 'latency', 'bandwidth': 'bandwidth'}, 'nic_bandwidth')
     """
     builder = topologies.FAMILIES.get(name) or plugins.load_plugin("topologies", name, lambda found: found)
-    names = [] if builder is None else list(inspect.signature(builder).parameters)
-    hints = {} if builder is None else parameter_hints(builder, names)
+    names = list(inspect.signature(builder).parameters) if callable(builder) else []
+    hints = parameter_hints(builder, names) if callable(builder) else {}
     marked = [one for one in names if WorkerLink in get_args(hints.get(one))]
     fitting = {
         quantity: [one for one in marked if one.endswith(quantity)] or [one for one in names if one == quantity]
