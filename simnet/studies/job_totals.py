@@ -118,7 +118,11 @@ def judged(
     computing = np.array([total.compute for total in totals])
     low, high = (computing * factor for factor in computes)
     parts.append(Part(computing, low, high, [GIVEN] * len(totals), name="computing", source=2))
-    return chances([one.name for one in totals], parts, left_open=np.array([one.left_open for one in totals]))
+    found = chances([one.name for one in totals], parts, left_open=np.array([one.left_open for one in totals]))
+    seconds = [one.seconds for one in totals]
+    # Nobody loses more than the slowest that there is.
+    worst = max(seconds) / min(seconds) - 1 if min(seconds, default=0.0) > 0 else 0.0
+    return found._replace(regret=np.minimum(found.regret, worst))
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
