@@ -33,6 +33,7 @@ from simnet.policies import (
     density_at,
     probe_pairs,
 )
+from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices, exchange_kind, same_exchange
@@ -175,7 +176,8 @@ class _JobTrial:
     ) -> Forecast:
         """Simulate a sample of a job's iterations under a policy."""
         self.left -= cost
-        job, recordings = self.job, self.recordings(policy.candidates)
+        # What a policy explores is exchanged beside the training, and not recorded.
+        job, recordings = self.job, None if isinstance(policy, Moo) else self.recordings(policy.candidates)
         block = pace = None
         if math.isfinite(fastest):
             block = fastest / samples
