@@ -128,11 +128,11 @@ def test_run_and_step_call_the_same_lead_a_tie(tmp_path):
 
 def test_a_lead_within_the_error_is_said_to_be_a_tie_over_seeds_too(tmp_path):
     own = scenario(tmp_path)
-    said = did("run", own, "--policies", "AG,ART-ring,dense", "--seeds", 3, "--out", tmp_path / "o").stdout
+    words = ("--policies", "AG,ART-ring,dense", "--density", "1.6 %", "--seeds", 3)
+    said = did("run", own, *words, "--out", tmp_path / "o").stdout
     several = json.loads((tmp_path / "o" / "summary.json").read_text())["policies"]
     chance = several["ART-ring"]["chance_to_be_fastest"]
     assert 0.5 < chance < 0.95
-    assert not several["AG"]["simulated_tied"]
     assert said.startswith("ART-ring or AG: tied over 3 seeds. ART-ring: ")
 
 

@@ -61,7 +61,10 @@ def ranking_summary(found: Ranking) -> Summary:
         next=_next_text(found),
         details=_details(found),
         plots={"choose": partial(_bars, found)},
-        notes=[*_notes(found), *(found.assumed.sentences() if found.exact else [])],
+        notes=[
+            *_notes(found),
+            *found.assumed._replace(depends=found.assumed.depends if found.exact else ()).sentences(),
+        ],
     )
 
 
@@ -72,6 +75,8 @@ def _answer(found: Ranking) -> str:
     alike = [*found.found.alike.get(best.label, ())]
     time = f"{_milliseconds(found, best)} an iteration"
     if len(found.rows) == 1:
+        if alike:
+            return f"{' or '.join([best.label, *alike])}: tied, {time}."
         return f"{best.label}: {time}{'; no other exchange has settled' * bool(found.found.aside)}."
     if tied:
         more = len(found.tied) - len(tied)
@@ -309,7 +314,10 @@ def _details(found: Ranking) -> dict[str, Any]:
         "chance_to_be_fastest": float(found.likely.fastest[0]),
         "regret_of_job": finite(float(found.likely.regret[0])),
         "sure": bool(found.likely.sure[0]),
-        "tied_with": [row.label for row in found.rows if row.label in found.tied],
+        "tied_with": [
+            *(row.label for row in found.rows if row.label in found.tied),
+            *found.found.alike.get(found.best.label, ()),
+        ],
         "alike": {label: list(alike) for label, alike in decision.alike.items()},
         "gain_over_dense": finite(gain),
         "gain_over": next((row.label for row in decision.rows if row.kind != "sparse"), None),
