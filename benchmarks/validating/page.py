@@ -100,7 +100,7 @@ INTRODUCTION = """\
 
 Every time below that follows from links is one of `simnet run`'s engine, `simnet.network.Network.time`, with the named
 [transport stack](stacks.md) of the library; there is no other clock. Those that follow from measured curves are what
-`simnet predict` says, and what a simulation on the calibrated cluster takes ([calibration](calibration.md)).
+`simnet time` says, and what a simulation on the calibrated cluster takes ([calibration](calibration.md)).
 
 This page is written by `python benchmarks/validation.py` from a run over {sets} sets of measurements: {rows:,} rows,
 {curves:,} curves. {shipped} of the sets come with simnet, public ones thinned; public ones were read from a folder
