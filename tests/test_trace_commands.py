@@ -1,4 +1,4 @@
-"""Traces on the line: what traces are said to be like, synthetic ones, the fit and how close it comes, and conversion."""
+"""Traces on the line: what they are said to be like, synthetic ones, the fit and its closeness, and conversion."""
 
 import io
 import json
