@@ -131,7 +131,7 @@ class Summary:
         labelled = [*self._labelled()]
         labelled.insert(-1, ("Hidden", f"--wide has {', '.join(hidden)}" if hidden else ""))
         said = "\n".join(_labelled_text(label, text, width, wide) for label, text in labelled if text)
-        blocks += [said, "\n".join(_wrapped(one, width) for one in notes)]
+        blocks += [said, "\n".join(_wrapped(one, width, whole_words=True) for one in notes)]
         return "\n\n".join(one for one in blocks if one)
 
     def _left(self, name: str) -> bool:
@@ -421,14 +421,16 @@ def _table_lines(columns: Sequence[_Shown], texts: Sequence[bool]) -> Iterator[s
         yield from lines(cells)
 
 
-def _wrapped(text: str, width: int) -> str:
-    return "\n".join(line for one in text.split("\n") for line in _lines(one, width) or [""])
+def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:
+    return "\n".join(line for one in text.split("\n") for line in _lines(one, width, None, whole_words) or [""])
 
 
-def _lines(text: str, width: int, most: int | None = None) -> list[str]:
-    """Return a text in lines; a number and its unit stay together."""
+def _lines(text: str, width: int, most: int | None = None, whole_words: bool = False) -> list[str]:
+    """Return a text in lines; a number and its unit stay together, and long words too where they shall be whole."""
     glued = _WITH_UNIT.sub(_GLUE, text)
-    lines = textwrap.wrap(glued, width, max_lines=most, placeholder=" ...", break_on_hyphens=False)
+    lines = textwrap.wrap(
+        glued, width, max_lines=most, placeholder=" ...", break_on_hyphens=False, break_long_words=not whole_words
+    )
     return [one.replace(_GLUE, " ") for one in lines]
 
 
