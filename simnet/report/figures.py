@@ -135,6 +135,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
         _label_iterations(left, right)
         # From the slowest down, as the lines end.
         totals = {policy: f"{short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)}
+        figure.set_figheight(max(figure.get_figheight(), 0.26 * len(looks)))
         figure.legend(handles=_legend_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
     return figure
 
@@ -263,7 +264,7 @@ def _equal_products(axes: Axes, points: Floats) -> None:
 def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw the share of the iterations of each policy, and of their exchanges, that take no longer than a time."""
     frames, looks = _by_policy(iterations), policy_looks(iterations["policy"], bound)
-    with canvas(9.0, 3.6, 1, 2, sharey=True) as (figure, axes):
+    with canvas(9.0, max(3.6, 1.0 + 0.2 * len(frames)), 1, 2, sharey=True) as (figure, axes):
         for axis, what in zip(axes, ("iteration", "exchange"), strict=True):
             for percent in PERCENTS:
                 axis.axhline(percent, color="#C8CDD3", linewidth=0.7, zorder=1)
@@ -432,7 +433,10 @@ def _legend_handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str,
 
 def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
     longest = max(len(str(handle.get_label())) for handle in handles)
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), max(1, 120 // (longest + 8))))
+    columns = min(len(handles), max(1, 120 // (longest + 8)))
+    # Beyond two lines of a legend the axes keep their room.
+    figure.set_figheight(figure.get_figheight() + 0.22 * max(-(-len(handles) // max(columns, 1)) - 2, 0))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns)
 
 
 def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plot]:
