@@ -334,8 +334,10 @@ def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None
     terminal.say(f"wrote {path}")
 
 
-def _show(found: Summary | str, common: Mapping[str, Any], *, written: bool) -> int:
-    """Print an answer, or write it; a text is printed as it is."""
+def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bool) -> int:
+    """Print an answer, or write it; a text is printed as it is, and ranks of MPI but the first have none."""
+    if found is None:
+        return 0
     if isinstance(found, str):
         print(found, end="" if found.endswith("\n") else "\n")
         return 0
