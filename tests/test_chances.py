@@ -31,11 +31,11 @@ from simnet.cost_models.evidence.intervals import (
     interval,
 )
 from simnet.policies import Candidate
+from simnet.report.summary import Column, Summary, percent
 from simnet.scenario import load
 from simnet.studies import job_totals
 from simnet.studies.choosing import win_probability
 from simnet.studies.choosing.forecast import Points
-from simnet.studies.choosing.output import share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.validate.shapednet.libraries import cases, predictable
 
@@ -338,4 +338,9 @@ def test_messages_of_an_exchange_are_those_of_a_worker_in_an_iteration(small_job
 
 
 def test_a_chance_is_never_certain_in_words():
-    assert share(0.99999) == "> 99.9 %"
+    assert percent(0.99999) == ">99 %"
+    rows = [{"exchange": "AG", "chance": 0.99999}, {"exchange": "ring", "chance": 1e-5}]
+    table = Summary(
+        answer="", columns=[Column("exchange", "exchange", "text"), Column("chance", "chance", "chance")], rows=rows
+    )
+    assert [line.split()[-1] for line in str(table).splitlines()[-2:]] == [">99", "<1"]

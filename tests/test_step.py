@@ -187,6 +187,9 @@ exchanges: {AG: {scheme: topk}, ART: {scheme: artopk}, dense: {scheme: dense}}
 def test_a_job_takes_as_long_in_step_as_in_run_and_has_the_same_order(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     rows = {one["policy"]: one for one in asked(tmp_path / "job.yaml")["rows"]}
+    # Its iteration is a median, that of a run a mean, and each says so.
+    said = " ".join(did("step", tmp_path / "job.yaml").stdout.split())
+    assert "an iteration in the median" in said
     iterations = ran(tmp_path / "run", tmp_path / "job.yaml")
     each = iterations[iterations["policy"] != "oracle"].groupby("policy")["iteration_s"]
     totals = each.sum().sort_values()

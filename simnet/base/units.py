@@ -188,17 +188,6 @@ def determined(low: float, high: float) -> bool:
     return low <= high <= WIDEST * low < math.inf
 
 
-def format_interval(low: float, high: float) -> str:
-    """Return an interval of times as text.
-
-    Examples
-    --------
-    >>> format_interval(1e-3, 6e-3), format_interval(0.0341, 265_000)
-    ('1 ms to 6 ms', 'not determined by these data')
-    """
-    return f"{format_seconds(low)} to {format_seconds(high)}" if determined(low, high) else NOT_DETERMINED
-
-
 def finite(value: float) -> float | None:
     """Return a number; None if it is infinite or NaN, which JSON cannot represent.
 
@@ -221,17 +210,6 @@ def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float
     if determined(low, high):
         return {f"low{unit}": low, f"high{unit}": high}
     return {f"low{unit}": None, f"high{unit}": None, "interval": NOT_DETERMINED}
-
-
-def format_within(value: float, low: float, high: float) -> str:
-    """Return a time [s] and its interval for a table; the time alone if they coincide.
-
-    Examples
-    --------
-    >>> format_within(2.4e-3, 1e-3, 6e-3), format_within(0.0, 0.0, 0.0)
-    ('2.4 ms (1 ms to 6 ms)', '0 s')
-    """
-    return format_seconds(value) + ("" if low == value == high else f" ({format_interval(low, high)})")
 
 
 def format_bytes(value: float) -> str:

@@ -7,14 +7,12 @@ options.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping
-from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
+from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_bytes, format_seconds
 
 Fields: TypeAlias = dict[str, Any]
@@ -46,13 +44,7 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
 """How values of some units and formats are written."""
 
 
-def read_data(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table that comes with simnet."""
-    text = files("simnet").joinpath("data", name).read_text(encoding="utf-8")
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-COLUMNS = {row.pop("name"): Column(**row) for row in read_data("columns.csv")}
+COLUMNS = {row.pop("name"): Column(**row) for row in read_shipped_rows("data/columns.csv")}
 """The columns by their names, in the order in which they are explained."""
 
 

@@ -22,8 +22,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from simnet.base.arrays import PERCENTS, Floats
+from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_seconds
-from simnet.report.columns import read_data
 from simnet.report.drawing import (
     BITS,
     BOUND_COLOUR,
@@ -45,7 +45,7 @@ from simnet.report.seeds import MORE, ranking
 from simnet.training.job.record import TRAIN
 
 # Title and explanation of each figure.
-_CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_data("figures.csv")}
+_CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_shipped_rows("data/figures.csv")}
 _WEATHER_COLOUR = "#5B6B7A"
 _BINS = 250
 # Policies this many times slower than the fastest may leave the picture, so that they do not flatten the others.

@@ -17,9 +17,9 @@ import jinja2
 import markupsafe
 import pandas as pd
 
+from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import answers, calls, cost_summary, run_events, run_setup
-from simnet.report.columns import read_data
 from simnet.report.drawing import Plot
 from simnet.report.page_data import embedded, page_data
 from simnet.report.run_summary import PHASES, RunSummary, known_of
@@ -32,7 +32,7 @@ _DRAWN_AGAIN = ("iteration_time", "cumulative_time", "breakdown", "choices", "le
 # Columns of the table at the top: on a screen, and on a narrow one.
 _MOST, _NARROW = 7, 3
 
-TERMS = {row["term"]: row["meaning"] for row in read_data("terms.csv")}
+TERMS = {row["term"]: row["meaning"] for row in read_shipped_rows("data/terms.csv")}
 """What the page's words mean, in the order in which they come."""
 
 

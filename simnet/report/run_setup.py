@@ -163,22 +163,6 @@ def describe_barrier(barrier: bool) -> str:
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
 
 
-def barrier_note(barrier: bool) -> str:
-    """Return in a few words how workers are taken to begin where one exchange after another is weighed by itself."""
-    return "workers begin together" if barrier else "workers taken to begin together, other than job.barrier: false"
-
-
-def barrier_title(barriers: Iterable[bool]) -> str:
-    """Return the same for a title, of jobs which may differ.
-
-    Examples
-    --------
-    >>> barrier_title([True, True]), barrier_title([False, True])
-    ('barrier true', 'barrier false, true')
-    """
-    return f"barrier {', '.join(str(one).lower() for one in sorted(set(barriers)))}"
-
-
 def describe_strategy(name: str, steps: int, deadline_s: float | None = None) -> str:
     """Return the line that says by which training strategy workers trained, and what an iteration is.
 

@@ -252,29 +252,18 @@ def three_digits(value: float) -> str:
     return f"{rounded:,.{max(2 - math.floor(math.log10(abs(rounded))), 0)}f}"
 
 
-def amount(value: float, unit: Unit, low: float | None = None, high: float | None = None) -> str:
-    """Return a value with its unit, and its interval if it has one, for a sentence.
-
-    Examples
-    --------
-    >>> amount(4.05e-4, "time", 2.71e-4, 7.02e-4), amount(2e9, "throughput")
-    ('405 us (271-702)', '2.00 GB/s')
-    """
-    name, factor = _common_unit(unit, [value])
-    ends = "" if low is None or high is None else f" ({_number(low, factor)}-{_number(high, factor)})"
-    return f"{_number(value, factor)} {name}{ends}"
-
-
 def percent(share: float, sign: str = "") -> str:
-    """Return a share as whole per cents; "<1" below one.
+    """Return a share as whole per cents; "<1" below one, and ">99" where only almost all is meant.
 
     Examples
     --------
-    >>> percent(0.143), percent(0.0004), percent(0.14, "+"), percent(0.0)
-    ('14 %', '<1 %', '+14 %', '0 %')
+    >>> percent(0.143), percent(0.0004), percent(0.14, "+"), percent(0.0), percent(0.9996), percent(1.0)
+    ('14 %', '<1 %', '+14 %', '0 %', '>99 %', '100 %')
     """
     if 0 < abs(share) < 0.005:
         return "<1 %"
+    if 0.995 <= share < 1 and not sign:
+        return ">99 %"
     return f"{100 * share:{sign}.0f} %"
 
 
@@ -291,8 +280,8 @@ def interval_text(
 
     Examples
     --------
-    >>> interval_text(0.0449, 0.038, 0.0565, each=" a step"), interval_text(0.5, unit="percent")
-    ('44.9 ms a step (38.0-56.5)', '50.0 %')
+    >>> interval_text(0.0449, 0.038, 0.0565, each=" a step"), interval_text(2e9, unit="throughput")
+    ('44.9 ms a step (38.0-56.5)', '2.00 GB/s')
     """
     name, factor = _common_unit(unit, [value])
     found = f"{_number(value, factor)} {name}".rstrip() + each

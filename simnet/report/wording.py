@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simnet.base.units import format_seconds
-from simnet.cost_models.evidence.chances import SURE
 from simnet.report.paired import TIE
 from simnet.report.summary import percent, three_digits
 
@@ -120,18 +119,6 @@ def entering_apart(
         names = listed([name for name, one in why.items() if one == reason])
         said.append(f"Spread not sampled of {names} ({reason}): times may depend on microseconds.")
     return said
-
-
-def within_error(name: str, chances: Mapping[str, float]) -> str:
-    """Return the names that are tied within the prediction error, in words; empty if there are none.
-
-    Examples
-    --------
-    >>> within_error("AG", {"AG": 0.7, "ring": 0.28, "tree": 0.02}), within_error("AG", {"AG": 0.99, "ring": 0.01})
-    (', tied with ring within the error (70 % likely)', '')
-    """
-    near = [one for one, chance in chances.items() if one != name and chance >= 1 - SURE]
-    return f", tied with {listed(near)} within the error ({100 * chances[name]:.2g} % likely)" if near else ""
 
 
 def listed(names: Sequence[str]) -> str:

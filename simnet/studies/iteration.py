@@ -161,7 +161,7 @@ class JobPrediction:
 
 COLUMNS = (
     Column("policy", "policy"),
-    Column("total_s", "iteration", interval=("total_low_s", "total_high_s")),
+    Column("total_s", "median iteration", interval=("total_low_s", "total_high_s")),
     Column("compute_s", "compute", priority=2),
     Column("select_s", "select", priority=3),
     Column("exposed_s", "exposed comm.", priority=1),
@@ -254,7 +254,7 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances
         return f"No policy has settled.{aside}"
     best, count = rows[0], found.iterations["iteration"].nunique()
     each = f"a round of {found.steps} steps" if found.steps > 1 else "an iteration"
-    iteration = interval_text(best["total_s"], best["total_low_s"], best["total_high_s"], each=f" {each}")
+    iteration = interval_text(best["total_s"], best["total_low_s"], best["total_high_s"], each=f" {each} in the median")
     job = interval_text(best["simulated_s"], best["low_s"], best["high_s"], each=f" for {count:,} of them")
     said = f"{iteration}, {percent(best['utilisation'])} utilisation; {job}.{aside}"
     tied = [one["policy"] for one in rows if one["policy"] in chances and found.is_tied(one["policy"])]

@@ -16,7 +16,7 @@ from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.cost_models.calibration.readers.conventions import bus_factor
 from simnet.interchange import kind_of, read_schedule, write_messages
 from simnet.report.columns import Fields
-from simnet.report.summary import Column, Summary, amount, percent
+from simnet.report.summary import Column, Summary, interval_text, percent
 from simnet.scenario import Scenario, load
 from simnet.scenario.marked_fields import overrides_of
 from simnet.scenario.network_choice import network_taken_for, read_network_text
@@ -285,7 +285,7 @@ def _bandwidths(asked: CollectiveAsked, workers: int, nbytes: float, seconds: fl
 
 
 def _time(row: Fields) -> str:
-    return amount(row["time_s"], "time", row["low_s"], row["high_s"])
+    return interval_text(row["time_s"], row["low_s"], row["high_s"])
 
 
 def _answer(asked: CollectiveAsked, workers: int, rows: Sequence[Fields], by: str) -> str:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.evidence.intervals import UNNAMED, stacks
 
@@ -88,14 +85,6 @@ def evidence_of(
 
 def _worker_range(count: float) -> str:
     return f"{int(count)} workers"
-
-
-def beyond_links(latency: ArrayLike, bandwidth: ArrayLike, workers: ArrayLike, per_node: int = 1) -> NDArray[np.bool_]:
-    """Return whether latency [s], bandwidth [byte/s] or workers are beyond those measured, in their common shape."""
-    outside = np.asarray(per_node > 1)
-    for value, (low, high) in ((latency, LATENCY), (bandwidth, BANDWIDTH), (workers, WORKERS)):
-        outside = outside | (np.asarray(value) < low * (1 - _ROUNDING)) | (np.asarray(value) > high * (1 + _ROUNDING))
-    return outside
 
 
 def known_links() -> str:

@@ -88,7 +88,7 @@ def _answer(found: Ranking) -> str:
         second = found.rows[1]
         lead = wording.ahead(second.seconds / best.seconds) if best.seconds else "all"
         said = f"{' or '.join([best.label, *alike])}: {time}, {lead} before {second.label}; "
-        said += f"fastest with {_chance_text(chance[best.label])}"
+        said += f"fastest with {percent(chance[best.label])}"
     whole = f"{said}{_against_dense(found)}."
     return whole if len(whole) <= _TWO_LINES else f"{said}."
 
@@ -103,10 +103,6 @@ def _against_dense(found: Ranking) -> str:
     if sparse is found.best:
         return f", {wording.ahead(ratio)} faster than the best dense exchange ({dense.label}, {each})"
     return f"; compression does not pay: {sparse.label} takes {wording.ahead(1 / ratio)} longer"
-
-
-def _chance_text(chance: float) -> str:
-    return "> 99 %" if 0.995 <= chance < 1 else percent(chance)
 
 
 def _milliseconds(found: Ranking, row: Forecast) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,26 +170,6 @@ def refuse_all(planned: Plan, checks: Checks) -> None:
         raise InputError(said[0])
     more = [f"... and {len(said) - _LISTED} more"] if len(said) > _LISTED else []
     raise InputError("\n  ".join([f"none of the {len(planned.cells)} cells makes sense", *said[:_LISTED], *more]))
-
-
-def overall(total: int, progress: Callable[[float], None]) -> Progress:
-    """Return a function for the share of all cells that is done, given the share of each.
-
-    Examples
-    --------
-    >>> told = overall(4, print)
-    >>> told(0, 1.0), told(2, 0.5)
-    0.25
-    0.375
-    (None, None)
-    """
-    begun: dict[int, float] = {}
-
-    def told(number: int, share: float) -> None:
-        begun[number] = share
-        progress(min(sum(begun.values()) / total, 1.0))
-
-    return told
 
 
 class Work:
