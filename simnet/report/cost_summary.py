@@ -78,6 +78,11 @@ def format_amount(money: float, currency: str) -> str:
     return f"{rounded:,.0f} {currency}" if abs(rounded) >= 100 else f"{rounded:g} {currency}"
 
 
+def cost_headings(prices: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the headings of `cost_cells`."""
+    return headings(("policy", *_STEP)) + (() if prices is None else MONEY)
+
+
 def cost_cells(costs: Mapping[str, Mapping[str, Any]], prices: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
     """Return what policies cost, for people."""
     rows = []
