@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, Source, check_split, job_on
 from simnet import topologies
-from simnet.base.errors import InputError
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Fixed, OneStepOracle, Ramp, TimingOutcome
-from simnet.scenario import load
 from simnet.training.advise.adviser import FACTOR_SPREAD, Adviser, ExchangeCost, probe_bytes
 from simnet.training.advise.estimator import Estimator, WeightedTimes
 from simnet.training.advise.policy import Advised
@@ -57,18 +55,6 @@ def test_times_of_exchanges_and_a_round_trip_tell_latency_and_bandwidth():
     assert found.jumps == 0
 
 
-def test_times_of_one_kind_do_not_tell_latency_from_bandwidth():
-    """However many there are."""
-    found = links()
-    for _ in range(200):
-        found.learn(LONG, seconds(LONG))
-    expected = found.expected(LONG)
-    assert expected.seconds == pytest.approx(seconds(LONG), rel=1e-3)
-    assert deviation(found, expected.gradient) < 0.05 * expected.seconds
-    assert relative(found, 0) > 1
-    assert relative(found, 1) > 0.5
-
-
 def test_intervals_cover_what_links_are():
     """With noise as it is, over many draws: 90 % intervals of the next time, for links that stay."""
     covered = []
@@ -80,14 +66,6 @@ def test_intervals_cover_what_links_are():
         true = seconds(LONG) * np.exp(draws.normal(0, 0.05))
         covered.append(abs(true - expected.seconds) < 1.645 * off)
     assert 0.8 < np.mean(covered) <= 1.0
-
-
-def test_one_straggler_is_no_jump():
-    found = taught(np.random.default_rng(1))
-    found.learn(LONG, 5 * seconds(LONG))
-    found.learn(LONG, seconds(LONG))
-    assert found.jumps == 0
-    assert found.expected(LONG).seconds == pytest.approx(seconds(LONG), rel=0.05)
 
 
 def test_a_jump_is_found_within_three_times_and_a_round_trip_says_of_what():
@@ -283,13 +261,6 @@ def test_probes_are_charged_and_workers_agree_two_iterations_later():
     assert result.iterations["iteration_s"][0] == pytest.approx(without.iterations["iteration_s"][0] + probed[0])
 
 
-def test_without_probes_and_with_one_kind_of_times_it_stays_with_the_fallback():
-    policy = Advised([AG, DENSE], probes=False)
-    result = run_policy(changing({}), "one", policy)
-    assert policy.log[0].took == "dense"
-    assert set(result.iterations["choice"][:2]) == {"dense"}
-
-
 def test_the_density_of_a_ramp_is_that_of_the_times():
     policy = Advised([AG, RING, DENSE])
     run_policy(changing({}, density=[Ramp(60, 1.0, 0.01), Ramp(1, 0.01, 0.01)]), "one", policy)
@@ -306,30 +277,3 @@ job: {parameters: 1000000, scale: 100, iterations: 20, density: 0.01, compute: {
 exchanges: {AG: {scheme: topk}, dense: {scheme: dense}, Ok: {scheme: oktopk, tau: 3}}
 policies: {adviser: {advise: ADVISE}}
 """
-
-
-def written(tmp_path, given):
-    path = tmp_path / "one.yaml"
-    path.write_text(SCENARIO.replace("ADVISE", given))
-    return load(path)
-
-
-def test_a_scenario_has_it(tmp_path):
-    built = written(tmp_path, "{among: [AG, dense], decide_every: 3, margin: 5 %}").build()
-    policy = built.policies["adviser"]
-    assert (policy.decide_every, policy.margin, policy.fallback) == (3, 0.05, "dense")
-    result = run_policy(built.job, "adviser", policy)
-    assert result.iterations["choice"].iloc[-1] == "AG"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("{among: [AG, dense], fallback: dens}", "policies.adviser.advise.fallback"),
-        ("{among: [AG, Ok]}", "no closed form is known"),
-        ("{among: [AG, dense], every: 3}", "decide_every"),
-    ],
-)
-def test_what_is_wrong_with_it_is_said(given, said, tmp_path):
-    with pytest.raises(InputError, match=said):
-        written(tmp_path, given)

@@ -736,65 +736,6 @@ def test_a_message_that_waits_for_its_hosts_own_link_pays_its_overhead():
     assert near(timing.messages.finish, [3.0, 4.5])
 
 
-# Host 0 has 1000 bytes/s by a and 500 by b. To hosts 1 and 2 a is shorter, and b leads around; to host 3 only b leads.
-_TWO_WAYS = {
-    (0, "a"): 1e3, ("a", 1): 1e9, ("a", 2): 1e9, (0, "b"): 5e2, ("b", "c"): 1e9, ("c", 1): 1e9, ("c", 2): 1e9,
-    ("b", 3): 1e9,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("down", "rounds", "expected"),
-    [
-        # 400 bytes have left by a, the others leave by b: whether a's link goes down, or one behind it.
-        ({(0, "a"): [0.4]}, [([1], [1000.0])], 0.4 + 600 / 500),
-        ({("a", 1): [0.4]}, [([1], [1000.0])], 0.4 + 600 / 500),
-        # After the outage the old way is the way again.
-        ({(0, "a"): [0.4, 1.0]}, [([1], [1000.0])], 1.0 + 300 / 1000),
-        ({("a", 1): [0.4, 1.0]}, [([1], [1000.0])], 1.0 + 300 / 1000),
-        # So it is for what is sent next.
-        ({(0, "a"): [0.4, 1.0]}, [([1], [1000.0])] * 3, 1.3 + 2.0),
-        # One after another, those that turn behind those that are there, in the order of sending.
-        ({(0, "a"): [0.4]}, [([1, 2], [1000.0, 1000.0])], 0.4 + 1600 / 500),
-        ({("a", 2): [1.4]}, [([1, 2], [1000.0, 1000.0])], 1.4 + 600 / 500),
-        ({("a", 1): [0.4]}, [([1, 2], [1000.0, 1000.0])], 0.4 + 600 / 500),
-        ({(0, "a"): [0.4]}, [([1, 3], [1000.0, 1000.0])], 2.0 + 600 / 500),
-        ({(0, "a"): [0.4, 3.0]}, [([1, 3], [1000.0, 1000.0])], 3.0 + 100 / 1000),
-        # A message that has arrived says nothing of others; what has no other way waits.
-        ({(0, "b"): [0.4, 9.0]}, [([1, 3], [1000.0, 1000.0])], 9.0 + 800 / 500),
-    ],
-)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_what_has_not_left_when_its_message_goes_around_leaves_over_the_new_own_link(
-    down, rounds, expected, compiled, monkeypatch
-):
-    monkeypatch.setattr(engine_selection, "_MANY", 0 if compiled else 10**9)
-    if not compiled:
-        monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(4))
-    for (u, v), bandwidth in _TWO_WAYS.items():
-        graph.add_edge(u, v, latency=0.0, bandwidth=bandwidth)
-        graph.add_edge(v, u, latency=0.0, bandwidth=bandwidth)
-    bandwidth = [Steps([0.0], [graph.edges[link]["bandwidth"]]) for link in graph.edges]
-    weather = {}
-    for link, times in down.items():
-        values = np.resize([graph.edges[link]["bandwidth"], 0.0], len(times) + 1)
-        bandwidth[list(graph.edges).index(link)] = Steps([0.0, *times], values)
-        weather[link] = Weather(steps([0.0, *times], values), None)
-    schedule = Schedule(4, [Round([0] * len(dst), dst, nbytes) for dst, nbytes in rounds])
-    network = Network(graph, weather, on_outage="reroute")
-    timing = network.time(schedule, messages=True)
-    assert timing.left[0] == pytest.approx(expected, rel=1e-12)
-    env = simpy.Environment()
-    assert equal(env.run(Network(graph, weather, env, on_outage="reroute").run(schedule, messages=True)), timing)
-    latency = [Steps([0.0], [0.0])] * len(bandwidth)
-    told = ReferenceNetwork(Routes(graph), bandwidth, latency, reroute=True)
-    run = ReferenceRun(told, [(schedule, [0.0] * 4)], [0.0] * 4, range(4))
-    told.simulate()
-    assert agree(run, timing)
-
-
 def test_when_messages_of_a_rank_leave_says_nothing_of_another_on_its_host(on_lists):
     # Rank 0 sends 1000 bytes until its link changes, and 500 afterwards; rank 1 sends 100 before that, and meanwhile.
     graph = topologies.star(2, 0.0, 1e3)

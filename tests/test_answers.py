@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from commands import NO_PAGE, did, refused
+from commands import NO_PAGE, did
 
 SHORT = ("--set", "job.iterations=4", "--set", "job.scale=2000")
 
@@ -171,16 +171,6 @@ def test_whether_the_other_overlap_would_change_the_first_place_is_what_a_run_of
     assert (f"{otherwise} would be fastest" if changes else "the first place would be the same") in line
 
 
-def test_the_first_place_under_the_other_overlap_is_that_of_the_policies_of_a_run(tmp_path):
-    """A flexible policy is first without overlap, and AG by 0.7 % in DDP's buckets."""
-    none, said = iteration(tmp_path, "link_faults")
-    ddp, other = iteration(tmp_path, "link_faults", "--set", "job.overlap=null")
-    first, otherwise = (min(times, key=times.__getitem__) for times in (none, ddp))
-    assert first != otherwise
-    assert (said["first"], said["otherwise"]) == (first, otherwise)
-    assert (other["first"], other["otherwise"]) == (otherwise, first)
-
-
 @pytest.mark.parametrize(
     ("command", "line"),
     [
@@ -274,12 +264,6 @@ def test_what_flips_a_job_is_so_on_both_sides():
         assert [first(**{name: text})["decision"] for text in texts] == [found["decision"], one["exchange"]]
 
 
-def test_where_closed_forms_do_not_say_what_flips_a_job_a_grid_is_named():
-    point = ("--schemes", "topk,spardl", "--latency", "20 us")
-    assert chosen(*point)["flips"] is None
-    assert "--grid bandwidth=" in did("choose", *point).stdout
-
-
 def test_a_flip_that_a_simulation_refutes_is_not_told():
     """By closed forms a tree is faster from 13.7 Gbit/s on; there, simulated, AG is the first."""
     among = ("--schemes", "topk,artopk:collective=ring,artopk:collective=tree,fp16:algorithm=ring")
@@ -290,33 +274,11 @@ def test_a_flip_that_a_simulation_refutes_is_not_told():
     assert told in ([], ["topk"])
 
 
-def test_thresholds_settle_in_the_iterations_that_flags_leave_open():
-    few = ("--workers", 4, "--model", "resnet18", "--schemes", "topk,exdyna")
-    found = chosen(*few)
-    assert {one["exchange"] for one in found["rows"]} == {"topk", "exdyna"}
-    assert found["question"]["iterations"] == 300
-
-
-def test_a_sample_from_flags_selects_whole_entries_of_each_bucket():
-    few = ("--workers", 4, "--model", "resnet50", "--density", "0.01%", "--schemes", "topk,dense")
-    assert not any("keeps" in one for one in chosen(*few)["notes"])
-    assert any("keeps" in one for one in chosen(*few, "--exact")["notes"])
-
-
 def test_of_a_size_alone_the_exchange_is_ranked_by_itself():
     found = chosen("--model", "1M", "--workers", 4)
     assert found["question"]["passes_s"] == 0
     assert all(one["mean_compute_s"] == 0 for one in found["rows"])
     assert found == chosen("--model", "1M", "--workers", 4, "--compute", "0 s", "--set", "job.overlap=none")
-
-
-def test_links_of_a_scenario_are_those_of_its_topology():
-    few = ("--set", "job.iterations=3", "--schemes", "topk,dense")
-    slow = chosen("quickstart", "--latency", "20 ms", *few)
-    assert slow == chosen("quickstart", "--set", "network.topology.star.latency=20 ms", *few)
-    nodes = ("two_level_nodes", "--set", "job.iterations=1", "--schemes", "topk,dense")
-    own = "network.topology.multi_gpu_nodes.nic_latency=1 ms"
-    assert chosen(*nodes, "--latency", "1 ms") == chosen(*nodes, "--set", own)
 
 
 @pytest.mark.parametrize("effort", [(), ("--exact",)])
@@ -337,16 +299,6 @@ def test_the_resolved_scenario_has_the_overlap_that_was_assumed_and_is_read_agai
     again, said = iteration(tmp_path, lock)
     assert again == default
     assert said["default"]
-
-
-def test_no_overlap_has_one_name(tmp_path):
-    assert "job.overlap" in refused("run", job(tmp_path, overlap="never"))
-
-
-def test_where_a_sample_does_not_tell_whether_overlap_decides_that_is_said(tmp_path):
-    """Without overlap flexible is first; in DDP's buckets AG by 1 %, which a sample has too close."""
-    said = " ".join(did("run", "quickstart", *NO_PAGE, "--out", tmp_path, "--wide").stdout.split())
-    assert "A sample does not tell whether the first place would be the same in DDP's buckets during it." in said
 
 
 @pytest.mark.parametrize("command", ["run", "choose"])
@@ -371,12 +323,6 @@ def test_defaults_that_would_change_the_first_place_are_named_as_runs_with_them_
             assert one["first"] == (None if then[was] <= 1.001 * then[fastest] else fastest)
 
 
-def test_a_default_that_is_set_is_not_named(tmp_path):
-    scenario = job(tmp_path)
-    console = did("run", scenario, "--set", "network.stack=tcp", "--out", tmp_path / "out").stdout
-    assert "network.stack" not in console
-
-
 def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
     """Without a barrier the two fastest exchanges of this job are closer than its sample of iterations can tell."""
     said = json.loads(did("choose", "quickstart", "--exact", "--json").stdout)
@@ -386,13 +332,3 @@ def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
     assert not found["job.device"]["undecided"]
     notes = "\n".join(said["notes"])
     assert "job.barrier=false" in notes.partition("a sample does not tell of ")[2].partition(";")[0]
-
-
-def test_a_policy_overlaps_if_all_of_its_exchanges_can(tmp_path):
-    """A training has one hook: a residual that is kept bucket by bucket cannot go to an exchange of the whole."""
-    policies = "policies={mixed: {oracle: {among: [AG, SparDL]}}, both: {oracle: {among: [AG, dense]}}}"
-    scenario = job(tmp_path)
-    default, _ = iteration(tmp_path, scenario, "--set", policies)
-    none, _ = iteration(tmp_path, scenario, "--set", policies, "--set", "job.overlap=none")
-    assert default["mixed"] == none["mixed"]
-    assert default["both"] != none["both"]

@@ -1,8 +1,5 @@
 """How messages of a calibrated system scatter: what was drawn comes back, from logs through files into simulations."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,14 +7,7 @@ import pytest
 from commands import did, refused
 from simnet import collectives, topologies
 from simnet.base.rng import stream
-from simnet.cost_models.calibration import (
-    CalibratedSoftware,
-    Curve,
-    Setting,
-    calibrate,
-    load_cost_model,
-    measured,
-)
+from simnet.cost_models.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model
 from simnet.cost_models.calibration.jitter import (
     LEAST_REPETITIONS,
     FittedJitter,
@@ -27,7 +17,6 @@ from simnet.cost_models.calibration.jitter import (
     fit_links,
     median_extra_time,
     messages_of,
-    repeated_calls,
 )
 from simnet.network import STACKS, Network, Stack
 from simnet.network.jitter import lognormal
@@ -74,14 +63,6 @@ def test_extra_latencies_that_were_drawn_are_found_again(median, sigma, count):
     assert (found.settings, found.repetitions) == (18, 18 * count)
 
 
-def test_few_repetitions_of_many_settings_do_as_many_of_few():
-    # The median of three repetitions errs by as much as these scatter.
-    calls = scattering(2e-5, 1.0, 300)
-    found = fit_jitter([one._replace(seconds=part) for one in calls for part in one.seconds.reshape(-1, 3)], IDEAL)
-    assert found.sigma == pytest.approx(1.0, rel=0.1)
-    assert found.median == pytest.approx(2e-5, rel=0.2)
-
-
 def test_no_scatter_gives_none_and_so_do_few_repetitions():
     assert fit_jitter(scattering(0.0, 0.0, 10), IDEAL) is None
     still = [RepeatedCall(RING, size, np.full(10, 0.1) * (1 + 1e-13 * np.arange(10))) for size in SIZES]
@@ -89,20 +70,6 @@ def test_no_scatter_gives_none_and_so_do_few_repetitions():
     one = scattering(1e-5, 1.0, LEAST_REPETITIONS, [PAIR])[:1]
     assert fit_jitter(one, IDEAL) is not None
     assert fit_jitter([one[0]._replace(seconds=one[0].seconds[1:])], IDEAL) is None
-
-
-def test_scatter_that_leaves_less_than_no_time_is_none_of_messages():
-    draws = np.random.default_rng(0)
-    # Normal, a third either way: as a sum of latencies it would take more than all of the shortest call.
-    wild = [RepeatedCall(RING, size, np.abs(1 + draws.standard_normal(20) / 3) * size) for size in SIZES]
-    assert fit_jitter(wild, IDEAL) is None
-
-
-def test_a_fit_is_the_same_each_time_whatever_was_drawn_before():
-    calls = scattering(1e-5, 1.0, 10)
-    first = fit_jitter(calls, IDEAL)
-    np.random.default_rng(5).random(10)
-    assert fit_jitter(calls, IDEAL) == first
 
 
 @pytest.mark.parametrize(
@@ -113,15 +80,6 @@ def test_extra_time_of_a_call_is_that_of_its_simulation(stack, setting):
     late = timed(setting, 8.0, 150, own) - timed(setting, 8.0, 1, network(stack=stack))
     expected = 1e-6 * draw_extra_times(STACKS[stack].cut(messages_of(setting, 8.0)), 0.8, 4000)
     np.testing.assert_allclose(np.percentile(late, [20, 50, 90]), np.percentile(expected, [20, 50, 90]), rtol=0.15)
-
-
-def test_means_over_calls_and_rows_without_a_number_are_no_repetitions():
-    rows = measured.load_dataset("shaped_gloo").rows
-    assert sum(one.seconds.size for one in repeated_calls(rows)) == 300
-    assert repeated_calls(rows.assign(iterations=20)) == []
-    assert repeated_calls(rows.assign(iteration=pd.NA)) == []
-    # Links of other settings do not count as repetitions of these.
-    assert {one.seconds.size for one in repeated_calls(rows)} == {5}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -175,13 +133,6 @@ def test_calls_take_as_predicted_in_the_median_and_scatter_as_fitted(setting, mo
     beyond = np.percentile(times, 90) - np.median(times)
     assert beyond == pytest.approx(np.percentile(late, 90) - np.median(late), rel=0.3)
     assert median_extra_time(JITTER, schedule) == pytest.approx(float(np.median(late)), rel=0.05)
-
-
-def test_jitter_that_is_not_named_changes_nothing(model):
-    schedule = messages_of(CALLS[0], 65536.0)
-    with_it = simulation(model, named=False).time(schedule).finish
-    assert with_it == simulation(replace(model, jitter=None), named=False).time(schedule).finish
-    assert with_it == pytest.approx(model.predict("all_reduce", 8, 65536).seconds, rel=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -257,25 +208,6 @@ def test_scenarios_that_name_what_is_not_there_are_refused(folder):
     assert "network.jitter: is known of a topology from a file of simnet calibrate alone" in " ".join(said.split())
     said = refused("run", "quickstart", "--set", "network.jitter=calibratd")
     assert "calibrated" in said
-
-
-def test_a_file_whose_software_and_jitter_are_taken_is_read_once(folder, monkeypatch):
-    read = []
-
-    def reading(path):
-        read.append(path)
-        return load_cost_model(path)
-
-    monkeypatch.setattr("simnet.cost_models.calibration.load_cost_model", reading)
-    load(folder / "job.yaml", ["network.jitter=calibrated"]).build()
-    assert read == [folder / "calls.yaml"]
-
-
-def test_links_alone_have_it_on_top(folder):
-    text = ["network.jitter=calibrated", "network.stack=ideal"]
-    one = load(Path(folder / "job.yaml"), text).build().job.network(0)
-    assert one.jitter is not None
-    assert one.software is None
 
 
 def test_calls_that_scatter_in_proportion_to_their_time_have_no_jitter_of_messages():

@@ -22,11 +22,9 @@ from simnet.cost_models.calibration import (
     load_cost_model,
     measured,
 )
-from simnet.cost_models.calibration.software import eager_measured, stack_measured
 from simnet.cost_models.calibration.summary import calibrate_logs
 from simnet.cost_models.calibration.topology_links import Placement
 from simnet.network import STACKS, Network, weather
-from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models import create
 
@@ -72,13 +70,6 @@ EVERY = [
 
 
 class TestCallsOfSchedules:
-    def test_every_collective_is_one_call_of_its_total_size(self):
-        for name, algorithm in EVERY:
-            (call,) = messages_of(name, algorithm, 8, 8000.0).calls
-            assert (call.operation, call.nbytes, call.first, call.sizes) == (name, pytest.approx(8000), 0, None)
-            assert call.rounds == len(messages_of(name, algorithm, 8, 8000.0).rounds)
-        assert not collectives.parameter_server(8, 8000.0).calls
-
     def test_calls_stay_with_their_rounds(self):
         ring, tree = collectives.allreduce_ring(4, 100.0), collectives.broadcast_binomial(4, 10.0)
         both = ring.concat(Schedule(4, [Round([0], [1], 5)]), tree).scaled(2).in_phase("x").embed([1, 2, 3, 4], 6)
@@ -138,13 +129,6 @@ class TestCalls:
                 found = simulated_on.time(messages_of(name, algorithm, 8, size)).duration
                 assert found == pytest.approx(predicted, rel=1e-9), (name, size)
 
-    @pytest.mark.parametrize("network", [STAR, NODES])
-    def test_that_are_shorter_than_their_messages_on_the_links_of_the_file_draw_these_down(self, network):
-        model = cluster(1e-6, 1e-9, network=network, names=("all_reduce",))
-        nodes = network.get("multi_gpu_nodes", {}).get("nodes")
-        found = simulation(model).time(messages_of("all_reduce", "ring", 8, 256.0)).duration
-        assert found == pytest.approx(model.predict("all_reduce", 8, 256.0, nodes=nodes).seconds, rel=1e-9)
-
     def test_of_unequal_contributions_take_longer_than_of_equal_ones(self):
         network = simulation(cluster(seconds_per_byte=1e-9))
         equal = network.time(collectives.allgatherv_ring([1e6] * 8)).duration
@@ -153,32 +137,6 @@ class TestCalls:
         without = [alone.time(collectives.allgatherv_ring(one)).duration for one in ([1e6] * 8, [8e6] + [0.0] * 7)]
         assert unequal > 3 * equal
         assert unequal - equal == pytest.approx(without[1] - without[0], rel=1e-6)
-
-    def test_of_some_ranks_are_those_of_so_many(self):
-        model = cluster(ranks=4)
-        network = simulation(model)
-        part = collectives.allreduce_ring(4, 1e5).embed([1, 3, 5, 7], 8)
-        timing = network.time(part)
-        assert timing.duration == pytest.approx(model.predict("all_reduce", 4, 1e5).seconds, rel=1e-9)
-        assert timing.rank_finish[0] == 0
-
-    def test_follow_one_another(self):
-        model = cluster()
-        both = collectives.broadcast_binomial(8, 3e4, 5).concat(collectives.allreduce_ring(8, 3e4))
-        predicted = sum(model.predict(name, 8, 3e4).seconds for name in ("broadcast", "all_reduce"))
-        assert simulation(model).time(both).duration <= predicted * (1 + 1e-9)
-        assert simulation(model).time(both).duration > 0.9 * predicted
-
-    def test_that_were_pinned_have_their_own_curves(self):
-        ring, tree = (Curve(Setting("all_reduce", 8, 8, name), SIZES, a + SIZES * 4e-9)
-                      for name, a in (("ring", 9e-4), ("tree", 2e-4)))  # fmt: skip
-        model = calibrate([ring, tree])
-        model.network = STAR
-        network = simulation(model)
-        took = [
-            network.time(make(8, 1e4)).duration for make in (collectives.allreduce_ring, collectives.allreduce_tree)
-        ]
-        assert took == pytest.approx([9.4e-4, 2.4e-4], rel=0.02)
 
     def test_meet_weather_and_stragglers_and_one_another(self):
         model = cluster(seconds_per_byte=2e-9)
@@ -213,13 +171,6 @@ class TestCalls:
             )
         assert with_it.rank_communicate.min() > 4e-3
 
-    def test_do_not_change_what_is_given(self):
-        ring = collectives.allreduce_ring(8, 1e5)
-        before = [(one.nbytes.tolist(), one.compute) for one in ring.rounds]
-        first = simulation(cluster()).time(ring).duration
-        assert [(one.nbytes.tolist(), one.compute) for one in ring.rounds] == before
-        assert simulation(cluster()).time(ring).duration == first
-
 
 class TestMessagesOfNoCall:
     def test_cost_what_a_send_receive_was_measured_to(self):
@@ -236,31 +187,8 @@ class TestMessagesOfNoCall:
         assert timing.duration == pytest.approx(model.predict("sendrecv", 2, 1e5).seconds, rel=1e-9)
         assert timing.rank_finish[5] == 0
 
-    def test_that_were_measured_to_be_faster_than_their_links_take_as_long_as_these(self):
-        model = calibrate([Curve(Setting("sendrecv", 8, 8), SIZES, 1e-6 + SIZES * 1e-10)])
-        model.network = STAR
-        once = Schedule(8, [Round([0], [1], 1e5)])
-        assert simulation(model).time(once).duration == pytest.approx(LATENCY + 1e5 / BANDWIDTH)
-
-    def test_of_which_nothing_is_known_have_links_alone(self):
-        model = calibrate([Curve(Setting("gather", 8, 8), SIZES, 9e-4 + SIZES * 3e-9)])
-        model.network = STAR
-        once = Schedule(8, [Round([0], [1], 1e5)])
-        assert simulation(model).time(once).duration == pytest.approx(LATENCY + 1e5 / BANDWIDTH)
-        assert simulation(model).software.known(once, np.arange(8))[0].prediction is None
-
 
 class TestStacks:
-    def test_benchmarks_tell_their_library_where_they_can(self):
-        def told(*tools):
-            return stack_measured(pd.DataFrame({"tool": tools}))
-
-        assert told("gloo", "gloo") == "gloo"
-        assert told("mpich") == "mpich"
-        assert told("osu") == told("imb") == told("") == told("gloo", "openmpi") == told("gloo", None) == ""
-        assert told("nccl-tests") == told("rccl-tests") == ("nccl" if "nccl" in STACKS else "")
-        assert stack_measured(measured.load_dataset("shaped_openmpi").rows) == "openmpi"
-
     def test_of_a_calibration_has_the_rules_of_its_library_and_no_software(self):
         for name, stack in STACKS.items():
             found = simulation(cluster(stack=name)).stack
@@ -268,21 +196,6 @@ class TestStacks:
                 stack.send_completion, stack.rounds, stack.pieces, stack.eager_limit,
             )  # fmt: skip
             assert found.before == found.after == found.segment == 0
-
-    def test_measurements_tell_whether_all_their_messages_are_eager(self):
-        rows = measured.load_dataset("shaped_openmpi").rows
-        assert eager_measured(rows)
-        assert [eager_measured(rows.assign(profile=one)) for one in ("ideal_eager", "default")] == [True, False]
-        assert not eager_measured(measured.load_dataset("shaped_mpich").rows)
-        assert not eager_measured(rows.assign(tool="osu"))
-
-    def test_of_an_old_file_is_ideal(self, tmp_path):
-        text = cost_model_yaml(cluster())
-        assert "stack: ''\n" in text
-        (tmp_path / "old.yaml").write_text(text.replace("stack: ''\n", ""))
-        old = load_cost_model(tmp_path / "old.yaml")
-        assert old.stack == ""
-        assert simulation(old).stack == STACKS["ideal"]
 
     def test_round_trips_through_the_file_and_wrong_ones_are_refused(self, tmp_path):
         file = tmp_path / "f.yaml"
@@ -354,14 +267,6 @@ class TestScenarios:
         assert many["time_s"] == pytest.approx(model.predict("all_reduce", 16, 1e6, nodes=16).seconds, rel=1e-9)
         assert (many["evidence"], "ranks or nodes" in many["because"]) == ("extrapolated", True)
 
-    def test_the_lock_gives_the_same(self, model):
-        Path("lock.yaml").write_text(load("s.yaml").lock().replace("inputs/", "cluster.yaml#").split("#")[0] + "")
-        text = load("s.yaml").lock()
-        assert "stack:" not in text
-        did("run", "s.yaml", "--out", "a", "-q")
-        did("run", "a/scenario.lock.yaml", "--out", "b", "-q")
-        assert Path("a/iterations.csv").read_bytes() == Path("b/iterations.csv").read_bytes()
-
     def test_a_stack_that_is_given_does_without_the_curves(self, model):
         for name in ("ideal", "gloo"):
             said = wide("run", "s.yaml", "--stack", name, "--out", name)
@@ -416,24 +321,10 @@ class TestScenarios:
         alone, two = (pd.read_csv(f"{name}/iterations.csv")["iteration_s"].mean() for name in ("alone", "two"))
         assert two == pytest.approx(alone, rel=1e-6)  # On a star they meet on no link.
 
-    def test_a_file_with_a_network_alone_has_links_alone(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        Path("s.yaml").write_text(SCENARIO)
-        Path("cluster.yaml").write_text(
-            "version: 1\nnetwork:\n  star: {hosts: 8, latency: 0.00002, bandwidth: 1000000000.0}\ncurves: []\n"
-        )
-        network = load("s.yaml").build().job.network(0)
-        assert network.software is None
-        assert network.stack == STACKS["ideal"]
-
     def test_a_file_that_is_no_good_is_refused_with_its_name(self, model):
         Path("cluster.yaml").write_text(Path("cluster.yaml").read_text().replace("coverage: 0.9", "coverage: 9"))
         line = Path("cluster.yaml").read_text().splitlines().index("coverage: 9") + 1
         assert f"cluster.yaml:{line}: coverage: " in refused("run", "s.yaml", "--out", "out")
-
-    def test_exported_links_are_those_of_the_file(self, model):
-        said = did("convert", "s.yaml", "n.xml").stdout
-        assert "the stack and the curves of the calibrated cluster" in " ".join(said.split())
 
 
 def test_calibrate_takes_the_stack_that_logs_do_not_tell(tmp_path, monkeypatch):

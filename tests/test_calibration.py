@@ -1,7 +1,5 @@
 """Calibration: models recover what made the data, the file comes back as it went, intervals cover, strangers' files."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ruamel.yaml import YAML
 
 from commands import did, refused
 from commands import timed as time_said
@@ -21,37 +18,28 @@ from simnet.cost_models.calibration import (
     Setting,
     calibrate,
     choose_models,
-    cost_model_file,
     cost_model_yaml,
     load_cost_model,
 )
 from simnet.cost_models.calibration.crossval import (
     MIXTURE_NAME,
-    could_be_nccl,
-    leave_sizes_out,
     mean_log_error,
-    mixture_weights,
-    size_folds,
 )
 from simnet.cost_models.calibration.curve_models import (
     CURVE_FITS,
     MIXED_MODELS,
     CurveModel,
     fit_adjacent,
-    fit_five_anchors,
-    fit_interpolated,
     fit_line,
     fit_log_log,
     fit_piecewise,
-    fit_three_segments,
 )
 from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns
-from simnet.cost_models.calibration.measured import load_dataset
 from simnet.cost_models.calibration.predictor import fit_predictor
 from simnet.cost_models.calibration.rank_scaling import scale_over_ranks
 from simnet.cost_models.calibration.readers import write_tidy
 from simnet.cost_models.calibration.readers.tables import measurement_table
-from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps
+from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule
 from simnet.cost_models.calibration.step_model import (
     PARAMETERS,
     PROTOCOLS,
@@ -65,14 +53,9 @@ from simnet.cost_models.calibration.step_model import (
     undetermined_parameters,
 )
 from simnet.cost_models.evidence.intervals import (
-    BINS,
-    TYPICAL,
-    UNKNOWN,
     HeldOut,
     bin_of,
     half_widths,
-    intervals,
-    widest,
 )
 
 SIZES = 2.0 ** np.arange(10, 27)
@@ -134,12 +117,6 @@ def test_breakpoints_are_found_where_they_are():
     assert 2**19 < starts[2] <= 2**20
 
 
-def test_three_segments_are_recovered():
-    x = np.log(SIZES)
-    logs = 0.1 * (x - x[0]) + 0.6 * np.maximum(x - x[5], 0) + 0.3 * np.maximum(x - x[11], 0)
-    assert np.allclose(fit_three_segments(SIZES, np.exp(logs)).at(SIZES), np.exp(logs), rtol=1e-6)
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
 def test_every_model_is_positive_and_finite_everywhere_and_adjacent_goes_through_all(seed, count):
@@ -151,14 +128,6 @@ def test_every_model_is_positive_and_finite_everywhere_and_adjacent_goes_through
         assert np.isfinite(found).all(), name
         assert (found > 0).all(), name
     assert np.allclose(fit_adjacent(sizes, seconds).at(sizes), seconds, rtol=1e-6)
-
-
-def test_interpolation_and_anchors_go_through_their_points():
-    seconds = 1e-5 + 1e-9 * SIZES * (1 + 0.3 * np.sin(np.arange(len(SIZES))))
-    assert np.allclose(fit_interpolated(SIZES, seconds).at(SIZES), seconds)
-    anchors = np.array(fit_five_anchors(SIZES, seconds).points)
-    assert set(anchors[:, 0]) <= set(SIZES)
-    assert len(anchors) == 5
 
 
 @pytest.mark.parametrize("power", [0.0, 0.7, 2.0])
@@ -174,17 +143,6 @@ def test_where_two_protocols_cross_the_faster_one_holds():
 
     asked = np.exp(np.linspace(np.log(SIZES[0]), np.log(SIZES[-1]), 500))
     assert np.allclose(fit_piecewise(SIZES, faster(SIZES)).at(asked), faster(asked), rtol=1e-6)
-
-
-@pytest.mark.parametrize("model", [fit_piecewise, fit_adjacent])
-@given(factor=st.floats(3, 50), place=st.integers(3, 13))
-@settings(deadline=None)
-def test_where_time_jumps_the_faster_side_holds(model, factor, place):
-    above = SIZES[place] <= SIZES
-    for slow in (above, ~above):
-        seconds = (1e-5 + 1e-9 * SIZES) * np.where(slow, factor, 1.0)
-        between = np.linspace(SIZES[place - 1], SIZES[place], 7)[1:-1]
-        assert np.allclose(model(SIZES, seconds).at(between), 1e-5 + 1e-9 * between, rtol=1e-6)
 
 
 def test_one_wild_size_does_not_move_the_stretches_around_it():
@@ -205,29 +163,6 @@ def test_costs_are_those_of_the_schedule(ranks):
     assert (gather.outer, gather.outer_bytes) == (ranks - 1, pytest.approx((ranks - 1) / ranks))
 
 
-def test_steps_inside_and_between_nodes_are_told_apart():
-    one_node = count_schedule("all_reduce", "recursive_doubling", 8, 1)
-    two_nodes = count_schedule("all_reduce", "recursive_doubling", 8, 2)
-    assert (one_node.inner, one_node.outer) == (3, 0)
-    assert (two_nodes.inner, two_nodes.outer) == (2, 1)
-    # All four ranks of a node send their vector to the other node.
-    assert two_nodes.outer_bytes == pytest.approx(4)
-
-
-@given(
-    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"]),
-    st.integers(1, 64),
-    st.integers(1, 16),
-)
-@settings(deadline=None)
-def test_counts_of_steps_are_never_negative(collective, nodes, per_node):
-    if nodes * per_node < 2:
-        return
-    for one in count_like_nccl(collective, "", nodes * per_node, nodes, switch=True):
-        assert min(one[:-1]) >= 0
-        assert one.inner + one.outer > 0
-
-
 def test_parameters_of_one_collective_predict_another_and_more_ranks():
     fitted = fit_step_model([ring("all_reduce", 4), ring("all_reduce", 8)], nccl=False)
     for other in (ring("all_gather", 8), ring("all_reduce", 16), ring("all_gather", 16)):
@@ -238,54 +173,6 @@ def test_parameters_of_one_collective_predict_another_and_more_ranks():
     assert known["outer_seconds_per_byte"] == pytest.approx(1e-9, rel=0.1)
     # Nothing was sent inside a node, so nothing is known of it.
     assert error["inner_latency"] > 3 * error["outer_latency"]
-
-
-def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
-    for per_node in (1, 2, 4):
-        (one,) = count_like_nccl("all_reduce", "Ring", 8 * per_node, 8)
-        assert one.outer_bytes * per_node == pytest.approx(2 * (8 * per_node - 1) / (8 * per_node))
-        (to_all,) = count_like_nccl("alltoall", "", 8 * per_node, 8)
-        assert to_all.outer_bytes == pytest.approx(7 / 8)
-        assert to_all.peers == 8 * per_node - per_node
-        (alone,) = count_like_nccl("alltoall", "", 8 * per_node, 1)
-        assert alone.peers == 8 * per_node - 1
-
-
-@pytest.mark.parametrize("ranks", [2, 6, 16, 37])
-def test_short_reduce_scatters_and_all_to_alls_take_logarithmically_many_steps(ranks):
-    bruck = count_schedule("alltoall", "bruck", ranks, 0)
-    assert bruck.outer == np.ceil(np.log2(ranks))
-    # A block travels once for each bit of its distance.
-    assert bruck.outer_bytes == pytest.approx(sum(away.bit_count() for away in range(ranks)) / ranks)
-    halving = count_schedule("reduce_scatter", "recursive_halving", ranks, 0)
-    gathered = collectives.allgather_recursive_doubling(ranks, 1 / ranks)
-    assert halving.outer == len(gathered.rounds)
-    assert halving.reduced == pytest.approx(halving.outer_bytes)
-    if ranks in (2, 16):
-        assert halving.outer_bytes == pytest.approx((ranks - 1) / ranks)
-
-
-def test_short_collectives_of_mpi_follow_from_all_reduce():
-    truth = StepModel(False, (1e-6, 5e-7, 2e-6, 1e-11, 1e-10, 2e-10, 2, 2, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-    sizes = 2.0 ** np.arange(8, 28, 2)
-    pinned = [
-        Setting("all_reduce", ranks, ranks, name) for ranks in (16, 64) for name in ("ring", "recursive_doubling", "")
-    ]
-    fitted = fit_step_model([timed(truth, one, sizes) for one in pinned], nccl=False)
-    for name in ("all_gather", "reduce_scatter", "alltoall"):
-        assert off(fitted, timed(truth, Setting(name, 32, 32), sizes[:5])) < 0.1, name
-
-
-def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
-    def slow(factor):
-        values = np.array(NCCL)
-        values[list(PARAMETERS).index("outer_latency")] *= factor
-        curves = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (2, 8, 32)]
-        model = StepModel(True, tuple(values))
-        return fit_step_model([timed(model, one) for one in curves], nccl=True)
-
-    asked = Setting("alltoall", 32, 8)
-    assert slow(4).at(asked, [1024.0]) > 2.5 * slow(1).at(asked, [1024.0])
 
 
 def test_each_protocol_is_the_fastest_somewhere_and_a_pinned_one_is_the_only_one():
@@ -393,34 +280,6 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
     assert scale_over_ranks(known, shapes, ring, sizes, chunked=False, nccl=True) > found * 1.2
 
 
-def test_no_ring_where_the_time_is_too_short_for_its_messages():
-    known = [Setting("all_reduce", ranks, ranks) for ranks in (2, 1024)]
-    shapes = [CurveModel(segments=((0.0, 1e-5 + 5e-6 * np.log2(one.ranks), 1e-15),)) for one in known]
-    found = scale_over_ranks(known, shapes, Setting("all_reduce", 32, 32), np.array([8.0]), chunked=False)
-    assert found == pytest.approx([1e-5 + 5e-6 * 5], rel=0.1)
-
-
-def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
-    def curve(ranks):
-        # The protocol changes at 64 KiB a rank.
-        return CurveModel(segments=((0.0, ranks * 1e-6, 4e-10), (ranks * 65536.0, ranks * 8e-6, 1e-10)))
-
-    sizes = 2.0 ** np.arange(10, 30)
-    known = [8, 128]
-    settings_ = [Setting("all_gather", ranks, ranks) for ranks in known]
-    found = scale_over_ranks(
-        settings_, [curve(ranks) for ranks in known], Setting("all_gather", 32, 32), sizes, chunked=True
-    )
-    assert np.abs(np.log(found / curve(32).at(sizes))).max() < 0.05
-
-
-def test_what_is_faster_than_a_kernel_is_not_nccl():
-    assert could_be_nccl([nccl("all_reduce", 16, 2)])
-    assert not could_be_nccl([nccl("all_reduce", 16, 2), Curve(Setting("alltoall", 4, 2), SIZES, SIZES * 1e-9)])
-    pinned = Setting("all_reduce", 16, 2, "rabenseifner_ompi")
-    assert not could_be_nccl([Curve(pinned, SIZES, nccl("all_reduce", 16, 2).seconds)])
-
-
 def test_a_time_that_is_longer_than_with_more_to_do_was_disturbed():
     known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (4, 16, 64)]
     usual = [CurveModel(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)) for one in known]
@@ -455,20 +314,6 @@ def test_each_curve_has_the_models_that_predict_it():
     )
 
 
-def test_without_held_out_sizes_there_are_no_weights():
-    short = [Curve(Setting("gather", 4), SIZES[:3], SIZES[:3])]
-    assert mixture_weights(short, {name: leave_sizes_out(short, name) for name in MIXED_MODELS}) == {}
-    (known,) = calibrate(short).model.known
-    assert [part.model for part in known.shape.parts] == ["interpolated"]
-
-
-@given(st.integers(1, 40))
-def test_every_size_but_the_smallest_is_held_out_once(count):
-    held = size_folds(Curve(Setting("gather", 4), np.arange(1.0, count + 1), np.ones(count)))
-    if held:
-        assert np.sum(held, axis=0).tolist() == [0] + [1] * (count - 1)
-
-
 @pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
 def test_intervals_cover_what_they_promise(coverage):
     random = np.random.default_rng(1)
@@ -482,22 +327,6 @@ def test_intervals_cover_what_they_promise(coverage):
     short = sizes[1000:] < 6e4
     assert coverage - 0.03 < inside.mean() < 1
     assert coverage - 0.05 < inside[short].mean()
-
-
-@pytest.mark.parametrize("count", [6, 12, 18, 40])
-def test_intervals_of_few_errors_cover_too(count):
-    random = np.random.default_rng(count)
-    sizes, inside = np.full(count, 1e3), []
-    for _ in range(300):
-        errors = random.laplace(0, 0.1, count + 50)
-        seen = HeldOut(Setting("gather", 4), sizes, np.ones(count), np.exp(errors[:count]))
-        rest = HeldOut(seen.setting, np.full(50, 1e3), np.ones(50), np.exp(errors[count:]))
-        inside.append(covered([rest], half_widths([seen], 0.9)).mean())
-    assert 0.8 < np.mean(inside) < 0.93
-
-
-def test_without_anything_held_out_the_interval_is_wide():
-    assert half_widths([], 0.9) == [(UNKNOWN, UNKNOWN)] * len(BINS)
 
 
 def test_a_fabric_file_comes_back(tmp_path):
@@ -536,34 +365,6 @@ def test_more_nodes_than_were_measured_are_an_extrapolation():
     assert "is not known" in unknown.predict("all_reduce", 8, 1e5, nodes=2).why
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(9, 2), (16, 2), (20, 3), (1, 1)])
-def test_ranks_fill_as_few_nodes_as_hold_them(ranks, nodes):
-    fabric = calibrate([ring("all_reduce", p, nodes=p // 8) for p in (8, 32)])
-    asked, said = fabric.predict("all_reduce", ranks, 1e5), fabric.predict("all_reduce", ranks, 1e5, nodes=nodes)
-    assert asked == said
-
-
-def test_what_no_file_could_hold_is_refused_when_it_is_written():
-    sizes = 2.0 ** np.arange(10, 20)
-    for setting, where in [(Setting("all_reduce", 4, 0, "x" * 300), "algorithm"), (Setting("gather", 10**8), "ranks")]:
-        with pytest.raises(InputError, match=where):
-            cost_model_yaml(calibrate([Curve(setting, sizes, 1e-5 + sizes * 1e-9)]))
-
-
-def test_a_file_longer_than_what_is_read_is_not_written(monkeypatch):
-    fabric = calibrate([ring("all_reduce", 4)])
-    length = len(cost_model_yaml(fabric).encode())
-    monkeypatch.setattr(cost_model_file, "MAX_BYTES", length)
-    assert len(cost_model_yaml(fabric).encode()) == length
-    monkeypatch.setattr(cost_model_file, "MAX_BYTES", length - 1)
-    with pytest.raises(InputError, match="would have 0 MiB, of which 0 are read"):
-        cost_model_yaml(fabric)
-    monkeypatch.setattr(cost_model_file, "yaml_text", lambda *_, **__: "x" * (3 << 20))
-    monkeypatch.setattr(cost_model_file, "MAX_BYTES", 2 << 20)
-    with pytest.raises(InputError, match="would have 3 MiB, of which 2 are read"):
-        cost_model_yaml(fabric)
-
-
 def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():
     setting, sizes = Setting("all_reduce", 16, 2), 2.0 ** np.arange(10, 31)
     for scatter in (1e-4, 0.03):
@@ -572,12 +373,6 @@ def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():
         unknown = undetermined_parameters(fitted)
         assert {"peer_latency", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor"} <= set(unknown)
         assert "outer_seconds_per_byte" not in unknown
-
-
-@pytest.mark.parametrize("nbytes", [0.0, -1.0, float("nan"), float("inf")])
-def test_sizes_that_are_none_are_refused(nbytes):
-    with pytest.raises(InputError, match="finite number of bytes > 0"):
-        calibrate([ring("all_reduce", 4)]).predict("all_reduce", 4, nbytes)
 
 
 @pytest.mark.parametrize(
@@ -600,28 +395,6 @@ def test_broken_fabric_files_are_refused_with_the_field(tmp_path, before, after,
     path.write_text(text.replace(before, after, 1))
     with pytest.raises(InputError, match=said):
         load_cost_model(path)
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        ("intervals", "sizes", "above", 0),
-        ("steps", "parameters", "gamma", "value"),
-        ("curves", 0, "models", 0, "segments", 0, 1),
-        ("curves", 0, "largest"),
-    ],
-)
-def test_numbers_that_no_machine_has_are_refused(tmp_path, where):
-    yaml = YAML(typ="safe", pure=True)
-    loaded = yaml.load(_TEXT)
-    part = loaded
-    for one in where[:-1]:
-        part = part[one]
-    part[where[-1]] = 1e300
-    with (tmp_path / "fabric.yaml").open("w") as file:
-        yaml.dump(loaded, file)
-    with pytest.raises(InputError, match=".".join(map(str, where[:2]))):
-        load_cost_model(tmp_path / "fabric.yaml")
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["cut", "drop", "twice", "noise"]))
@@ -652,17 +425,6 @@ def test_mutated_fabric_files_load_or_are_refused(tmp_path_factory, seed, kind):
 _TEXT = cost_model_yaml(
     calibrate([Curve(Setting("all_reduce", p), SIZES[::4], 1e-5 + 1e-9 * SIZES[::4]) for p in (4, 8)])
 )
-
-
-def test_weights_in_a_fabric_file_add_to_one(tmp_path):
-    assert "weight: 1.0" in _TEXT
-    path = tmp_path / "fabric.yaml"
-    path.write_text(_TEXT.replace("weight: 1.0", "weight: 0.5", 1))
-    with pytest.raises(InputError, match="must add to 1"):
-        load_cost_model(path)
-    path.write_text(_TEXT.replace("model: line\n", "model: lines\n"))
-    with pytest.raises(InputError, match="did you mean 'line'"):
-        load_cost_model(path)
 
 
 def rows(count: int = 6) -> pd.DataFrame:
@@ -710,48 +472,6 @@ def test_ranks_between_and_outside_go_their_own_ways():
     assert not np.allclose(found(outside, "steps", "interpolated"), found(outside, "steps", "steps"))
     # The step model made the data: a ring takes as many steps as it has ranks, which no power law of two points is.
     assert np.abs(np.log(found(outside, "steps", "steps") / ring("all_reduce", 64).seconds)).max() < 0.1
-
-
-def test_intervals_of_other_collectives_are_those_of_the_worst():
-    random = np.random.default_rng(3)
-    sizes = np.full(100, 1e3)
-    held = [
-        HeldOut(Setting(name, 4), sizes, np.ones(100), np.exp(random.normal(0, spread, 100)))
-        for name, spread in (("all_gather", 0.01), ("alltoall", 0.5))
-    ]
-    assert widest(held, 0.9)[0] == half_widths(held[1:], 0.9)[0]
-
-
-def test_intervals_are_drawn_to_typical_ones_where_few_groups_were_held_out():
-    random = np.random.default_rng(5)
-    sizes = np.full(400, 1e3)
-
-    def held(count):
-        seconds = [np.exp(random.normal(0, 0.01, 400)) for _ in range(count)]
-        return [HeldOut(Setting("gather", 2 + n), sizes, np.ones(400), one) for n, one in enumerate(seconds)]
-
-    widths_ = [intervals({"ranks": held(count)}, 0.9)["ranks"][0][1] for count in (0, 1, 4, 30)]
-    assert widths_[0] == pytest.approx(TYPICAL["ranks"][0])
-    assert sorted(widths_, reverse=True) == widths_
-    assert widths_[-1] < 0.05
-
-
-def test_intervals_widen_with_the_doublings_beyond():
-    fabric = calibrate([nccl("all_reduce", 8 * nodes, nodes) for nodes in (1, 2, 4, 8)])
-    found = [fabric.predict("all_reduce", 8 * nodes, 1e6) for nodes in (16, 32, 128)]
-    wide = [np.log(one.high / one.low) for one in found]
-    assert wide[1] == pytest.approx(np.sqrt(2) * wide[0])
-    assert wide[2] == pytest.approx(2 * wide[0])
-    assert all(one.extrapolates for one in found)
-
-
-def test_a_fabric_with_in_switch_reduction_comes_back(tmp_path):
-    fabric = calibrate([nccl("all_reduce", 8, 1, switch=True, sizes=2.0 ** np.arange(10, 32))])
-    assert fabric.model.steps.nccl
-    assert fabric.model.steps.switch
-    again = read_again(fabric, tmp_path / "fabric.yaml")
-    assert again.model.steps == fabric.model.steps
-    assert again.predict("all_gather", 8, 1e9) == fabric.predict("all_gather", 8, 1e9)
 
 
 def test_intervals_widen_beyond_the_sizes_measured():
@@ -819,63 +539,10 @@ def test_several_numbers_of_ranks_a_node_tell_its_cards(number):
     assert np.abs(np.log(fabric.model.at(asked.setting, asked.sizes) / asked.seconds)).max() < np.log(1.3)
 
 
-@pytest.mark.parametrize("number", [1.0, np.inf])
-@pytest.mark.parametrize(("known", "asked"), [((32, 8), (16, 16)), ((16, 16), (32, 8)), ((32, 8), (8, 4))])
-def test_intervals_go_over_the_cards_that_a_node_may_have(number, known, asked, tmp_path):
-    # NCCL of 10 GB/s a card: what a node reaches does not tell whether there are several.
-    values = dict(zip(PARAMETERS, NCCL, strict=True)) | {"outer_seconds_per_byte": 1e-10}
-    model = StepModel(True, tuple(values.values()), cards=number)
-    sizes = 2.0 ** np.arange(10, 31, 2)
-    fabric = calibrate([timed(model, Setting("all_reduce", *known), sizes)])
-    assert len(fabric.model.cards) > 1
-    for one in (fabric, read_again(fabric, tmp_path / "fabric.yaml")):
-        for nbytes, truth in zip(sizes[-4:], model.at(Setting("all_reduce", *asked), sizes[-4:]), strict=True):
-            found = one.predict("all_reduce", asked[0], float(nbytes), nodes=asked[1])
-            assert found.low <= truth <= found.high
-
-
-def test_cards_that_are_told_leave_nothing_to_guess():
-    (guessed,), (told,) = ([replace(on_cards(1.0, 32, 8), cards=cards)] for cards in (0, 1))
-    asked = on_cards(1.0, 16, 16)
-    assert len(calibrate([guessed]).model.cards) > 1
-    assert [one.number for one in calibrate([told]).model.cards] == [1.0]
-    assert off(calibrate([told]).model, asked) < np.log(1.3)
-
-
-@pytest.mark.parametrize(
-    ("cards", "message"),
-    [
-        ([{"number": 1, "chance": 0.1}, {"number": 2, "chance": 0.1}], "must add to 1"),
-        ([{"number": 1, "chance": 0.5}, {"number": 1, "chance": 0.5}], "twice"),
-        ([{"number": 1, "chance": 0.2}, {"number": None, "chance": 0.8}], "likeliest"),
-    ],
-)
-def test_cards_of_a_file_are_checked(cards, message, tmp_path):
-    path = tmp_path / "fabric.yaml"
-    text = cost_model_yaml(calibrate([on_cards(1.0, 32, 8)]))
-    first, rest = text.index("  cards:"), text.index("  ranks_on_a_node:")
-    path.write_text(f"{text[:first]}  cards: {json.dumps(cards)}\n{text[rest:]}")
-    with pytest.raises(InputError, match=message):
-        load_cost_model(path)
-
-
-def test_times_that_fall_with_the_size_do_not_fall_beyond():
-    sizes = 2.0 ** np.arange(10, 20)
-    fabric = calibrate([Curve(Setting("all_reduce", 8), sizes, 1e-3 * sizes**-0.5)])
-    found = fabric.predict("all_reduce", 8, 1e12)
-    assert fabric.model.growth(Setting("all_reduce", 8)).power == 0
-    assert found.seconds > 0.9e-3 * sizes[-1] ** -0.5
-
-
 def test_cards_do_not_matter_where_as_many_ranks_are_on_a_node():
     fabric = calibrate([on_cards(1.0, 16, 4)])
     assert fabric.model.by_cards(Setting("all_reduce", 64, 16), [2.0**30]) == []
     assert fabric.model.by_cards(Setting("all_reduce", 4, 1), [2.0**30]) == []
-
-
-def test_what_has_no_algorithm_costs_nothing_known():
-    assert count_steps(Setting("gather", 8), nccl=True) == ()
-    assert fit_step_model([Curve(Setting("gather", 8), SIZES, SIZES)], nccl=False) is None
 
 
 def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
@@ -890,40 +557,3 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
     assert "(90 %) [us]" in did("time", "all_reduce", *on, 4).output
     assert "did you mean 'ring'" in refused("time", "all_reduce:rig", *on, 4)
     assert [time_said("all_reduce", *on, ranks)["evidence"] for ranks in (4, 64)] == ["measured", "extrapolated"]
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "rows"),
-    [
-        ("link_bandwidth", "12500000", 180),
-        ("link_bandwidth", "100 Mbit/s", 180),
-        ("link_latency", "0.1 ms", 45),
-        ("link_latency", "1e-4", 45),
-        ("ranks", "2", 300),
-        ("nbytes", "1 KiB", 90),
-    ],
-)
-def test_numbers_are_taken_as_numbers(column, value, rows):
-    assert len(chosen_rows(load_dataset("shaped_gloo").rows, {column: value})) == rows
-
-
-@pytest.mark.parametrize("value", ["1", "12.5 ms", "fast"])
-def test_numbers_that_no_row_has_are_refused(value):
-    with pytest.raises(InputError, match=f"no row has link_bandwidth = '{value}'; Allowed: 12500000"):
-        chosen_rows(load_dataset("shaped_gloo").rows, {"link_bandwidth": value})
-
-
-@pytest.fixture
-def cliff(shared, tmp_path):
-    """A fabric file of an all-gather that takes 48 times as long at twice the size."""
-    out = tmp_path / "cliff.yaml"
-    did("calibrate", shared / "cases" / "all_gather_with_a_cliff.csv", "-o", out)
-    return out
-
-
-def test_an_interval_of_days_is_not_determined(cliff):
-    found = time_said("all_gather", "--network", cliff, "--workers", 32, "--size", "64MB")
-    assert found["answer"].startswith("all_gather, 32 ranks, 64 MB, 2 MB from each rank: 435 ms; ")
-    assert (found["low_s"], found["high_s"]) == (None, None)
-    assert found["because"].endswith("; interval not determined by these data")
-    assert found["time_s"] == pytest.approx(0.435, rel=0.01)

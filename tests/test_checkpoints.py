@@ -1,8 +1,6 @@
 """Checkpoints: a job that was killed after any iteration goes on to the results of one that was left alone."""
 
-import os
 import shutil
-import time
 import warnings
 
 import numpy as np
@@ -11,11 +9,11 @@ import pytest
 
 import killing
 import needs
-from commands import NO_PAGE, contents, did, invoke, refused
+from commands import NO_PAGE, contents, did, invoke
 from jobs import AG, RING, Source, job_on
 from simnet import sparsifier_models, topologies
 from simnet.base.errors import InputError
-from simnet.base.writing import lock_folder, remove_leftovers
+from simnet.base.writing import remove_leftovers
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
@@ -27,7 +25,7 @@ from simnet.training.advise.policy import Advised
 from simnet.training.job import checkpoint
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.job import Compute, LocalSteps, Overlap
-from simnet.training.job.running import ColocatedJob, run_policy
+from simnet.training.job.running import run_policy
 
 TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
 FEEDBACK = (AG, RING, TREE)
@@ -159,36 +157,6 @@ def test_every_scheme_goes_on(scheme, tmp_path):
     assert_same(run(job(4), policy, checkpoint=Checkpoint(path, "it")), run(job(4), policy))
 
 
-def test_a_job_killed_again_and_again_computes_each_iteration_once(tmp_path):
-    path, asked = tmp_path / "a.safetensors", 0
-    for count in range(1, 7):
-        one = job()
-        killed_after(count, path, one, flexible())
-        asked += one.source.asked
-    last = job()
-    assert_same(run(last, flexible(), checkpoint=Checkpoint(path, "it")), run(job(), flexible()))
-    assert (asked, last.source.asked) == (6, 1)
-
-
-@pytest.mark.parametrize("colocated", [None, {"other": ColocatedJob(job(5, placement=[0, 1, 2, 3]), AG, 0.02)}])
-def test_what_is_done_is_not_done_again(colocated, tmp_path):
-    path, seen = tmp_path / "a.safetensors", []
-    mortal = {"failures": {1: 0.06}, "patience": 0.02}
-    whole = run(job(**mortal), Fixed(AG), colocated=colocated, checkpoint=Checkpoint(path, "it"))
-    again = job(**mortal)
-    result = run(again, Fixed(AG), colocated=colocated, checkpoint=Checkpoint(path, "it"), progress=seen.append)
-    assert_same(result, whole)
-    assert (again.source.asked, seen) == (0, [7])
-    assert len(whole.job_shares) == (0 if colocated is None else 2)
-
-
-def test_a_job_in_company_begins_anew(tmp_path):
-    path = tmp_path / "a.safetensors"
-    beside = {"other": ColocatedJob(job(5), AG, 0.02)}
-    assert killed_after(3, path, job(), Fixed(AG), colocated=beside)
-    assert not path.exists()
-
-
 def test_a_file_that_is_damaged_or_of_another_job_is_no_checkpoint(tmp_path):
     path = tmp_path / "a.safetensors"
     state = {"weights": np.arange(3.0), "rows": [{"loss": 0.5, "choice": "AG"}], "none": None}
@@ -226,17 +194,6 @@ def test_a_full_disk_does_not_end_the_job(tmp_path):
         result = run(job(), Fixed(AG), checkpoint=nowhere)
     assert_same(result, run(job(), Fixed(AG)))
     assert "cannot be written" in str(said[0].message)
-
-
-def test_checkpoints_come_in_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    clock = [100.0]
-    one = Checkpoint(tmp_path / "a.safetensors", "it", every=10.0)
-    assert not one.due()
-    clock[0] = 110.0
-    assert one.due()
-    one.write({}, 1)
-    assert not one.due()
 
 
 # The command line
@@ -279,15 +236,6 @@ def interrupted_when(monkeypatch, when):
     monkeypatch.setattr(Checkpoint, "write", write)
 
 
-def interrupted_run(scenario, out, monkeypatch):
-    """Let Ctrl-C come when AG is done and moo has done three of its six iterations; return how the run was called."""
-    arguments = ("run", scenario, "--out", out, "--set", "job.iterations=6", "--jobs", 1)
-    interrupted_when(monkeypatch, lambda count: count == 10)
-    assert invoke(*arguments).exit_code == 130
-    monkeypatch.undo()
-    return arguments
-
-
 @pytest.fixture
 def scenario(tmp_path):
     path = tmp_path / "learning.yaml"
@@ -328,51 +276,6 @@ def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypat
     assert invoke(*arguments, "-q").stderr == ""
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_files_of_others_stay(linked, scenario, tmp_path):
-    arguments = ("run", scenario, "--set", "job.iterations=6")
-    out, place = tmp_path / "out", tmp_path / "out" / "checkpoints"
-    out.mkdir()
-    if linked:
-        (tmp_path / "elsewhere").mkdir()
-        place.symlink_to(tmp_path / "elsewhere")
-    theirs = {"model.pt", "epoch1/model.pt", f"{'a' * 32}.safetensors"}
-    for name in theirs:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_bytes(b"weights")
-    result = did(*arguments, "--out", out)
-    assert "has checkpoints of other runs, too, which stay; --force takes them away" in result.stderr
-    assert contents(place).keys() == theirs
-    did(*arguments, "--out", out, "--force", "-q")
-    assert contents(place).keys() == {"model.pt", "epoch1/model.pt"}
-
-
-@pytest.mark.parametrize("other", [("--seed", 8), ("--policies", "moo")])
-def test_another_seed_or_fewer_policies_cost_nothing_that_was_done(scenario, tmp_path, monkeypatch, other):
-    arguments = interrupted_run(scenario, tmp_path / "out", monkeypatch)
-    before = contents(tmp_path / "out")
-    assert "has the results of another request" in refused(*arguments, *other)
-    assert contents(tmp_path / "out") == before
-    assert "goes on where it had stopped: AG done, moo after 3 of 6 iterations" in invoke(*arguments).stderr
-
-
-def test_force_begins_anew(scenario, tmp_path, monkeypatch):
-    arguments = interrupted_run(scenario, tmp_path / "out", monkeypatch)
-    assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 2
-    assert "goes on" not in invoke(*arguments, "--force").stderr
-
-
-def test_a_run_tidies_up_after_one_that_was_killed_while_it_wrote(scenario, tmp_path):
-    out = tmp_path / "out"
-    begun = "checkpoints/.a.safetensors.0123456789abcdef.tmp/.tmpAbCdEf"
-    for name in (".summary.json.0123456789abcdef.tmp", ".run.0123456789abcdef.tmp/figures/a.png", "mine.tmp", begun):
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(b"")
-    did("run", scenario, "--out", out, "--set", "job.iterations=2", "-q")
-    assert [path.name for path in out.rglob("*.tmp")] == ["mine.tmp"]
-    assert not (out / "checkpoints").exists()
-
-
 def test_all_that_is_begun_lies_in_a_folder_that_is_tidied(tmp_path, monkeypatch):
     seen = []
 
@@ -390,13 +293,6 @@ def test_all_that_is_begun_lies_in_a_folder_that_is_tidied(tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-@needs.posix
-def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "a.safetensors")
-    one = Checkpoint(tmp_path / "a.safetensors", "it")
-    assert one.done() is one.read() is None
-
-
 @needs.linux
 def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
     out = tmp_path / "out"
@@ -406,14 +302,6 @@ def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
     process.kill()
     process.wait()
     killing.await_end(process.pid)
-
-
-def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    with lock_folder(out, "run"):
-        said = refused("run", scenario, "--out", out)
-    assert "another run is at work there; wait for it, or choose another folder with --out" in said
 
 
 def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):

@@ -15,11 +15,9 @@ from simnet import sparsifier_models
 from simnet.cost_models.costs.devices import load_device
 from simnet.cost_models.costs.models import load_model as model_named
 from simnet.policies import Candidate, Ramp
-from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
+from simnet.sparsifier_models.chunking import places, tiles
 from simnet.sparsifier_models.codes import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
-from simnet.sparsifier_models.conformance import check
 from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
-from simnet.sparsifier_models.topk import Topk
 from simnet.traces import synthetic
 from simnet.traces.source import tensor_options
 from simnet.training.job.job import Compute, Job, create_sparsifier, gradient_buckets
@@ -51,7 +49,6 @@ CASES = {
     "muloco_rowstat_q4": ("muloco", {"decay": 0.9, "gain": 0.7, "bins": 4, "compressor": "row_wise_statistical"}),
     "muloco_topk05": ("muloco", {"decay": 0.9, "gain": 0.7, "density": 0.05, "compressor": "topk"}),
 }  # fmt: skip
-CHUNKED = ("demo", "ccloco", "sparseloco", "templar")
 
 
 def golden_model(case, P):
@@ -195,32 +192,6 @@ def test_other_settings(name, options):
 shapes = st.one_of(st.tuples(st.integers(1, 70), st.integers(1, 70)), st.tuples(st.integers(1, 300)))
 
 
-@given(shapes, st.integers(1, 80), st.booleans())
-def test_blocks_tile_each_tensor(shape, most, rows):
-    blocks = (whole_rows if rows else tiles)(shape, most)
-    numbers = np.arange(math.prod(shape))
-    cut = blocks.cut(numbers)
-    assert cut.shape == (blocks.number, blocks.size)
-    np.testing.assert_array_equal(np.sort(cut.ravel()), numbers)
-    np.testing.assert_array_equal(blocks.joined(cut), numbers)
-    assert [slice(0, 0), *blocks.few()][-1].stop == blocks.number
-    columns = shape[-1]
-    for block in cut:
-        # Neighbours of a block lie side by side, or one below the other.
-        height, width = blocks.tile
-        expected = block[0] + columns * np.arange(height)[:, np.newaxis] + np.arange(width)
-        np.testing.assert_array_equal(block.reshape(height, width), expected)
-    if not rows:
-        assert all(one <= most for one in blocks.tile)
-
-
-@given(st.integers(1, 5000), st.integers(1, 100))
-def test_chunks_are_the_largest_divisors(size, most):
-    found = largest_divisor(size, most)
-    assert size % found == 0
-    assert found == max(one for one in range(1, most + 1) if size % one == 0)
-
-
 @given(shapes, st.integers(1, 20), st.integers(0, 99))
 def test_the_transform_is_orthonormal_and_comes_back(shape, most, seed):
     blocks = tiles(shape, most)
@@ -234,35 +205,10 @@ def test_the_transform_is_orthonormal_and_comes_back(shape, most, seed):
     np.testing.assert_allclose(found[:, 0], cut.mean(1, dtype=np.float64) * blocks.size**0.5, atol=1e-12 * scale)
 
 
-@given(st.integers(1, 9), st.integers(1, 40), st.sampled_from(KINDS), st.integers(0, 99), st.data())
-def test_the_largest_of_each_block(number, size, kind, seed, data):
-    k = data.draw(st.integers(1, size))
-    blocks = gradients_of(kind, number, size, seed)
-    expected = [sorted(sorted(range(size), key=lambda at: (-abs(row[at]), at))[:k]) for row in blocks]
-    assert largest_of_each(blocks, k).tolist() == expected
-
-
-def test_a_mean_over_contributors_counts_zeros_that_were_sent():
-    where = [np.array([[0, 1]]), np.array([[1, 2]])]
-    sent = [f32([[4, 0]]), f32([[6, 8]])]
-    assert mean_of_sent(where, sent, 4, contributors=True)[0].tolist() == [[4, 3, 8, 0]]
-    assert mean_of_sent(where, sent, 4, contributors=False)[0].tolist() == [[2, 3, 4, 0]]
-
-
 def test_shapes_are_those_of_the_layers():
     model = create("topk", 1, 10, layers=[("w", [2, 3]), ("b", 4)])
     assert (model.layers, model.shapes) == ((("w", 6), ("b", 4)), ((2, 3), (4,)))
     assert list(places(model.shapes))[1] == (slice(6, 10), (4,))
-
-
-@each("layers, said", [
-    ([("w", [2, 3, 4])], r"shape of w must be one or two lengths, rows and columns, got \[2, 3, 4\]"),
-    ([("w", [2, 0])], "a length of w must be a whole number >= 1, got 0"),
-    ([("w", [2, 3])], "layers add up to 6 parameters, but there are 24"),
-])  # fmt: skip
-def test_shapes_that_are_refused(layers, said):
-    with pytest.raises(ValueError, match=said):
-        create("demo", 1, 24, layers=layers)
 
 
 # Quantisers and packing
@@ -287,33 +233,6 @@ def test_codes_stay_within_their_range_and_means_are_kept(rows, size, bins, kind
     assert (error <= steps / 2 * (1 + 1e-5) + 1e-6 * scale).all()
 
 
-def test_rows_are_quantised_apart_and_long_ones_in_pieces():
-    values = gradients_of("heavy", 3, 20_000, 1)
-    for quantise in (lambda one: statistical(one, 16, 6.0), uncentred, lambda one: linear(one, 16)):
-        together = quantise(values)
-        for row, value in enumerate(values):
-            alone = quantise(value[np.newaxis])
-            for ours, theirs in zip(together, alone, strict=True):
-                np.testing.assert_array_equal(ours[row], theirs[0])
-
-
-def test_bins_lie_where_the_sheet_has_them():
-    # Four bins of 1.5 sigma: edges at -2.25, -0.75 and 0.75 sigma.
-    values = np.random.default_rng(0).standard_normal((1, 100_000)).astype(np.float32)
-    values = (values - values.mean()) / values.std(ddof=1)
-    codes = statistical(values, 4, 6.0).codes
-    for code, (least, most) in enumerate([(-9, -2.25), (-2.25, -0.75), (-0.75, 0.75), (0.75, 9)]):
-        inside = values[codes == code]
-        assert least - 1e-4 <= inside.min()
-        assert inside.max() <= most + 1e-4
-    # No mean is taken away, and three sigma are the last code.
-    shifted = uncentred(values + np.float32(1), 256)
-    np.testing.assert_array_equal(shifted.offset, 0)
-    sigma = np.sqrt(np.square(values.astype(np.float64) + 1).sum() / (values.size - 1))
-    assert (shifted.codes[values + 1 > 3 * sigma] == 255).all()
-    assert uncentred(f32([[1, -1]] * 3).reshape(1, -1), 4).codes[0, :2].tolist() == [3, 1]
-
-
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(0, 40), st.integers(0, 99))
 def test_packing_comes_back(bits, count, seed):
     rng = np.random.default_rng(seed)
@@ -330,23 +249,6 @@ def test_packing_comes_back(bits, count, seed):
 
 
 # Mass
-
-
-class Decaying(Topk, weights=(0.5, 3.0), reads_gradients=True):
-    """Top-k whose error buffer decays: what is sent and kept adds up to decay and gain, at every index."""
-
-    name = "decaying"
-
-
-def test_a_scheme_that_decays_keeps_all_promises():
-    batches = [gradients_of(kind, 3, 50, 0) for kind in ("normal", "heavy", "zero", "normal")]
-    check(lambda: Decaying(3, 50, 0.1), batches)
-    model = Decaying(1, 2, 0.5)
-    model.exchange(f32([[1, 2]]))
-    np.testing.assert_array_equal(model.residual, [[3, 0]])
-    exchange = model.exchange(f32([[1, 1]]))
-    np.testing.assert_array_equal(exchange.update, [4.5, 0])
-    assert exchange.stats["given_norm"] == pytest.approx(math.hypot(4.5, 3))
 
 
 @each("name, options", [
@@ -375,38 +277,7 @@ def test_a_mean_over_all_workers_conserves_and_one_over_contributors_tells_what_
     assert exchange.stats["lost"] > 0.1 * np.linalg.norm(exchange.update)
 
 
-def test_gradients_may_be_added_where_the_buffer_decays():
-    gradients, other = gradients_of("normal", 2, N, 0), gradients_of("normal", 2, N, 1)
-
-    def add(rows):
-        rows += other
-
-    one, two = (create("demo", 2, N, layers=LAYERS, decay=0.5) for _ in range(2))
-    for model in (one, two):
-        model.exchange(gradients)
-    assert one.exchange(other).update.tobytes() == two.exchange(add, overwrite=True).update.tobytes()
-
-
-def test_the_gain_of_muloco_does_not_count_without_error_feedback_as_released():
-    gradients = gradients_of("normal", 2, N, 0)
-    plain = create("muloco", 2, N, error_feedback=False, gain=0.5).exchange(gradients).update
-    released = create("muloco", 2, N, error_feedback=False, gain=0.5, compat="released").exchange(gradients).update
-    np.testing.assert_allclose(released, 2 * plain, rtol=1e-5)
-
-
 # Workers
-
-
-@pytest.mark.parametrize("name", [*CHUNKED, "muloco"])
-def test_the_order_of_the_workers_does_not_matter(name):
-    first, second = (create(name, 5, N, layers=LAYERS) for _ in range(2))
-    order = [3, 0, 4, 1, 2]
-    for step in range(3):
-        gradients = gradients_of("heavy", 5, N, step)
-        one, other = first.exchange(gradients), second.exchange(np.ascontiguousarray(gradients[order]))
-        np.testing.assert_allclose(one.update, other.update, rtol=0, atol=1e-6 * np.abs(one.update).max())
-        np.testing.assert_array_equal(first.residual[order], second.residual)
-        assert one.union == other.union
 
 
 def test_templar_clips_to_the_lower_median():
@@ -416,66 +287,7 @@ def test_templar_clips_to_the_lower_median():
     np.testing.assert_allclose(update, [(1 + 2) / 2, (1 + 2) / 2, 2, 2], rtol=1e-6)
 
 
-def test_replicas_of_the_ring_differ_and_the_update_is_their_mean():
-    # Heavy tails: what lies beyond three sigma is flattened more at each hop.
-    gradients = np.load(GOLDEN / "inputs.npz")["grad"][1]
-    given = gradients.copy()
-    exchange = create("int8ring", 4, N).exchange(gradients)
-    np.testing.assert_array_equal(gradients, given)
-    assert (exchange.replicas[0] != exchange.replicas[1]).any()
-    np.testing.assert_allclose(exchange.update, exchange.replicas.mean(0), rtol=1e-5, atol=1e-6)
-    lost = gradients.sum(0, dtype=np.float64) - exchange.replicas.sum(0, dtype=np.float64)
-    assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lost), rel=1e-4)
-    # An owner keeps what it quantised; after one hop more the others may have something else.
-    np.testing.assert_allclose(exchange.stats["spread"], np.abs(exchange.replicas - exchange.update).max(1))
-    assert create("topk", 2, 4).exchange(np.ones((2, 4), dtype=np.float32)).replicas is None
-
-
 # Bytes
-
-
-@each("P", range(2, 17))
-def test_bytes_by_formula(P):
-    E = 4 * (6 + 8 + 5)
-    both = {"chunk": 16, "topk": 4, "layers": LAYERS}
-    # Blocks of 256, 120 and 14: indices of 8, 7 and 4 bits.
-    bits = {name: 4 * (6 * (8 + v) + 8 * (7 + v) + 5 * (4 + v)) for name, v in (("demo", 32), ("templar", 2))}
-    quantised = {"paper": N * 2 / 8, "released": 384 + 240 + 18}
-    expected = [
-        ("demo", both, bits["demo"] / 8),
-        ("templar", both, bits["templar"] / 8),
-        ("demo", both | {"wire": "released"}, 12 * E),
-        ("demo", both | {"wire": "released", "value_bytes": 2}, 10 * E),
-        ("templar", both | {"wire": "released"}, 2.5 * E),
-        ("ccloco", both | {"wire": "released", "bins": 256}, 9 * E + 3 * 4 * 257),
-        ("ccloco", {**both, "wire": "released", "compat": "released"}, 12 * 4 * (32 + 24 + 5)),
-        ("muloco", {"layers": LAYERS, "wire": "released", "bins": 4}, quantised["released"] + 4 * (3 * 7 + 5)),
-        ("muloco", {"layers": LAYERS, "wire": "released", "bins": 3}, quantised["released"] + 4 * (3 * 6 + 5)),
-        ("muloco", {"layers": LAYERS, "wire": "released", "bins": 5}, N / 2 + 4 * (3 * 8 + 5)),
-        (
-            "muloco",
-            {"layers": LAYERS, "wire": "released", "bins": 4, "compressor": "row_wise_linear"},
-            quantised["released"] + 4 * (3 * 3 + 5 + 3 * (32 + 24 + 1)),
-        ),
-    ]
-    for name, options, nbytes in expected:
-        exchange = create(name, P, N, **options).exchange(gradients_of("normal", P, N, 0))
-        # Bytes of each tensor are rounded up.
-        np.testing.assert_allclose(exchange.stats["contributed"], nbytes, atol=3 if options.get("wire") is None else 0)
-        np.testing.assert_allclose(exchange.schedule.bytes_received(), (P - 1) * exchange.stats["contributed"])
-    model = create("muloco", P, N, layers=LAYERS, bins=4)
-    schedule = model.exchange(gradients_of("normal", P, N, 0)).schedule
-    np.testing.assert_allclose(schedule.bytes_received(), 2 * (P - 1) / P * (642 + 3 * 20))
-    ring = create("int8ring", P, 480 * P).exchange(gradients_of("normal", P, 480 * P, 0)).schedule
-    np.testing.assert_array_equal(ring.bytes_sent(), 2 * (P - 1) * 480 + 4096 * (P - 1))
-    assert ring.n_messages == 8 * (P - 1) * P
-
-
-def test_templar_keeps_an_even_number_of_each_block_and_two_at_least():
-    row = np.random.default_rng(0).standard_normal((1, 16)).astype(np.float32)
-    kept = [int(create("templar", 1, 16, chunk=4, topk=topk).exchange(row).selected[0]) for topk in (1, 2, 3, 4)]
-    assert kept == [8, 8, 8, 16]
-    assert create("templar", 1, 1, chunk=1, topk=1).exchange(row[:, :1]).selected[0] == 1
 
 
 def test_templar_sends_one_of_146_bytes_as_published():
@@ -491,18 +303,6 @@ def test_templar_sends_one_of_146_bytes_as_published():
 def test_defaults_keep_the_share_that_is_published(name, expected):
     model = create(name, 2, 64 * 128, layers=[("w", [64, 128])])
     assert model.k / model.parameters == expected
-
-
-def test_without_topk_the_density_says_how_many_of_each_block():
-    model = create("demo", 2, N, 0.1, layers=LAYERS, chunk=16, topk=None)
-    assert model.k == 6 * 26 + 8 * 12 + 5 * 2
-    model.density = 1.0
-    assert model.k == N
-    # All coefficients are sent: nothing stays but what the transform rounds.
-    gradients = gradients_of("normal", 2, N, 0)
-    exchange = model.exchange(gradients)
-    np.testing.assert_allclose(exchange.update, gradients.mean(0), atol=1e-6)
-    assert exchange.stats["density"] == 1
 
 
 def test_coefficients_are_counted_and_not_the_entries_that_they_reach():
@@ -529,14 +329,6 @@ def test_coefficients_are_counted_and_not_the_entries_that_they_reach():
 def test_options_that_are_refused(name, options, said):
     with pytest.raises(ValueError, match=said):
         create(name, 2, 24, **options)
-
-
-def test_indices_of_templar_have_12_bits():
-    create("templar", 2, 8192, chunk=4096)
-    with pytest.raises(ValueError, match=r"chunk must leave blocks of at most 4096 entries, .*; one has 8192"):
-        create("templar", 2, 8192, chunk=8192)
-    with pytest.raises(ValueError, match="one has 8192"):
-        create("templar", 2, 8192, chunk=128, layers=[("w", [64, 128])])
 
 
 NAMED = [("attention.weight", (128, 192)), ("attention.bias", (128,)), ("head.weight", (331, 64)), ("norm", (70,))]
@@ -604,14 +396,3 @@ def test_a_job_tells_schemes_the_tensors_of_its_model():
         assert made.contributed == pytest.approx(12 * source.scale * made.k, rel=1e-5)
         assert made.k_of_model == entries
         assert source.scale * made.k == pytest.approx(entries, rel=1e-3)
-
-
-@pytest.mark.parametrize(("shapes", "said"), [
-    ([(2, 3)], "true_shapes must be one for each of 2 layers, got 1"),
-    ([(2, 3), (2, 2, 2)], "shape of tensor 1 must be one or two lengths"),
-    ([(2, 3), 0], "size of tensor 1 must be a whole number >= 1"),
-    ("ab", "true_shapes must be a list"),
-])  # fmt: skip
-def test_true_shapes_that_are_refused(shapes, said):
-    with pytest.raises(ValueError, match=said):
-        create("demo", 2, 5, layers=[2, 3], true_shapes=shapes, scale=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -22,9 +21,6 @@ import simnet
 from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
-from simnet.cost_models.costs.computing import pass_time
-from simnet.cost_models.costs.devices import load_device
-from simnet.cost_models.costs.models import load_model
 from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
 from simnet.studies import listing
@@ -90,19 +86,6 @@ def test_a_run_leaves_its_folder_and_says_who_won(small: Path, tmp_path: Path) -
     assert not (tmp_path / "out" / INCOMPLETE).exists()
 
 
-def test_the_default_folder_is_named_after_the_scenario(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    did("run", small, "-q")
-    assert (tmp_path / "runs" / "small" / "summary.json").exists()
-
-
-def test_quiet_says_nothing(small: Path, tmp_path: Path) -> None:
-    result = invoke("run", small, "--out", tmp_path / "out", "--quiet")
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
 def test_json_is_what_the_files_hold(small: Path, tmp_path: Path) -> None:
     def of_summary(printed: dict[str, object], folder: Path) -> None:
         held = json.loads((folder / "summary.json").read_text())
@@ -132,14 +115,6 @@ def test_lists_are_told_as_json_too() -> None:
     listed = json.loads(did("list", "models", "--json").stdout)["rows"]
     assert {"resnet50", "vgg16"} <= {row["model"] for row in listed}
     assert all(set(row) == set(listed[0]) for row in listed)
-
-
-def test_policies_may_be_chosen(small: Path, tmp_path: Path) -> None:
-    did("run", small, "--out", tmp_path, "-q", "--policies", "flexible, AG")
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary["policies"]) == {"AG", "flexible"}
-    assert summary["bound"] is None
-    assert "there is no policy 'AGG'; did you mean 'AG'?" in refused("run", small, "--policies", "AGG")
 
 
 def test_the_lock_of_a_run_gives_the_same_run(small: Path, tmp_path: Path) -> None:
@@ -191,16 +166,6 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("arguments", [["nowhere.yaml"], ["quikstart"], ["small.yaml", "--set", "workers"]])
-def test_what_is_not_there_is_refused_in_a_process_of_its_own(arguments: list[str], small: Path) -> None:
-    done = simnet_process("run", *(small if argument == "small.yaml" else argument for argument in arguments))
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
-    if arguments == ["quikstart"]:
-        assert "did you mean 'quickstart'?" in done.stderr
-
-
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_simulated(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,15 +187,6 @@ def test_a_job_that_waits_for_ever_is_told(small: Path, tmp_path: Path) -> None:
         assert "stopped for ever" in told
         assert "rank" in told
     did("run", small, "--out", tmp_path / "out", "-q", "--set", down)
-
-
-def test_other_errors_keep_their_traceback(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Iterator[tuple[str, PolicyResult]]:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(runner, "run_here", broken)
-    with pytest.raises(ZeroDivisionError):
-        invoke("run", small, "--out", tmp_path / "out", "--jobs", "1")
 
 
 @pytest.mark.parametrize("more", [(), ("--grid", "density=1,2%")])
@@ -290,87 +246,7 @@ def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
 # Processes
 
 
-def test_the_end_of_a_process_is_noticed(small: Path) -> None:
-    source = runner.Source(small, ["job.iterations=200000"])
-
-    def kill(number: int, name: str, done: int) -> None:
-        for child in multiprocessing.active_children():
-            if child.pid is not None:
-                os.kill(child.pid, signal.SIGKILL)
-
-    outcomes = runner.run_apart([(source, ["AG"], None), (source, ["flexible"], None)], 2, kill)
-    _, name, killed = next(outcomes)
-    assert isinstance(killed, SimnetError)
-    assert re.match(rf"policy '{name}': its process was ended by SIGKILL", str(killed))
-    outcomes.close()  # type: ignore[attr-defined]
-    assert not multiprocessing.active_children()
-
-
-def test_what_a_process_meets_comes_back(small: Path) -> None:
-    ((_, _, refused),) = runner.run_apart([(runner.Source("quikstart"), ["AG"], None)], 1, lambda *_: None)
-    assert isinstance(refused, SimnetError)
-    assert "no scenario of that name" in str(refused)
-    with pytest.raises(RuntimeError, match=r"(?s)policy 'nobody' failed in its process:.*KeyError: 'nobody'"):
-        list(runner.run_apart([(runner.Source(small), ["nobody"], None)], 1, lambda *_: None))
-
-
-def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path) -> None:
-    seen: list[tuple[str, int]] = []
-    most = 0
-
-    def progress(number: int, name: str, done: int) -> None:
-        nonlocal most
-        seen.append((name, done))
-        most = max(most, len(multiprocessing.active_children()))
-
-    parts = [(runner.Source(small), names, None) for names in (["AG", "ART-ring"], ["flexible"], ["oracle"])]
-    found = [(number, name) for number, name, _ in runner.run_apart(parts, 2, progress)]
-    assert sorted(found) == [(0, "AG"), (0, "ART-ring"), (1, "flexible"), (2, "oracle")]
-    assert {name for name, _ in seen} == {name for _, name in found}
-    assert most <= 2
-
-
 # The rest
-
-
-OF_RESNET18 = pass_time(load_model("resnet18"), load_device("v100")).describe()
-
-
-def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: Path, tmp_path: Path) -> None:
-    of_model = [
-        "--set",
-        "job.scale=1e4",
-        "--set",
-        "job.model=resnet18",
-        "--set",
-        "job.compute.mean=null",
-        "--set",
-        "job.parameters=null",
-    ]
-    told = f"Computing: {OF_RESNET18}"
-    for number, seeds in enumerate(([], ["--seeds", "2"])):
-        out = tmp_path / str(number)
-        said = did("run", small, *of_model, *seeds, "--set", "output.report=true", "--out", out, "--wide").stdout
-        assert told in " ".join(said.split())
-        assert told in (tmp_path / "0" / "report.html").read_text()
-    assert told in " ".join(invoke("choose", small, *of_model, "--wide").stdout.split())
-    said = invoke("run", small, *of_model, "--set", "job.compute.mean=16 ms", "--out", tmp_path / "given")
-    assert said.exit_code == 0, said.output
-    assert "Computing:" not in said.stdout
-
-
-def test_tables_over_jobs_tell_where_times_of_computing_are_from(small: Path, tmp_path: Path) -> None:
-    fields = ["job.scale=1e4", "job.model=resnet18", "job.compute.mean=null", "job.parameters=null", "job.iterations=2"]
-    told = f"Computing: {OF_RESNET18}."
-    set_ = [word for field in fields for word in ("--set", field)]
-    grid = ["--grid", "density=1%", "--policies", "AG", "--out", tmp_path / "swept", "--jobs", "1"]
-    shown = did("run", small, *grid, *set_, "--wide").stdout
-    assert " ".join(shown.split()).count(told) == 1
-    assert set(pd.read_csv(tmp_path / "swept" / "sweep.csv")["computing"]) == {OF_RESNET18}
-    assert told in simnet.step(small, set=fields, policies=["AG"]).notes
-    assert told in simnet.choose(small, schemes=["topk"], set=fields).notes
-    given = simnet.step(small, set=[*fields, "job.compute.mean=16 ms"], policies=["AG"])
-    assert not any(one.startswith("Computing") for one in given.notes)
 
 
 def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_select(
@@ -436,12 +312,6 @@ def test_a_scenario_that_comes_with_simnet_is_shown_as_a_start_for_others() -> N
     assert "did you mean 'quickstart'?" in refused("show", "quikstart")
 
 
-def test_schema_is_json() -> None:
-    result = invoke("show", "schema")
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)["title"] == "simnet scenario"
-
-
 @pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["convert"], ["show"]])
 def test_help_shows_an_example(arguments: list[str]) -> None:
     result = invoke(*arguments, "--help")
@@ -494,21 +364,6 @@ def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
         assert len(summary["policies"]["oracle"]["choices"]) >= 3
         assert len(summary["policies"]["flexible"]["choices"]) >= 3
         assert summary["policies"]["flexible"]["iterations"] >= 200
-
-
-def test_options_that_are_lists_take_effect_and_stand_in_the_lock(small: Path, tmp_path: Path) -> None:
-    given = "exchanges.AG={scheme: dgc, warm_up: [0.5, 0.2], warm_up_exchanges: 2}"
-    alone = "policies={AG: {fixed: AG}}"
-    did("run", small, "--set", given, "--set", alone, "--out", tmp_path / "lists")
-    selected = pd.read_csv(tmp_path / "lists" / "iterations.csv")["selected"]
-    # DGC estimates its threshold from a sample.
-    assert selected[:2].tolist() == pytest.approx([2000, 2000], rel=0.1)
-    assert selected[2:4].tolist() == pytest.approx([800, 800], rel=0.1)
-    assert (selected[4:] < 80).all()
-    lock = tmp_path / "lists" / "scenario.lock.yaml"
-    assert "warm_up: [0.5, 0.2]" in lock.read_text()
-    did("run", lock, "--out", tmp_path / "again")
-    assert (tmp_path / "again" / "iterations.csv").read_bytes() == (tmp_path / "lists" / "iterations.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

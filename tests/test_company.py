@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,12 +12,12 @@ from hypothesis import strategies as st
 
 from commands import contents, did
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, job_on, star
-from simnet import cli, collectives
-from simnet.base.errors import InputError, StalledError
+from simnet import collectives
+from simnet.base.errors import InputError
 from simnet.network.weather import Weather, ornstein_uhlenbeck
-from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Ramp
+from simnet.policies import Fixed, Flexible, Monitor, Ramp
 from simnet.scenario import load
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule
 from simnet.training.job.job import Compute, Overlap
 from simnet.training.job.record import MAIN
 from simnet.training.job.running import ColocatedJob, run_policy
@@ -43,28 +42,6 @@ def test_run_alone_is_time(jittery):
     for name in ("rank_start", "rank_finish", "rank_communicate", "rank_compute", "rank_wait"):
         np.testing.assert_allclose(getattr(ran, name), getattr(timed, name), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(ran.messages.finish, timed.messages.finish, rtol=1e-9)
-
-
-def test_run_starts_now_or_later_but_not_before():
-    env = simpy.Environment()
-    network = star(2, env=env)
-    env.run(until=1.0)
-    schedule = Schedule(2, [Round([0], [1], [1000])])
-    assert env.run(until=network.run(schedule)).finish == pytest.approx(1.0 + 2e-3)
-    assert env.run(until=network.run(schedule, 2.0)).finish == pytest.approx(2.0 + 2e-3)
-    with pytest.raises(ValueError, match=r"start must not be before now, 2\.002 s, got 1 s"):
-        network.run(schedule, 1.0)
-    with pytest.raises(ValueError, match="no schedule"):
-        network.run([])
-
-
-def test_a_network_on_another_clock_is_the_same_network_with_nothing_under_way():
-    network = star(3)
-    network.transfer(0, 1, 1e9)
-    env = simpy.Environment()
-    other = network.on(env)
-    assert env.run(until=other.transfer(2, 1, 1000)) == pytest.approx(2e-3)
-    assert network.env.now == 0
 
 
 traffic = st.lists(
@@ -189,15 +166,6 @@ def test_a_death_in_one_job_leaves_the_network_to_the_other():
     assert ended.job_shares[1].iterations < 20
 
 
-def test_what_cannot_be_in_company_is_refused():
-    network = star(4)
-    beside = {"other": ColocatedJob(job_on(network), DENSE)}
-    with pytest.raises(ValueError, match="cannot try several exchanges"):
-        run_policy(job_on(network), "p", OneStepOracle([AG, RING]), colocated=beside)
-    with pytest.raises(ValueError, match="function of time"):
-        run_policy(job_on(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), colocated=beside)
-
-
 # In a scenario
 
 SCENARIO = """
@@ -212,18 +180,6 @@ other_jobs:
            job: {parameters: 2000, iterations: 2, density: 1 %, compute: {mean: 1 ms, spread: 10 %}}}
 output: {timeline: 0, report: false}
 """
-
-
-def test_other_jobs_are_placed_on_hosts_that_nobody_has_taken(file):
-    run = load(file).build()
-    assert list(run.policies) == ["AG", "dense"]
-    assert run.bound is None
-    packed, listed = run.colocated["packed"], run.colocated["listed"]
-    assert packed.job.placement == [1, 3, 5]
-    assert listed.job.placement == [7, 0]
-    assert (packed.start, listed.start) == (0.0, 0.02)
-    assert (packed.job.source.workers, listed.job.source.parameters) == (3, 2000)
-    assert len({run.job.seed, packed.job.seed, listed.job.seed}) == 3
 
 
 def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes(file, tmp_path):
@@ -274,53 +230,3 @@ def test_wrong_other_jobs_are_refused_with_their_place(file, assignment, message
 
 def test_one_exchange_is_nothing_to_try_and_may_be_called_oracle(file):
     load(file, ["policies={c: {oracle: {among: [AG]}}}"]).build()
-
-
-def test_the_lock_gives_the_same_jobs(file, tmp_path):
-    one = load(file)
-    (tmp_path / "lock.yaml").write_text(one.lock())
-    again = load(tmp_path / "lock.yaml", ["name=one"])
-    assert again.lock() == one.lock()
-    first, second = one.build().colocated, again.build().colocated
-    assert list(first) == list(second)
-    for label, neighbour in first.items():
-        other = second[label]
-        assert (neighbour.start, neighbour.exchange) == (other.start, other.exchange)
-        assert neighbour.job.placement == other.job.placement
-        np.testing.assert_array_equal(neighbour.job.source.gradients(1), other.job.source.gradients(1))
-
-
-def test_files_of_other_jobs_are_inputs(file, tmp_path):
-    device = Path(cli.__file__).parent / "data" / "devices" / "cpu.yaml"
-    (tmp_path / "mine.yaml").write_bytes(device.read_bytes())
-    one = load(file, ["other_jobs.listed.job.device=./mine.yaml"])
-    ((name, path),) = one.inputs().items()
-    assert path.name == "mine.yaml"
-    assert name in one.lock()
-
-
-def test_the_memory_of_all_jobs_counts(file):
-    with pytest.raises(InputError, match="more than"):
-        load(file, ["memory=1 GB", "other_jobs.packed.job.parameters=10000000"]).build()
-
-
-def test_memory_is_refused_where_it_is_taken(file):
-    with pytest.raises(InputError) as caught:
-        load(file, ["other_jobs.packed.job.parameters=10000000000000"]).build()
-    assert "other_jobs.packed.job.scale" in str(caught.value)
-    assert str(caught.value).count("more than") == 1
-    both = [f"other_jobs.{name}.job.parameters=8000000" for name in ("packed", "listed")]
-    with pytest.raises(InputError, match="other_jobs: together with the scenario's own job need about"):
-        load(file, ["memory=1.4 GB", *both]).build()
-
-
-def test_an_exchange_that_never_ends_is_told_with_its_policy_its_job_and_its_iteration(file):
-    # Both other jobs stand still, the one on a host of the job with it.
-    down = [f"{{links: 'host:{host}', down: {{at: 0 s}}}}" for host in (0, 1)]
-    run = load(file, [f"network.faults=[{', '.join(down)}]"]).build()
-    with pytest.raises(StalledError, match=r"^(packed, beside |listed, beside |)AG, iteration 0: the exch") as caught:
-        run_policy(run.job, "AG", run.policies["AG"], colocated=run.colocated)
-    assert caught.value.waiting
-    run = load(file, ["network.faults=[{links: 'host:4', down: {at: 25 ms}}]", "other_jobs=null"]).build()
-    with pytest.raises(StalledError, match=r"^dense, iteration \d+: the exchange stopped for ever"):
-        run_policy(run.job, "dense", run.policies["dense"])

@@ -75,25 +75,6 @@ def test_golden_run_of_arctopk(feedback, recorded, monkeypatch):
         assert bits == run["comm_bits_counter"][t] * (2 * (P - 1) if begins else 1)
 
 
-def test_rows_are_those_of_the_model_whatever_the_sample():
-    shapes = [(64, 30), (10,), (7, 3)]
-    whole = create("arctopk", 3, 1951, 0.1, layers=[("w", [64, 30]), 10, ("v", [7, 3])], warm_up=0)
-    sample = create("arctopk", 3, 200, 0.1, layers=[190, 1, 9], true_shapes=shapes, scale=9.755, warm_up=0)
-    # Sketches of four columns and the vector itself; 6, 1 and 1 rows of 30, 1 and 3 entries, or what comes nearest.
-    assert (whole.k, sample.k_of_model, sample.k) == (6 * 30 + 1 + 3, whole.k, 19)
-    for one, rows in ((whole, whole.k), (sample, 19 * 9.755)):
-        sent = one.exchange(gradients_of("normal", 3, one.parameters, 0)).schedule.bytes_sent()
-        assert sent.sum() == pytest.approx(2 * 2 * 4 * (4 * 64 + 10 + 4 * 7 + rows))
-
-
-def test_a_vector_costs_more_than_dense():
-    vector = create("arctopk", 4, 1000, 0.08, warm_up=0).exchange(gradients_of("normal", 4, 1000, 0))
-    dense = create("dense", 4, 1000).exchange(gradients_of("normal", 4, 1000, 0))
-    assert vector.schedule.bytes_sent().sum() == pytest.approx(1.08 * dense.schedule.bytes_sent().sum())
-    # The sketch is the mean itself, so that its largest entries are those of the mean.
-    assert set(np.flatnonzero(vector.update)) == set(np.argsort(-np.abs(dense.update))[:80])
-
-
 @each("options, said", [
     ({"warm_up": -1}, "warm_up must be >= 0, got -1"),
     ({"rank": 0}, "rank must be a whole number >= 1, got 0"),
@@ -145,44 +126,6 @@ def test_golden_run_of_ef21(case, recorded, monkeypatch):
             assert exchange.stats["plain"] == run["ef21plus_counts_plain_ef"][t][0]
     if len(run["g"]) == 16:
         assert_near(model.tracked, run[f"{case}_state_last"])
-
-
-@each("options", [{}, {"variant": "ef21plus"}, {"momentum": "published"}, {"start": "zero"}, {"compressor": "blocks"}])
-@each("P, n", [(1, 7), (4, 3), (5, 101)])
-def test_all_have_the_mean_of_the_trackers_and_what_it_lacks_is_told(options, P, n):
-    model = create("ef21", P, n, 0.1, **options)
-    for step, kind in enumerate(["normal", "heavy", "zero", "zero", "alike"]):
-        gradients = gradients_of(kind, P, n, step)
-        exchange = model.exchange(gradients)
-        scale = np.abs(model.tracked).max() + 1e-30
-        np.testing.assert_allclose(exchange.update, model.tracked.mean(0, dtype=np.float64), atol=1e-6 * scale)
-        lacking = gradients.sum(0, dtype=np.float64) - P * exchange.update.astype(np.float64)
-        assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lacking))
-        assert not model.traits.conserves
-        assert not model.residual.any()
-    # Of gradients that stay, everything is tracked in the end.
-    for _ in range(80):
-        exchange = model.exchange(gradients)
-    assert_near(exchange.update, gradients.mean(0), 1e-5)
-
-
-def test_an_ef21_plus_worker_takes_what_is_strictly_nearer():
-    model = create("ef21", 2, 4, 0.25, variant="ef21plus")
-    model.exchange(np.array([[8, 0, 0, 0], [8, 0, 0, 0]], dtype=np.float32))
-    # The first is one entry of the gradient itself, and two steps from what is tracked; the second as near either way.
-    exchange = model.exchange(np.array([[0, 5, 0, 0], [8, 0, 3, 0]], dtype=np.float32))
-    np.testing.assert_array_equal(model.tracked, [[0, 5, 0, 0], [8, 0, 3, 0]])
-    assert exchange.stats["plain"] == 1
-    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), [9, 9])
-    # Either form of the first worker's message would be exact: it stays with what is new.
-    assert model.exchange(np.array([[0, 5, 0, 0], [8, 0, 3, 0]], dtype=np.float32)).stats["plain"] == 0
-
-
-def test_without_error_feedback_ef21_sends_the_largest_of_the_gradient():
-    gradients = gradients_of("normal", 3, 50, 0)
-    model, plain = (create(one, 3, 50, 0.1, error_feedback=False) for one in ("ef21", "topk"))
-    for _ in range(2):
-        np.testing.assert_array_equal(model.exchange(gradients).update, plain.exchange(gradients).update)
 
 
 # 1-bit Adam and 0/1 Adam
@@ -306,42 +249,6 @@ def test_local_steps_of_01_adam_by_hand(P, n):
     assert silent == [7, 9, 10, 11, 13, 14, 15]
 
 
-def test_what_the_all_reduce_of_signs_conserves():
-    """Vectors and errors of before are P times the result with the errors after, those of servers counted P times."""
-    model, before = create("onebitadam", 3, 50), np.zeros(72)
-    for step in range(4):
-        vectors = gradients_of("heavy", 3, 50, step)
-        result = model._reduce(vectors.__getitem__)
-        after = model.worker_error.sum(0, dtype=np.float64) + 3 * model.server_error.astype(np.float64)
-        scale = np.abs(vectors).max()
-        balance = vectors.sum(0, dtype=np.float64) + (before - after)[:50]
-        np.testing.assert_allclose(balance, 3 * result, atol=2e-5 * scale)
-        before = after
-
-
-def test_entries_without_variance_are_masked():
-    gradients = np.tile(np.array([1, 0, -1, 2], dtype=np.float32), (2, 1))
-    masked, released = (create("onebitadam", 2, 4, freeze_step=1, masked=one) for one in (True, False))
-    for model in (masked, released):
-        model.exchange(gradients)
-    assert masked.exchange(gradients).update[1] == 0
-    # Divided by epsilon alone.
-    assert released.exchange(gradients).update[1] > 1e5
-
-
-def test_the_first_step_as_released_updates_nothing():
-    gradients = gradients_of("normal", 4, 100, 0)
-    for name in ("onebitadam", "zerooneadam"):
-        paper, released = (create(name, 4, 100, compat=one) for one in ("paper", "released"))
-        exchange = released.exchange(gradients)
-        assert not exchange.update.any()
-        assert [one.operation for one in exchange.schedule.calls] == ["all_reduce", "alltoall", *["all_gather"] * 3]
-        assert paper.exchange(gradients).update.any()
-        alone = create(name, 1, 100, freeze_step=1) if name == "onebitadam" else create(name, 1, 100)
-        for _ in range(3):
-            assert alone.exchange(gradients[:1]).schedule.n_messages == 0
-
-
 @each("name, options, said", [
     ("onebitadam", {"freeze_step": 0}, "freeze_step must be a whole number >= 1, got 0"),
     ("onebitadam", {"beta1": 1.0}, "beta1 must be >= 0 and < 1, got 1.0"),
@@ -383,31 +290,6 @@ def test_turns_of_omnireduce_are_those_of_the_trace():
     assert sent[0] == (P - 1) * each_block * found.block.size
     np.testing.assert_array_equal(exchange.update, gradients.mean(0))
     assert len(exchange.schedule.rounds) == 2 * 5
-
-
-@each("P, n", [(1, 5), (3, 2), (4, 1000), (5, 1030)])
-@each("aggregators", ["all", "first"])
-def test_what_omnireduce_sends(P, n, aggregators):
-    model = create("omnireduce", P, n, block=16, slots=3, threshold=1.5, aggregators=aggregators)
-    gradients = gradients_of("normal", P, n, n)
-    exchange = model.exchange(gradients)
-    padded = np.zeros((P, -(-n // 16) * 16), dtype=np.float32)
-    padded[:, :n] = gradients
-    dropped = np.abs(padded.reshape(P, -1, 16)).max(2) <= 1.5
-    kept = np.repeat(dropped, 16, axis=1)[:, :n]
-    np.testing.assert_array_equal(model.residual, np.where(kept, gradients, 0))
-    np.testing.assert_allclose(exchange.update, np.where(kept, 0, gradients).mean(0), atol=1e-6)
-    dropped[:, :3] = False
-    np.testing.assert_array_equal(exchange.stats["blocks"], (~dropped).sum(1))
-    assert exchange.stats["union_blocks"] == (~dropped.all(0)).sum()
-    place = np.arange(dropped.shape[1]) % min(3, dropped.shape[1]) % P if aggregators == "all" else 0
-    own = place == np.arange(P)[:, np.newaxis] if aggregators == "all" else (np.arange(P) == 0)[:, np.newaxis]
-    up, down = (~dropped & ~own).sum(1), (P - 1) * (~dropped.all(0) & own).sum(1)
-    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), (16 * 4 + 4) * (up + down))
-    released = create("omnireduce", P, n, block=16, slots=3, threshold=1.5, compat="released")
-    lost = released.exchange(gradients).stats["lost"]
-    assert not released.residual.any()
-    assert lost == pytest.approx(np.linalg.norm(np.where(kept, gradients, 0).sum(0)), abs=1e-4)
 
 
 @each("options, said", [
@@ -485,35 +367,3 @@ def test_codes_of_thc_are_unbiased():
     mean, error = np.mean(updates, axis=0), np.std(updates[0] - gradients.mean(0))
     assert 0.05 < error < 0.3
     assert np.abs(mean - gradients.mean(0)).mean() < error / 4
-
-
-@each("n, chunk", [(1, 8), (3, 8 << 20), (700, 300), (1025, 1024), (2048, 1024)])
-def test_chunks_of_thc_are_padded_to_powers_of_two(n, chunk):
-    model = create("thc", 3, n, chunk=chunk)
-    sizes = [min(chunk, n - first) for first in range(0, n, chunk)]
-    padded = sum(1 << (size - 1).bit_length() for size in sizes)
-    assert model.padding_error.shape == (3, padded - n)
-    for step in range(3):
-        gradients = gradients_of("heavy", 3, n, step)
-        whole = np.concatenate([gradients + model.residual, model.padding_error], axis=1, dtype=np.float64)
-        exchange = model.exchange(gradients)
-        after = np.concatenate([model.residual, model.padding_error], axis=1, dtype=np.float64)
-        # Where nothing is padded, all that a chunk holds is sent or stays.
-        balance = whole[:, :n].sum(0) - 3 * exchange.update - after[:, :n].sum(0)
-        assert np.abs(balance).max() <= 1e-5 * np.abs(whole).max()
-    sums = [one for one in exchange.schedule.rounds if one.phase == "sums"]
-    np.testing.assert_array_equal(sums[0].nbytes, padded * 6 / 8)
-    zero = create("thc", 3, n, chunk=chunk).exchange(np.zeros((3, n), dtype=np.float32))
-    assert not zero.update.any()
-
-
-def test_bytes_of_thc():
-    for workers, bits in ((2, 6), (3, 6), (4, 7), (7, 7), (8, 8), (15, 8), (16, 9)):
-        schedule = create("thc", workers, 4096).exchange(gradients_of("normal", workers, 4096, 0)).schedule
-        codes, sums = (
-            {one for sent in schedule.rounds if sent.phase == phase for one in sent.nbytes.tolist()}
-            for phase in ("codes", "sums")
-        )
-        assert (codes, sums) == ({2048.0}, {4096 * bits / 8})
-    released = create("thc", 4, 4096, wire="released").exchange(gradients_of("normal", 4, 4096, 0)).schedule
-    assert {one for sent in released.rounds for one in sent.nbytes.tolist()} == {4.0, 4 * 4096.0}

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from hand_made import MPI, NCCL, flat, power, predictor, reduce, stepped
+from hand_made import MPI, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration import CalibratedCostModel, Setting
-from simnet.cost_models.calibration.cost_model import calibrate, specified_cost_model
+from simnet.cost_models.calibration.cost_model import specified_cost_model
 from simnet.cost_models.calibration.platform import load_platform
-from simnet.cost_models.evidence.intervals import HeldOut, conformal, intervals
+from simnet.cost_models.evidence.intervals import HeldOut, intervals
 
 
 class TestIntervals:
@@ -18,39 +18,6 @@ class TestIntervals:
         values = np.asarray(log_errors, dtype=float)
         return HeldOut(reduce(fields.pop("ranks", 4)), np.full(len(values), sizes), np.ones(len(values)),
                        np.exp(values), **fields)  # fmt: skip
-
-    def test_few_errors_are_stretched_as_an_exponential_tail(self):
-        # Of five errors the largest is log(6) means, and 0.05 are beyond log(20) of them.
-        stretched = math.log(20) / math.log(6)
-        assert conformal(np.array([-0.1, 0.0, 0.1, 0.2, 0.3]), 0.9) == pytest.approx((0.1 * stretched, 0.3 * stretched))
-        assert conformal(np.array([0.1, 0.2, 0.3]), 0.8) == pytest.approx((0, 0.3 * math.log(10) / math.log(4)))
-        # Of nineteen, number twenty times 0.95 is the largest.
-        errors = np.arange(1.0, 20)
-        assert conformal(errors, 0.9) == pytest.approx((0, 19))
-        assert conformal(np.arange(1.0, 40), 0.9) == pytest.approx((0, 38))
-
-    @pytest.mark.parametrize(
-        ("basis", "typical"),
-        [
-            ("ranks", (0.35, 0.9, 0.8, 0.5)), ("beyond", (0.85, 1.3, 1.1, 0.8)), ("collectives", (1.1, 1.0, 0.8, 0.9)),
-        ],
-    )  # fmt: skip
-    def test_widths_where_nothing_was_held_out(self, basis, typical):
-        for coverage, factor in ((0.9, 1), (0.99, 2)):
-            found = intervals({basis: []}, coverage)[basis]
-            np.testing.assert_allclose(np.array(found).T, factor * np.array([typical, typical]))
-        assert intervals({"sizes": []}, 0.99)["sizes"] == [(math.log(3), math.log(3))] * 4
-
-    def test_typical_widths_count_as_two_groups(self):
-        def wide(basis, *held):
-            return intervals({basis: held}, 0.9)[basis][0][1]
-
-        own = conformal(np.full(30, 0.05), 0.9)[1]
-        for groups, share in ((1, 1 / 3), (2, 1 / 2), (6, 3 / 4)):
-            held = [self.held(np.full(30, 0.05), ranks=2 + one) for one in range(groups)]
-            assert wide("ranks", *held) == pytest.approx(share * own + (1 - share) * 0.35)
-            assert wide("collectives", *held) == pytest.approx(own / 3 + 2 / 3 * 1.1)
-            assert wide("sizes", *held) == pytest.approx(own)
 
     def test_widths_for_other_collectives_are_those_of_the_worst_in_each_bin_and_on_each_side(self):
         wide, narrow = (
@@ -172,25 +139,6 @@ class TestCostModel:
         both = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4), 1e-4))
         assert both.predict("all_reduce", 4, 1e4).seconds == pytest.approx(1e-4)
 
-    def test_the_fastest_of_measured_protocols_counts(self):
-        fast, slow = (Setting("all_reduce", 4, 4, "ring", name) for name in ("Simple", "LL"))
-        model = self.model(flat(fast, 1e-5), flat(slow, 1e-4))
-        assert model.fastest("all_reduce", "ring", 4, 1e4).seconds == pytest.approx(1e-5)
-        assert model.fastest_of("all_reduce", "ring", 4, np.array([1e4])).seconds == pytest.approx([1e-5])
-
-    def test_too_few_ranks_for_what_was_not_measured(self):
-        for steps, some in ((NCCL, "2 or more"), (MPI, "2 to 4,096")):
-            model = self.model(flat(reduce(4), 1e-5), steps=steps)
-            with pytest.raises(InputError, match=f"all_gather was not measured; without, {some} are allowed, got 1"):
-                model.predict("all_gather", 1, 1e4)
-
-    def test_nodes_are_those_of_the_measurements(self):
-        model = self.model(flat(reduce(8, 1), 1e-5), flat(reduce(8, 4), 2e-5), flat(reduce(64, 8), 3e-5))
-        assert model.predict("all_reduce", 8, 1e4).seconds == pytest.approx(2e-5)
-        for ranks, nodes in ((64, 8), (65, 9), (128, 16)):
-            asked, told = model.predict("all_reduce", ranks, 1e4), model.predict("all_reduce", ranks, 1e4, nodes=nodes)
-            assert asked == told
-
     @pytest.mark.parametrize(
         ("collective", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "unheard"), ("all_gather", "ring")]
     )
@@ -240,17 +188,3 @@ class TestSpecified:
             assert widths == pytest.approx(model.intervals["sizes"][at])
             assert (found.kind, found.extrapolates) == ("specified", True)
             assert found.why == f"rests on the specification of {platform.name} alone; nothing was measured"
-
-    def test_ranks_take_the_nodes_that_they_need_or_more(self):
-        model = specified_cost_model(load_platform("dgx-h100"))
-        with pytest.raises(InputError) as refused:
-            model.predict("all_reduce", 17, 2048, nodes=2)
-        assert str(refused.value) == "nodes: 17 ranks need 3 nodes of dgx-h100, got 2"
-        asked = {nodes: model._setting("all_reduce", 17, nodes, None, None).nodes for nodes in (None, 3, 4, 17)}
-        assert asked == {None: 3, 3: 3, 4: 4, 17: 17}
-
-
-class TestCalibrate:
-    def test_without_curves_there_is_nothing_to_calibrate_on(self):
-        with pytest.raises(InputError, match="there is no curve to calibrate on: no row has a size above 0 and a"):
-            calibrate([])

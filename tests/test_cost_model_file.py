@@ -83,12 +83,6 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, said):
     assert told == f"{path}{said}" or (said.endswith(" ") and told.startswith(f"{path}{said}"))
 
 
-def test_what_could_not_be_read_again_is_not_written():
-    with pytest.raises(InputError) as refused:
-        cost_model_yaml(model(flat(reduce(4, 4, "x" * 201), 1e-5)))
-    assert str(refused.value).startswith("algorithm: String should have at most 200 characters")
-
-
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -118,29 +112,6 @@ def test_curves_are_of_different_settings():
     made = fields()
     with pytest.raises(pydantic.ValidationError, match="two curves are of the same setting"):
         CostModelFile.model_validate(put(made, ("curves",), made["curves"] * 2))
-
-
-def test_what_is_left_out_has_the_plainest_value(tmp_path):
-    made = fields(steps=NCCL)
-    for name in ("sources", "system", "topology", "network", "stack", "eager", "jitter", "beyond_ranks",
-                 "across_collectives", "scores", "platform"):  # fmt: skip
-        del made[name]
-    for name in ("nodes", "algorithm", "protocol"):
-        del made["curves"][0][name]
-    for name in ("points", "corrections"):
-        del made["curves"][0]["models"][0][name]
-    del made["steps"]["cards"], made["steps"]["ranks_on_a_node"], made["steps"]["parameters"]["gamma"]["relative_error"]
-    found = CostModelFile.model_validate(made)
-    assert (found.sources, found.system, found.topology, found.network, found.stack) == ([], "", "", None, "")
-    assert (found.eager, found.jitter, found.beyond_ranks, found.across_collectives) == (
-        False,
-        None,
-        "blended",
-        "steps",
-    )
-    assert [(one.number, one.chance) for one in found.steps.cards] == [(None, 1.0)]
-    assert (found.steps.ranks_on_a_node, found.steps.parameters["gamma"].relative_error) == (1.0, 0.0)
-    assert found.curves[0].nodes == 0
 
 
 @pytest.mark.parametrize(

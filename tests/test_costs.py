@@ -15,13 +15,6 @@ from looping import each
 from simnet.collectives import reduce_binomial, registry
 from simnet.cost_models import costs
 
-# Collectives whose ranks all are in the same round, and send one message in it at most.
-IN_STEP = [
-    *(one for one in registry.built_in() if one.operation == "all_gather" or one.algorithm in ("ring", "bruck")),
-    *(registry.named(f"allreduce_{name}") for name in ("recursive_doubling", "rabenseifner")),
-    *(registry.named(name) for name in ("reduce_scatter_recursive_halving", "alltoall_pairwise")),
-]
-
 DENSE = tuple(dict.fromkeys(one.cost for one in registry.built_in()))
 SPARSE = (costs.artopk_ring, costs.artopk_tree, costs.topk_allgather)
 
@@ -80,22 +73,6 @@ class TestPaper:
             found = costs.broadcast(0.0, 1.0, 1.0, 2 ** (levels - 1) + 1, nodes)
             assert found == pytest.approx(expected, rel=1e-12)
 
-    def test_rounds_are_counted_where_log_is_no_whole_number(self):
-        assert costs.broadcast(1.0, 0.0, 0.0, 6) == 2
-        assert costs.broadcast(0.0, 1.0, 1.0, 6) == 3
-        assert costs.tree_allreduce(1.0, 0.0, 0.0, 6) == 4
-        assert costs.allgather(1.0, 0.0, 0.0, 6) == 3
-        assert costs.recursive_doubling_allgather(1.0, 0.0, 0.0, 6) == 4
-
-    @pytest.mark.parametrize("one", IN_STEP, ids=lambda one: one.name)
-    def test_rounds_in_step_take_as_long_as_their_longest_message(self, one):
-        M = 48.0
-        for N in range(1, 34):
-            rounds = one.function(N, M).rounds
-            longest = sum(float(each.nbytes.max()) for each in rounds)
-            assert one.cost(1.0, 0.0, M, N) == len(rounds)
-            assert one.cost(0.0, 1.0, M, N) == pytest.approx(longest, rel=1e-12)
-
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 7, 8])
     @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 12])
     def test_a_reduction_crosses_once_for_each_level_above_the_nodes(self, size, nodes):
@@ -134,21 +111,6 @@ class TestNodes:
                 expected = max(alpha + rounds * far, sum(hops))
             assert cost(alpha, beta, M, N, links) == pytest.approx(expected, rel=1e-12)
 
-    @each("size, nodes", [(g, n) for g in (1, 2, 4, 8) for n in (1, 2, 4, 8)])
-    def test_all_gathers_share_the_link_of_a_node(self, size, nodes):
-        N = size * nodes
-        links = costs.NodeLinks(size, 0.25, 0.125)
-        doubling = bruck = 0.0
-        for distance in (1 << bit for bit in range(log2(N))):
-            # So many workers of a node send to another one in this round of Bruck's; of pairs, all or none.
-            sending = min(distance, size) if nodes > 1 else 0
-            doubling += 2.0 + 3.0 * size * distance if sending == size else 0.25 + 0.375 * distance
-            # From half a node on, what all wait for is a message to another one.
-            latency = 2.0 if sending and 2 * distance >= size else 0.25
-            bruck += latency + (3.0 * sending * distance if sending else 0.375 * distance)
-        assert costs.recursive_doubling_allgather(2.0, 1.0, 3.0, N, links) == pytest.approx(doubling, rel=1e-12)
-        assert costs.bruck_allgather(2.0, 1.0, 3.0, N, links) == pytest.approx(bruck, rel=1e-12)
-
     def test_all_gathers_between_odd_nodes_by_hand(self):
         links = costs.NodeLinks(3, 0.25, 0.125)
         # Four rounds; of 12 contributions on the longest path all but two cross, three at a time.
@@ -157,18 +119,6 @@ class TestNodes:
         assert costs.bruck_allgather(2.0, 1.0, 1.0, 6, links) == pytest.approx(2 * 2 + 0.25 + 9 + 8 / 3)
         assert costs.bruck_allgather(2.0, 1.0, 1.0, 3, links) == 2 * 0.25 + 2 * 0.125
         assert costs.recursive_doubling_allgather(2.0, 1.0, 1.0, 3, links) == 3 * 0.25 + 5 * 0.125
-
-    @each("size, whole", [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (12, 4)])
-    def test_another_root_of_a_broadcast_cuts_whole_subtrees(self, size, whole):
-        N, links = 4 * size, costs.NodeLinks(size, 0.25, 0.125)
-        found = costs.broadcast(2.0, 1.0, 3.0, N, links, any_root=True) - costs.broadcast(2.0, 1.0, 3.0, N, links)
-        relays = log2(N) - log2(size)
-        expected = (relays + 1) * log2(whole) / 2 * (3.0 - 0.375) + (1 - 1 / whole) * (2.0 - 0.25)
-        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
-        alone = costs.NodeLinks(N, 0.25, 0.125)
-        for any_root in (False, True):
-            inside = costs.broadcast(2.0, 1.0, 3.0, N, alone, any_root=any_root)
-            assert inside == log2(N) * 0.25 + ceil_log2(N) * 0.375
 
     def test_groups_of_a_hierarchy(self):
         # Trees of eight, a ring of two leaders with halves; all are one group if they are fewer.
@@ -179,34 +129,7 @@ class TestNodes:
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links, 2) == 2 * (0.25 + 0.375) + 6 * (2 + 0.75)
 
 
-def test_thc_pads_the_last_chunk_to_a_power_of_two():
-    def moved(n, N):
-        return costs.thc(0.0, 1.0, 4.0 * n, N, norms=0)
-
-    for n, padded in ((1, 1), (1000, 1024), (1024, 1024), (2**23, 2**23), (2**23 + 3, 2**23 + 4), (2**24, 2**24)):
-        # Half a byte of each up, and the bits of sums of four down.
-        assert moved(n, 4) == 3 * (padded / 2 + padded * 7 / 8)
-    assert moved(1024, 2) == 512 + 1024 * 6 / 8
-    assert costs.thc(1.0, 0.0, 4096.0, 8) == 3 + 2
-
-
-def test_two_hops_take_four_bits_of_each_entry_if_nothing_else_is_given():
-    L, N, M = 4, 8, 4096.0
-    expected = costs.two_hop_reduce(1.0, 0.5, M, N, L, first=M / 8, second=M / 8 / L, calls=2)
-    assert costs.two_hop_reduce(1.0, 0.5, M, N, L) == expected
-    # Two calls to three of the node and to the other node; of 512 bytes three quarters leave, of 128 a half.
-    assert expected == 2 * (3 + 1) + (384 + 64) * 0.5
-
-
 class TestChoice:
-    @given(alphas, betas, sizes, densities, workers)
-    def test_is_the_first_minimum(self, alpha, beta, M, c, N):
-        seconds = [float(cost(alpha, beta, M, c, N)) for cost in SPARSE]
-        best = costs.best_collective(alpha, beta, M, c, N)
-        assert best.choice == seconds.index(min(seconds))
-        assert best.seconds == min(seconds)
-        assert best.label == costs.SPARSE_COLLECTIVES[int(best.choice)]
-
     def test_of_equals_the_first_wins(self):
         assert costs.best_collective(1.0, 1.0, 1.0, 1.0, 1).label == "ART-ring"
         # Two workers without latency: ring and all-gather both take 2 M c beta.
@@ -223,32 +146,8 @@ class TestChoice:
             if abs(first - second) > 1e-9 * max(first, second):
                 assert (first < second) == (alpha / beta < threshold(M, c, N))
 
-    def test_eqn_5_at_the_edges(self):
-        # Factors of M c at N = 8, and the edge cases at few workers.
-        np.testing.assert_allclose(costs.ring_over_tree(1, 1, 8), 0.53125)
-        np.testing.assert_allclose(costs.ring_over_allgather(1, 1, 8), 0.66071, atol=5e-6)
-        np.testing.assert_allclose(costs.tree_over_allgather(1, 1, 8), 0.83333, atol=5e-6)
-        assert costs.ring_over_tree(1, 1, 2) == np.inf
-        assert costs.ring_over_allgather(1, 1, 2) == 0
-        assert (costs.tree_over_allgather(1, 1, [2, 3, 4]) <= 0).all()
-
-    @given(alphas, betas, sizes, densities)
-    def test_few_workers(self, alpha, beta, M, c):
-        ring, tree, gather = (cost(alpha, beta, M, c, 2) for cost in SPARSE)
-        assert gather <= ring * (1 + 1e-12)
-        assert ring <= tree * (1 + 1e-12)
-        for N in (3, 4, 5, 6):
-            ring, tree, gather = (cost(alpha, beta, M, c, N) for cost in SPARSE)
-            assert min(ring, gather) <= tree * (1 + 1e-12)
-
 
 class TestArrays:
-    def test_every_argument_of_the_choice_broadcasts(self):
-        rng = np.random.default_rng(1)
-        shapes = (5, 1, 1, 1, 1), (4, 1, 1, 1), (3, 1, 1), (2, 1), (4,)
-        arguments = [rng.random(shape) * 0.9 + 0.05 for shape in shapes[:4]]
-        assert costs.best_collective(*arguments, [1, 2, 7, 64]).label.shape == (5, 4, 3, 2, 4)
-
     def test_arguments_are_left_alone(self):
         M = np.array([1.0, 2.0])
         costs.ring_allreduce(1.0, 1.0, M, 4)[0] = 99.0
@@ -319,11 +218,6 @@ class TestRefusals:
             if cost is not BY_DENSITY["sparse_allreduce_bound"] or name != "alpha":
                 with pytest.raises(ValueError, match=re.escape(message)):
                     cost(*given_values)
-
-    def test_thresholds_need_two_workers(self):
-        for threshold in (costs.ring_over_tree, costs.ring_over_allgather, costs.tree_over_allgather):
-            with pytest.raises(ValueError, match="N must be finite and >= 2, got 1"):
-                threshold(1.0, 0.5, 1)
 
 
 def log2(P):
@@ -497,33 +391,6 @@ class TestPrintedFormulas:
         deft = costs.deft(alpha, beta, M, c, n, layers=15, longest=kmax, union=U)
         assert deft == pytest.approx(expected + bins, rel=1e-12)
 
-    @pytest.mark.parametrize(
-        ("n", "c", "P", "dense", "topka", "oktopk"),
-        [
-            (14_728_266, 0.02, 16, 110.5, 35.3, 6.6),
-            (27_569_568, 0.02, 32, 213.7, 136.7, 12.8),
-            (133_547_324, 0.01, 256, 1064, 2724, 31.9),
-        ],
-    )
-    def test_megabytes_of_the_models_of_oktopk(self, n, c, P, dense, topka, oktopk):
-        def digits(value):
-            return 0 if isinstance(value, int) else 1
-
-        megabytes = {
-            dense: costs.ring_allreduce(0, 1e-6, 4 * n, P),
-            topka: costs.topka(0, 1e-6, 4 * n, c, P),
-            oktopk: costs.oktopk(0, 1e-6, 4 * n, c, P),
-        }
-        for printed, found in megabytes.items():
-            assert round(float(found), digits(printed)) == printed
-
-    @pytest.mark.parametrize(("P", "block", "nbytes"), [(6, 24_547, 981_880), (14, 10_520, 1_094_080)])
-    def test_bytes_of_spardl_with_vgg16(self, P, block, nbytes):
-        # Each of the two phases moves P - 1 blocks of floor(ceil(n / P) / 100) entries.
-        n = 14_728_266
-        assert math.floor(math.ceil(n / P) * 0.01) == block
-        assert costs.spardl(0, 1, 4 * n, P * block / n, P) == pytest.approx(2 * nbytes)
-
 
 class TestOrder:
     """Volumes and latencies of the schemes as they stand to each other."""
@@ -552,60 +419,6 @@ class TestOrder:
         rounds_of = 1 << (N - 1).bit_length()
         assert volume <= min(2 * k * (rounds_of - 1), n * math.log2(N)) * 4 * (1 + 1e-9) + 1e-6
 
-    @pytest.mark.parametrize("c", [0.001, 0.01, 0.3])
-    def test_growth_with_the_number_of_workers(self, c):
-        M, N = 4e6, 2.0 ** np.arange(1, 11)
-        volume = {name: cost(0.0, 1.0, M, c, N) for name, cost in BY_DENSITY.items()}
-        for flat, most in (("oktopk", 6), ("spardl", 4), ("topkdsa", 4), ("sparse_allreduce_bound", 2)):
-            assert (volume[flat] < most * c * M).all()
-            assert volume[flat][-1] < 2 * volume[flat][0]
-        np.testing.assert_allclose(volume["gtopk"] / np.log2(N), 4 * c * M)
-        np.testing.assert_allclose(volume["topka"] / (N - 1), 2 * c * M)
-        messages = {name: cost(1.0, 0.0, M, c, N) for name, cost in BY_DENSITY.items()}
-        np.testing.assert_allclose(messages["spardl"], messages["gtopk"])
-        assert (messages["oktopk"] >= messages["spardl"]).all()
-
-    def test_quantisers_move_a_fraction_of_the_dense_gradient(self):
-        M, N = 4 * 10**6, 8
-        dense = costs.ring_allreduce(0, 1, M, N)
-        assert costs.fp16(0, 1, M, N) == dense / 2
-        assert costs.signsgd_allgather(0, 1, M, N, scale_bytes=0) == (N - 1) * M / 32
-        assert costs.qsgd(0, 1, M, N, levels=1, bucket=10**7) == (N - 1) * (M / 16 + 4)
-        assert costs.qsgd(0, 1, M, N, bits=2.5, bucket=10**7) == (N - 1) * (2.5 * M / 32 + 4)
-        assert costs.powersgd(0, 1, M, N, rank=4) == pytest.approx(2 * 2 * 7 / 8 * 4 * 4 * 1000)
-        assert costs.powersgd(1, 0, M, N) == 28
-        assert costs.powersgd(1, 0, M, N, vectors=1) == 42
-
-
-class TestFillIn:
-    def test_as_quoted_of_the_densities_of_oktopk(self):
-        share = [100 * float(costs.fill_in(1.0, c, P)) for c, P in ((0.02, 16), (0.02, 32), (0.01, 32), (0.01, 256))]
-        assert [round(one, 1) for one in share] == [27.6, 47.6, 27.5, 92.4]
-
-    @given(st.floats(1, 1e9), st.floats(0, 1), st.integers(1, 5000))
-    def test_between_one_selection_and_all(self, n, c, P):
-        union, k = float(costs.fill_in(n, c * n, P)), c * n
-        assert k * (1 - 1e-9) <= union <= min(P * k, n) * (1 + 1e-9)
-        assert union <= costs.fill_in(n, k, P + 1) * (1 + 1e-9)
-        assert costs.fill_in(n, k, 1) == pytest.approx(k)
-
-    def test_ends(self):
-        assert costs.fill_in(10, 10, 3) == 10
-        assert costs.fill_in(10, 0, 3) == 0
-        assert costs.fill_in(0, 0, 3) == 0
-        # A billionth of the gradient: the difference of two numbers close to one must not cancel.
-        assert costs.fill_in(1e12, 1, 1000) == pytest.approx(1000, rel=1e-8)
-
-    def test_is_the_mean_of_drawn_unions(self):
-        rng = np.random.default_rng(0)
-        drawn = [np.unique([rng.choice(50, 10, replace=False) for _ in range(6)]).size for _ in range(4000)]
-        assert np.mean(drawn) == pytest.approx(float(costs.fill_in(50, 10, 6)), abs=4 * np.std(drawn) / 4000**0.5)
-
-    @pytest.mark.parametrize(("n", "k", "P"), [(10, 11, 2), (10, -1, 2), (10, 1, 0), (np.nan, 1, 2), ([5, 9], 6, 2)])
-    def test_what_cannot_be_is_refused(self, n, k, P):
-        with pytest.raises(ValueError, match=r"k must not exceed n|must be finite and >= [01]"):
-            costs.fill_in(n, k, P)
-
 
 class TestEvery:
     def test_every_function_is_listed_here(self):
@@ -629,14 +442,6 @@ class TestEvery:
             arguments = (one * factor for one, factor in zip((alpha, beta, 1e6 * M, c, N), more, strict=True))
             assert (cost(*arguments) >= base * (1 - 1e-12)).all()
 
-    @pytest.mark.parametrize("name", BY_LENGTH)
-    def test_one_worker_costs_nothing_and_more_of_anything_costs_more_dense(self, name):
-        cost = BY_LENGTH[name]
-        assert cost(1.0, 1.0, 4000.0, 1) == 0
-        base = cost(1.0, 1.0, 4000.0, 8)
-        for arguments in ((2.0, 1.0, 4000.0, 8), (1.0, 2.0, 4000.0, 8), (1.0, 1.0, 9000.0, 8), (1.0, 1.0, 4000.0, 16)):
-            assert cost(*arguments) > base
-
     @pytest.mark.parametrize("name", BY_DENSITY)
     def test_arguments_broadcast_and_scalars_give_numpy_floats(self, name):
         cost = BY_DENSITY[name]
@@ -650,12 +455,6 @@ class TestEvery:
             a, b, m, d, n = index if len(index) == 5 else (0, *index)
             scalars = (alpha[a, 0, 0, 0, 0], beta[b, 0, 0, 0], M[m, 0, 0], c[d, 0], N[n])
             assert grid[index] == pytest.approx(cost(*scalars), rel=1e-12)
-
-    @pytest.mark.parametrize("name", BY_LENGTH)
-    def test_arguments_broadcast_and_scalars_give_numpy_floats_dense(self, name):
-        cost = BY_LENGTH[name]
-        assert isinstance(cost(1, 1, 4000, 2), np.float64)
-        assert cost([[1.0], [2.0]], 1.0, [100.0, 200.0, 300.0], 4).shape == (2, 3)
 
     @pytest.mark.parametrize(
         ("cost", "more", "message"),

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from commands import did, refused
 from jobs import BANDWIDTH, DENSE, LATENCY, SPLIT, Source, check_spans, job_on, star
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import InputError
 from simnet.cost_models.costs import ring_allreduce
 from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
-from simnet.sparsifier_models import create as sparsifier
 from simnet.strategies import SGD, Averaging, Replicas, create
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.elastic import Absence, Churn, WorkerPresence, deadline_at
@@ -80,27 +79,6 @@ def test_mass_balances_whoever_comes_goes_or_is_late(scheme, data):
         if not model.traits.transforms:
             np.testing.assert_allclose(out, held, atol=1e-6 * max(1.0, float(np.abs(held).max())) * WORKERS)
         assert sync.schedule.n_ranks == on_time.sum()
-
-
-def test_what_thc_keeps_back_of_its_padding_goes_with_its_worker():
-    # 40 entries are padded to 64.
-    replicas = Replicas(WORKERS, np.zeros(ENTRIES, np.float32), seed=3)
-    strategy = create("dataparallel", replicas, inner=SGD(0.1), averaging=Averaging("thc", 1.0))
-    (model,) = strategy.schemes
-    draws = np.random.default_rng(2)
-    for crew in (np.arange(WORKERS), np.array([0, 2, 3]), np.array([1, 2]), np.arange(WORKERS)):
-        before = {name: getattr(model, name).copy() for name in ("residual", "padding_error")}
-        alone = sparsifier("thc", crew.size, ENTRIES, 1.0, seed=3, layers=replicas.layers)
-        alone.iteration = model.iteration
-        alone.residual, alone.padding_error = before["residual"][crew], before["padding_error"][crew]
-        gradients = draws.standard_normal((crew.size, ENTRIES)).astype(np.float32)
-        (sync,) = strategy.step(gradients, crew).syncs
-        np.testing.assert_array_equal(sync.exchange.update, alone.exchange(gradients).update)
-        others = np.setdiff1d(np.arange(WORKERS), crew)
-        for name, kept in before.items():
-            np.testing.assert_array_equal(getattr(model, name)[crew], getattr(alone, name))
-            np.testing.assert_array_equal(getattr(model, name)[others], kept[others])
-        assert model.padding_error[crew].any(axis=1).all()
 
 
 def test_what_comes_too_late_is_lost_without_error_feedback_and_said():
@@ -193,36 +171,6 @@ def test_who_leaves_without_notice_is_missed_after_the_patience_and_the_others_e
         np.testing.assert_array_equal(alike[name], stopped.iterations[name])
 
 
-def test_who_dies_under_a_strategy_is_gone_for_good():
-    at = COMPUTE + ring_seconds(4) / 2
-    found = ran(job(failures={2: at}, patience=0.25))
-    seconds = found.iterations["iteration_s"].to_numpy()
-    (stop,) = found.interruptions
-    assert seconds[0] == pytest.approx(stop.stopped + 0.25 + ring_seconds(3), rel=1e-9)
-    assert seconds[1:] == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
-    assert all(crew == {0, 1, 3} for crew in crews(found))
-    ended = ran(job(failures={2: at}))
-    assert len(ended.iterations) == 0
-    with pytest.raises(ValueError, match="without failures"):
-        job(failures={2: at}, absences=[Absence(1, 0.0, 1.0, True)], patience=1.0)
-
-
-def test_who_was_late_comes_back_though_parameters_take_longer_than_the_deadline():
-    # Worker 2 is slow in one iteration of seven.
-    class Once(Compute):
-        def seconds(self, seed, iteration, workers):
-            found = np.full(workers, self.mean)
-            found[2] *= 2.0 if iteration % 7 == 1 else 1.0
-            return found
-
-    assert MODEL > 1e-3
-    found = ran(job(compute=Once(COMPUTE), deadline=1e-3, iterations=21))
-    missed = [number for number, crew in enumerate(crews(found)) if 2 not in crew]
-    assert missed[:2] == [1, 2]
-    assert 6 <= len(missed) <= 7
-    assert 2 in crews(found)[-1]
-
-
 @pytest.mark.parametrize("notice", [True, False])
 @pytest.mark.parametrize("back", [math.inf, 10 * COMPUTE + MODEL / 2 - 6 * (COMPUTE + ring_seconds(2))])
 def test_who_is_late_has_to_compute_its_part_though_all_others_leave(notice, back):
@@ -249,30 +197,6 @@ def test_who_is_late_has_to_compute_its_part_though_all_others_leave(notice, bac
         assert not notice or begins[alone - 1] > 10 * COMPUTE
 
 
-def test_all_may_leave_without_notice_and_come_back():
-    found = ran(job(absences=[Absence(one, COMPUTE + 1e-4, 0.5, False) for one in range(4)], patience=0.05))
-    assert len(found.iterations) == 6
-    assert found.iterations["start_s"].iloc[0] == pytest.approx(0.5)
-    (stop,) = found.interruptions
-    assert set(stop.failed) == {0, 1, 2, 3}
-    assert all(crew == {0, 1, 2, 3} for crew in crews(found))
-
-
-@pytest.mark.parametrize("scheme", ["ef21", "arctopk", "onebitadam", "zerooneadam"])
-def test_schemes_that_begin_in_another_way_are_refused(scheme):
-    with pytest.raises(ValueError, match="is for workers that all stay"):
-        ran(job(churn=Churn(1.0, 1.0)), Candidate(scheme, scheme))
-
-
-def test_time_goes_by_until_somebody_is_there():
-    away = [Absence(one, 0.0, 0.5 + one, True) for one in range(4)]
-    found = ran(job(absences=away, iterations=2))
-    assert found.iterations["start_s"].iloc[0] == 0.5
-    assert crews(found)[0] == {0}
-    with pytest.raises(SimnetError, match="all workers are away, and none of them comes back"):
-        ran(job(absences=[Absence(one, 0.0, math.inf, True) for one in range(4)]))
-
-
 def test_absences_at_random_have_the_means_they_are_given_and_do_not_depend_on_who_asks():
     one = job(churn=Churn(10.0, 2.0))
     elastic, everybody = WorkerPresence(one), np.arange(4)
@@ -289,21 +213,6 @@ def test_absences_at_random_have_the_means_they_are_given_and_do_not_depend_on_w
         2,
         3,
     }
-
-
-def test_a_deadline_of_a_quantile_leaves_as_many_late_as_it_says():
-    compute = Compute(COMPUTE, spread=0.3)
-    one = job(compute=compute, workers=8, iterations=300)
-    for quantile in (0.5, 0.9):
-        deadline = deadline_at(one, quantile)
-        everybody = np.arange(8)
-        each = np.array([one.computes(number, everybody) for number in range(300)])
-        late = each - each.min(axis=1, keepdims=True) > deadline
-        assert late.mean() == pytest.approx(1 - quantile, abs=0.02)
-        # Who was late misses a few iterations more.
-        found = ran(replace(one, deadline=deadline, iterations=60))
-        part = np.mean([len(crew) for crew in crews(found)]) / 8
-        assert quantile / 3 < part < quantile + 0.1
 
 
 @pytest.mark.parametrize("name", ["dataparallel", "diloco", "streaming"])

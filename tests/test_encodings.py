@@ -1,6 +1,5 @@
 """Encodings of indices and values: messages come back, bytes are theirs, and every scheme heeds or refuses a code."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 import commands
 import simnet
 from gradients import KINDS, gradients_of
-from scenario_texts import SMALL
-from simnet.cluster.hooks.exchanges import SCHEMES
 from simnet.cost_models.calibration.device import profile_yaml
 from simnet.cost_models.costs.devices import KernelMethod, load_device
 from simnet.cost_models.costs.encodings import (
@@ -119,19 +116,6 @@ def test_values_come_back_as_everybody_reads_them(k, kind, seed):
     np.testing.assert_array_equal(read_back(values, EXACT).view(np.uint32), values.view(np.uint32))
 
 
-@pytest.mark.parametrize("index_code", INDEX_CODES)
-@pytest.mark.parametrize("value_code", VALUE_CODES)
-def test_messages_tell_indices_and_values_without_being_told_how_many(index_code, value_code):
-    encoding = Encoding(index_code, value_code)
-    for n, k in ((1, 0), (1, 1), (300, 3), (5000, 7), (5000, 600), (70_000, 1001)):
-        indices, values = selection(n, k, k), values_of(k, k)
-        message = encode(indices, values, n, encoding)
-        found, read = decode(message, n, encoding)
-        np.testing.assert_array_equal(found, indices)
-        np.testing.assert_array_equal(read, read_back(values, value_code))
-        assert message.size == Wire(4, 4, 4, False, encoding).entries(indices, (0, n))[0]
-
-
 def test_differences_are_leb128():
     """Held to a plain loop, at the lengths where a byte more begins."""
     gaps = [0, 1, 127, 128, 129, 16_383, 16_384, (1 << 21) - 1, 1 << 21, (1 << 28) - 1, 1 << 28]
@@ -178,37 +162,6 @@ def test_a_bitmap_is_shorter_than_indices_of_four_bytes_above_one_entry_in_32():
         assert (encoded_index_bytes("bitmap", n, k) < encoded_index_bytes("int32", n, k)) is np.bool_(shorter)
 
 
-def test_differences_of_independent_indices_are_as_long_as_expected():
-    n = 2_000_000
-    for k in (200, 5000, 100_000, 900_000):
-        found = encode_indices(selection(n, k, k), n, "delta").size
-        assert found == pytest.approx(float(encoded_index_bytes("delta", n, k)), rel=0.01)
-        # Neighbours lie closer, and take less, but for the way to the first of them.
-        assert encode_indices(selection(n, k, k, clustered=True), n, "delta").size <= found + 3
-
-
-@pytest.mark.parametrize("n", [100, 128, 20_000, 2**21, 2**28, 3 * 2**28])
-@pytest.mark.parametrize("k", [1, 3, 90])
-def test_bounds_of_differences_are_those_of_the_shortest_and_the_longest_gaps(n, k):
-    def leb128(gap):
-        return max(1, -(-gap.bit_length() // 7))
-
-    # The longest: as many gaps as go into n of the least length that takes five bytes, four, three and two.
-    longest = sum(1 + sum((one + 1) << bits <= n for bits in (7, 14, 21, 28)) for one in range(k))
-    assert encoded_index_bounds("delta", n, k) == (4 + k, 4 + longest)
-    # One gap is all that there is before the only index.
-    assert encoded_index_bounds("delta", n, 1).upper == 4 + leb128(n)
-    drawn = sum((1 - k / n) ** (2**bits - 1) for bits in (7, 14, 21, 28))
-    assert encoded_index_bytes("delta", n, k) == pytest.approx(4 + k * (1 + drawn), rel=1e-9)
-
-
-def test_bytes_of_differences_that_are_given_are_taken_as_they_are_or_refused():
-    assert encoded_index_bytes("delta", 1000, 10, 17) == 4 + 17
-    assert encoded_index_bytes("auto", 1e6, 10, 17) == 1 + 4 + 17
-    with pytest.raises(ValueError, match="differences must be finite and >= 0, got -1"):
-        encoded_index_bytes("delta", 1000, 10, [1, -1])
-
-
 @pytest.mark.parametrize(
     ("indices", "values", "words"),
     [
@@ -221,13 +174,6 @@ def test_bytes_of_differences_that_are_given_are_taken_as_they_are_or_refused():
 def test_what_is_no_message_is_refused(indices, values, words):
     with pytest.raises(ValueError, match=words):
         encode(np.array(indices), np.array(values, dtype=np.float32), 10, Encoding("delta", EXACT))
-
-
-def test_a_message_cut_short_is_refused():
-    encoding = Encoding("delta", "4bit")
-    message = encode(np.array([1, 5]), values_of(2, 0), 9, encoding)
-    with pytest.raises(ValueError, match="2 values of 4bit take 69 bytes, got 68"):
-        decode(message[:-1], 9, encoding)
 
 
 # Schemes
@@ -276,38 +222,6 @@ def test_every_scheme_heeds_a_code_or_refuses_it_in_words(scheme, option):
         assert not model.traits.fixed_volume or code not in ("auto", "delta") or scheme == "spardl"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options", "words"),
-    [
-        ("lwtopk", {"fused": False}, "each layer has its own message"),
-        ("oktopk", {"hooked": True}, "the hook of oktopk sends int32"),
-        ("topkdsa", {"algorithm": "recursive_doubling"}, "turns dense by the width"),
-        ("gtopk", {"compat": "released"}, "of float64"),
-        ("topk", {"wire": "released"}, "must not be given on the wire 'released'"),
-        ("topk", {"value_bytes": 2}, "indices and value_bytes must not both be given"),
-        ("topk", {"index_bytes": 2}, "indices and index_bytes must not both be given"),
-    ],
-)
-def test_what_contradicts_a_code_is_refused(scheme, options, words):
-    with pytest.raises(ValueError, match=words):
-        made(scheme, indices="delta", **options)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options"), [("randomk", {"shared": False}), ("hardthreshold", {"form": "original"})]
-)
-def test_forms_that_gather_take_every_code(scheme, options):
-    for code in VALUE_CODES:
-        check(
-            lambda code=code: made(scheme, indices="auto", values=code, **options), [gradients_of("normal", 4, 2500, 0)]
-        )
-
-
-def test_there_is_no_such_code():
-    with pytest.raises(ValueError, match="there is no indices 'detla': did you mean 'delta'"):
-        made("topk", indices="detla")
-
-
 @pytest.mark.parametrize("values", VALUE_CODES)
 @pytest.mark.parametrize("indices", ["auto", "packed12", "delta"])
 def test_what_is_decoded_is_what_all_apply_and_the_rest_stays(indices, values):
@@ -327,37 +241,6 @@ def test_what_is_decoded_is_what_all_apply_and_the_rest_stays(indices, values):
         np.testing.assert_array_equal(exchange.update, total / np.float32(4))
         np.testing.assert_array_equal(model.residual, corrected)
         assert exchange.schedule.rounds[0].nbytes.tolist() == nbytes
-
-
-def test_indices_that_are_broadcast_or_padded_take_their_own_bytes():
-    gradients = gradients_of("heavy", 4, 2500, 1)
-    for code in ("auto", "delta", "bitmap", "int16"):
-        for scheme in ("artopk", "cltk"):
-            model = made(scheme, indices=code)
-            exchange = model.exchange(gradients)
-            chosen = top_k(gradients[int(exchange.stats["broadcaster"])], model.k)
-            assert exchange.schedule.rounds[0].nbytes.tolist() == [encode_indices(chosen, 2500, code).size]
-        model = made("uniontopk", indices=code)
-        longest = max(encode_indices(top_k(row, model.k), 2500, code).size for row in gradients)
-        rounds = model.exchange(gradients).schedule.rounds
-        assert {nbytes for one in rounds if one.phase == "indices" for nbytes in one.nbytes.tolist()} == {longest}
-
-
-def test_merged_messages_take_the_bytes_of_what_they_hold():
-    gradients = gradients_of("heavy", 4, 2500, 2)
-    model = made("gtopk", indices="delta", values="4bit")
-    tree = [one for one in model.exchange(gradients).schedule.rounds if one.phase == "tree"]
-    for src, nbytes in zip(tree[0].src, tree[0].nbytes, strict=True):
-        chosen = top_k(gradients[src], model.k)
-        assert nbytes == encode(chosen, gradients[src, chosen], 2500, Encoding("delta", "4bit")).size
-    model = made("oktopk", indices="delta")
-    exchange = model.exchange(gradients)
-    threshold, cuts = exchange.stats["threshold"], [*map(int, exchange.stats["region_offsets"]), 2500]
-    for one in exchange.schedule.rounds:
-        for src, dst, nbytes in zip(one.src, one.dst, one.nbytes, strict=True) if one.phase == "split" else ():
-            part = gradients[src, cuts[dst] : cuts[dst + 1]]
-            inside = np.flatnonzero(np.abs(part) > np.float32(threshold[src]))
-            assert nbytes == encode(inside, part[inside], part.size, Encoding("delta", EXACT)).size
 
 
 SORTED = "topk_layer"
@@ -457,26 +340,6 @@ def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
     assert "codes" not in with_codes(device, without.values(), 4)
 
 
-def test_a_hook_refuses_codes():
-    for scheme, options in (("topk", {"indices": "delta"}), ("artopk", {"values": "float16"})):
-        ((name, code),) = options.items()
-        assert SCHEMES[scheme].refuses(made(scheme, **options)) == f"{name}: {code}"
-        assert not SCHEMES[scheme].refuses(made(scheme))
-
-
-def test_a_sweep_goes_over_codes(tmp_path):
-    path = tmp_path / "one.yaml"
-    path.write_text(SMALL.replace("{scheme: dense}", "{scheme: topk}").replace("density: 0.5", "density: 0.05"))
-    commands.did("run", path, "--grid", "exchanges.dense.indices=int32,delta,bitmap", "--out", tmp_path / "out")
-    with (tmp_path / "out" / "sweep.csv").open() as table:
-        rows = list(csv.DictReader(table))
-    found = {row["exchanges.dense.indices"]: float(row["total_bytes_sent_B"]) for row in rows}
-    # Two iterations of four workers, each of whose 200 entries reach three others.
-    assert found["int32"] == 2 * 4 * 3 * 200 * 8
-    assert found["bitmap"] == 2 * 4 * 3 * (4000 / 8 + 200 * 4)
-    assert 2 * 4 * 3 * (4 + 200 * 5) <= found["delta"] < 2 * 4 * 3 * (4 + 200 * 5.2)
-
-
 def test_a_sample_has_the_bytes_of_the_whole_model():
     """A tenth of the entries at the same density; bitmaps and counts exactly, gaps alike."""
     whole, sample = gradients_of("normal", 2, 400_000, 0), gradients_of("normal", 2, 40_000, 0)
@@ -486,23 +349,6 @@ def test_a_sample_has_the_bytes_of_the_whole_model():
             large = create("topk", 2, 400_000, 0.02, **options).exchange(whole).schedule.bytes_sent().sum()
             small = create("topk", 2, 40_000, 0.02, scale=10, **options).exchange(sample).schedule.bytes_sent().sum()
             assert small == pytest.approx(large, rel=0.005 if indices in ("auto", "delta") else 1e-9)
-
-
-def test_a_quantiser_is_worse_the_fewer_bits_it_has():
-    gradients = gradients_of("normal", 4, 2500, 4)
-    for codes in (
-        ["float32", "float16", "bfloat16", "8bit_linear", "4bit_linear", "2bit_linear"],
-        ["8bit", "4bit", "2bit"],
-    ):
-        lost = []
-        for code in codes:
-            model = made("topk", values=code)
-            model.exchange(gradients)
-            plain = made("topk")
-            plain.exchange(gradients)
-            lost.append(float(np.square(model.residual - plain.residual).sum()))
-        assert lost == sorted(lost)
-        assert lost[-1] > 0
 
 
 # Closed forms
@@ -523,15 +369,3 @@ def test_closed_forms_have_the_bytes_of_the_schemes():
             # Without latency, the busiest worker of each round.
             found = sum(one.nbytes.max() for one in exchange.schedule.rounds)
             assert found == pytest.approx(expected, rel=0.01 if code in ("auto", "delta") else 1e-9), (scheme, code)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options"),
-    [
-        ("dense", {"values": "float16"}), ("fp16", {"indices": "delta"}), ("artopk", {"values": "8bit"}),
-        ("randomk", {"indices": "delta"}), ("exdyna", {"indices": "delta"}), ("oktopk", {"indices": "bitmap"}),
-    ],
-)  # fmt: skip
-def test_closed_forms_refuse_codes_that_they_do_not_know(scheme, options):
-    with pytest.raises(ValueError, match="no closed form is known"):
-        closed_form(Candidate("one", scheme, options))

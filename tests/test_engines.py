@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from itertools import pairwise
 from unittest.mock import Mock
 
 import networkx as nx
@@ -18,7 +17,6 @@ from simnet.base.errors import SimnetError, StalledError
 from simnet.network import (
     ConstantLoad,
     Network,
-    OnOffFlow,
     engine_selection,
     links,
     max_plus,
@@ -26,7 +24,7 @@ from simnet.network import (
     recurrence,
     weather_forecast,
 )
-from simnet.network.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
+from simnet.network.weather import Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
 
 COLLECTIVES = {
@@ -178,21 +176,6 @@ def test_what_ranks_did_takes_one_pass_and_is_what_a_second_one_says(job):
         np.testing.assert_array_equal(one, other)
 
 
-def test_what_a_rank_does_at_once_counts_once():
-    draws = np.random.default_rng(4)
-    for count in (0, 1, 9, 400):
-        who, accounted = draws.integers(0, 7, count), draws.uniform(0, 0.3, 7)
-        begun, finish = draws.uniform(0, 1, count), draws.uniform(0.2, 1.2, 7)
-        ended = begun + draws.exponential(0.1, count)
-        found = max_plus.covered_seconds([who], [begun], [ended], accounted, finish)
-        for rank in range(7):
-            # Between two ends or beginnings that follow each other, all of the time is covered, or none.
-            ends = np.unique(np.clip([0.0, *begun, *ended, accounted[rank], finish[rank]], accounted[rank], None))
-            middles = (ends[1:] + ends[:-1]) / 2
-            own = (begun[who == rank, None] < middles) & (middles < ended[who == rank, None]) & (middles < finish[rank])
-            assert found[rank] == pytest.approx(np.diff(ends)[own.any(axis=0)].sum(), abs=1e-12)
-
-
 def passages(monkeypatch):
     """Count the attempts of the max-plus clock that succeed."""
     real, went = max_plus.time_max_plus, []
@@ -204,36 +187,6 @@ def passages(monkeypatch):
 
     monkeypatch.setattr("simnet.network.network.time_max_plus", counted)
     return went
-
-
-@pytest.mark.parametrize("jitter", [None, lambda draws, n: draws.exponential(1e-4, n)])
-@pytest.mark.parametrize("graph", ["star", "ring"])
-def test_a_ring_on_its_own_links_is_vectorised_also_out_of_step(graph, jitter, monkeypatch):
-    went = passages(monkeypatch)
-    net = Network(graph_of(graph), jitter=jitter)
-    schedule = collectives.allreduce_ring(17, 1e6)
-    timing = net.time(schedule, start=np.linspace(0, 0.1, 17))
-    assert went == [True]
-    agree(timing, Network(graph_of(graph), jitter=jitter, engine="fluid").time(schedule, np.linspace(0, 0.1, 17)))
-
-
-def test_collisions_in_step_are_solved_round_by_round(monkeypatch):
-    went = passages(monkeypatch)
-    graph = topologies.fat_tree(6, 1e-4, 1e6)
-    order = np.random.default_rng(0).permutation(54)
-    src = np.arange(54)
-    # Every message has the same bytes and its own end, but routes share links, alike at all ranks or not.
-    one = Round(src, order[(np.argsort(order) + 1) % 54], 1e5)
-    for rounds in ([one] * 5, [one]):
-        schedule = Schedule(54, rounds)
-        agree(Network(graph).time(schedule), Network(graph, engine="fluid").time(schedule))
-    # An all-to-all on a tree shares its trunk alike among all ranks.
-    tree = topologies.tree(4, arity=2, latency=1e-4, bandwidth=1e6)
-    swap = Round([0, 1, 2, 3], [2, 3, 0, 1], 1e5)
-    went.clear()
-    schedule = Schedule(4, [swap] * 100)
-    agree(Network(tree).time(schedule), Network(tree, engine="fluid").time(schedule))
-    assert went[0]
 
 
 def test_what_meets_out_of_step_is_left_to_the_fluid_clock(monkeypatch):
@@ -253,15 +206,6 @@ def test_large_messages_that_meet_for_a_moment_on_links_that_change_share_them(m
     for _ in range(2):
         timing = network.time(Schedule(3, [Round([0, 1], [2, 2], [1e8, 1e8])]), [0.0, 0.095, 0.0])
         assert timing.finish == pytest.approx(0.2 + 1e-6)
-
-
-def test_flows_of_others_are_left_to_the_fluid_clock_and_refused_by_the_vectorised(monkeypatch):
-    went = passages(monkeypatch)
-    schedule, background = collectives.allreduce_ring(17, 1e6), [OnOffFlow(0, 1, constant(1.0))]
-    Network(graph_of("star"), background=background).time(schedule)
-    assert went == []
-    with pytest.raises(SimnetError, match=r"max-plus clock .* cannot"):
-        Network(graph_of("star"), background=background, engine="vectorised").time(schedule)
 
 
 @st.composite
@@ -391,20 +335,6 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
     assert finish("auto") == finish("fluid") == pytest.approx(plain, rel=1e-9)
 
 
-def test_timelines_are_kept_and_links_under_one_signal_share_one():
-    rising = steps(np.arange(10_000) * 1e-3, np.arange(10_000) + 1e6)
-    net = Network(graph_of("star"), {link: Weather(rising) for link in graph_of("star").edges}).links
-    some = net.bandwidths.timelines(0.0, 0.01)
-    assert np.unique(some.first).size == 1
-    assert net.bandwidths.timelines(0.005, 0.02) is some
-    more = net.bandwidths.timelines(0.05, 0.5)
-    assert more.since == 0.0
-    assert more.until > 0.5
-    assert net.bandwidths.timelines(0.0, 0.01) is more
-    # Far behind the end nothing before it is looked through.
-    assert net.bandwidths.timelines(9.0, 9.1).since == 9.0
-
-
 @pytest.mark.parametrize("engine", ["fluid", "vectorised"])
 def test_messages_without_bytes_pass_those_that_are_under_way_on_their_connection(engine):
     graph, pairs = nx.DiGraph(), 8
@@ -417,32 +347,6 @@ def test_messages_without_bytes_pass_those_that_are_under_way_on_their_connectio
     # Bytes leave their host in 10 s, and come through the slower link in 100 s, where only bytes wait for bytes.
     assert messages.sent.tolist() == [0.0] * pairs + [10.0] * pairs
     assert messages.arrived.tolist() == [101.0] * pairs + np.where(src == 3, 106.0, 11.0).tolist()
-
-
-@pytest.mark.parametrize("engine", ["fluid", "vectorised"])
-def test_messages_on_short_routes_meet_nobody_beside_longer_ones(engine):
-    graph, pairs = nx.DiGraph(), 9
-    paths = [[0, "switch", pairs], *([src, src + pairs] for src in range(1, pairs))]
-    for path in paths:
-        for link in pairwise([*path, *path[-2::-1]]):
-            graph.add_edge(*link, latency=0.0, bandwidth=1.0)
-    src = np.arange(pairs)
-    long = np.where(src == pairs - 1, 100.0, 1.0)
-    rounds = [Round(src, src + pairs, long), Round(src, src + pairs, 1.0)]
-    timing = Network(graph, engine=engine).time(Schedule(2 * pairs, rounds))
-    assert timing.rank_finish.tolist() == [*long + 1] * 2
-
-
-@pytest.mark.parametrize("engine", ["fluid", "vectorised"])
-def test_a_rank_is_done_when_all_that_it_sends_in_a_round_has_left_though_it_never_meets(engine):
-    graph = nx.DiGraph()
-    graph.add_edge(0, "switch", latency=0.0, bandwidth=1.0)
-    for host, latency in ((1, 0.0), (2, 100.0)):
-        graph.add_edge("switch", host, latency=latency, bandwidth=1.0)
-        graph.add_edge(host, "switch", latency=0.0, bandwidth=1.0)
-    timing = Network(graph, engine=engine).time(Schedule(3, [Round([0, 0], [1, 2], 10.0)]))
-    # The second is on the link long after the first, but leaves its host behind it.
-    assert timing.rank_finish.tolist() == [20.0, 10.0, 110.0]
 
 
 @pytest.mark.parametrize("held", [1, 400])
@@ -468,32 +372,6 @@ def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule
     monkeypatch.setattr(links, "_HELD", held)
     network = Network(graph, weather, engine="vectorised")
     assert [times(network) for _ in range(2)] == [far, far]
-
-
-def test_what_a_signal_cannot_tell_of_the_future_does_not_matter_before():
-    def failing():
-        yield [0.5, 1.0], [2e6, 1e6]
-        raise SimnetError("nobody knows")
-
-    def net(engine):
-        return Network(graph_of("star"), {(0, "switch"): Weather(Signal([0.0], [1e6], failing()))}, engine=engine)
-
-    schedule = collectives.allreduce_ring(17, 1e5)
-    agree(net("vectorised").time(schedule, 0.1), net("fluid").time(schedule, 0.1))
-    for start, name in ((0.95, "auto"), (1.5, "vectorised")):
-        with pytest.raises(SimnetError, match="nobody knows"):
-            net(name).time(schedule, start)
-
-
-def test_a_link_that_stays_down_is_told_not_waited_for():
-    weather = {(0, "switch"): Weather(bandwidth=steps([0, 0.1], [1e6, 0.0]))}
-    with pytest.raises(StalledError):
-        Network(graph_of("star"), weather).time(collectives.allreduce_ring(17, 1e6))
-
-
-def test_engines_are_named():
-    with pytest.raises(ValueError, match="there is no engine 'fluids': did you mean 'fluid'"):
-        Network(graph_of("star"), engine="fluids")
 
 
 CHEAP = """

@@ -7,23 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradients import gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
-from simnet.sparsifier_models.carried_threshold import sample_size, scaling
 from simnet.sparsifier_models.exdyna import PartitionedOptions, allocate, block_layout
-from simnet.sparsifier_models.union_reduced import assign_k, cut_layers, pack
+from simnet.sparsifier_models.union_reduced import assign_k
 from simnet.validate.reproduction.exdyna import LAYERS, STARTS, STEMS
-from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "exdyna"
 EPS = float(np.finfo(np.float32).eps)
 
 
-cases = st.sampled_from(variants_of("exdyna", "micro", "deft", "cltk", "uniontopk", "hardthreshold", "sage"))
 EXCLUSIVE = ("exdyna", "micro")
 
 
@@ -113,35 +110,6 @@ def test_thresholds_follow_from_the_counts_of_the_golden_runs(name):
     for before, after in itertools.pairwise(rows):
         factor = options.threshold_factor(before["params_transmitted"], before["k_user"])
         assert before["threshold"] * factor == after["threshold"]
-
-
-def test_partitions_follow_from_the_counts_of_the_golden_run():
-    rows = rows_of("exdyna")
-    blocks, size = block_layout(40_000, 4)
-    assert (size, 40_000 - blocks * size) == (rows[0]["sz_blk"], rows[0]["num_rem"])
-    for before, after in itertools.pairwise(rows):
-        counts = np.zeros(4, dtype=np.int64)
-        counts[before["rank_to_partition"]] = before["k_per_rank"]
-        moved = int(size * (before["params_transmitted"] / 40_000))
-        part = allocate(np.array(before["blk_part"]), counts, moved=moved, minimum=rows[0]["min_blk"])
-        assert part.tolist() == after["blk_part"]
-
-
-@pytest.mark.parametrize("name", ["exdyna", "micro"])
-def test_bytes_of_the_golden_runs_follow_from_their_counts_alone(name):
-    for row in rows_of(name):
-        model = golden_model(name)
-        model.iteration = row["t"]
-        gradients = np.zeros((4, 40_000), dtype=np.float32)
-        # The partitions are those of the first iteration; the counts fit into them all the same.
-        edges = model._partitions()
-        for rank, (partition, count) in enumerate(zip(row["rank_to_partition"], row["k_per_rank"], strict=True)):
-            gradients[rank, edges[partition] : edges[partition] + count] = 1
-        exchange = model.exchange(gradients)
-        assert exchange.selected.tolist() == row["k_per_rank"]
-        assert exchange.stats["bits"] == row["bits"]
-        for sent, call in zip(contributed(exchange).values(), row["trace"], strict=True):
-            np.testing.assert_allclose(sent, call["bytes"], rtol=1e-12)
 
 
 # Independent references: each algorithm written out as plain loops
@@ -292,49 +260,6 @@ def test_the_baselines_are_their_plain_loops(name, job, steps):
 # What holds for every scheme and every input
 
 
-@settings(max_examples=200)
-@given(cases, jobs(300))
-@example(("exdyna", {}), (17, 16, 1e-9, "zero", 0))
-@example(("hardthreshold", {}), (4, 50, 0.01, "zero", 0))
-@example(("deft", {}), (17, 1, 0.5, "normal", 0))
-def test_an_entry_is_sent_by_all_workers_or_by_none(case, job):
-    workers, parameters, density, kind, seed = job
-    model = made(case, workers, parameters, density)
-    for step in range(4):
-        gradients = gradients_of(kind, workers, parameters, seed + step) * (step != 2)
-        acc = gradients + model.residual
-        exchange = model.exchange(gradients)
-        if case[1].get("form") != "original":
-            gone = (model.residual != acc).any(0)
-            assert not model.residual[:, gone].any()
-            assert np.count_nonzero(gone) <= exchange.union
-        assert not np.isnan(exchange.stats["threshold"]).any()
-        assert (exchange.schedule.n_messages == 0) == (workers == 1)
-        assert workers > 1 or exchange.stats["bits"] == 0
-
-
-@given(st.sampled_from([("exdyna", {}), ("exdyna", {"blocks": 3}), ("micro", {})]), jobs(300))
-def test_partitions_tile_the_gradient_and_everybody_visits_each_once(case, job):
-    workers, parameters, density, kind, seed = job
-    model, visited = made(case, workers, parameters, density), [[] for _ in range(workers)]
-    model.iteration = seed % 5
-    for step in range(workers):
-        exchange = model.exchange(gradients_of(kind, workers, parameters, seed + step))
-        start, end = exchange.stats["partition_start"], exchange.stats["partition_end"]
-        assert start[0] == 0
-        assert end[-1] == parameters
-        np.testing.assert_array_equal(start[1:], end[:-1])
-        assert ((end > start) if parameters >= workers else (end >= start)).all()
-        # No two workers select the same entry, and nobody who has a partition comes away with nothing.
-        assert exchange.selected.sum() == exchange.union
-        p = exchange.stats["rank_to_partition"].astype(int)
-        assert (exchange.selected >= (end > start)[p]).all()
-        assert (exchange.selected <= (end - start)[p]).all()
-        for rank, own in enumerate(p.tolist()):
-            visited[rank].append(own)
-    assert all(sorted(one) == list(range(workers)) for one in visited)
-
-
 # Behaviour over many iterations
 
 
@@ -355,33 +280,6 @@ def test_the_density_settles_near_the_target_in_a_saw_tooth(name):
     # Small steps up, large ones down.
     steps = np.diff([one.stats["threshold"][0] for one in runs[50:]]) > 0
     assert 0.5 < steps.mean() < 0.95
-
-
-@pytest.mark.parametrize("profile", [[1.0, 0.7], [0.7, 1.0], [1.0, 0.8, 1.0, 0.8], [0.7, 1.0, 0.9]])
-def test_skewed_gradients_are_balanced_block_by_block(profile):
-    # One height of the gradient for each partition of the start; all workers have the same gradients.
-    P, n_g, rng = len(profile), 65_536, np.random.default_rng(0)
-    height = np.repeat(np.array(profile, dtype=np.float32), np.diff(np.linspace(0, n_g, P + 1).astype(int)))
-    options = {"initial_threshold": 3.4, "error_feedback": False}
-    model, still = create("exdyna", P, n_g, 0.02, blocks=256, **options), create("micro", P, n_g, 0.02, **options)
-    f, unbalanced, blocks = [], [], []
-    for _ in range(160):
-        gradients = np.tile(laplace(rng, 1, n_g) * height, (P, 1))
-        exchange = model.exchange(gradients)
-        f.append(exchange.stats["imbalance"])
-        blocks.append(exchange.stats["blk_part"])
-        unbalanced.append(still.exchange(gradients).stats["imbalance"])
-    assert np.mean(f[:5]) > 1.3
-    assert np.mean(f[-40:]) < 1.1
-    assert np.mean(unbalanced[-40:]) > 1.3
-    assert exchange.stats["acc_inefficiency"] == pytest.approx(sum(f) - len(f))
-    # The partition with the largest entries has shrunk, by a block at a time, and all have settled.
-    blocks = np.array(blocks)
-    assert blocks[-1][np.argmax(profile)] < 0.75 * 256 / P
-    assert np.abs(np.diff(np.cumsum(blocks, axis=1), axis=0)).max() == 1
-    assert np.ptp(blocks[-40:], axis=0).max() < 8
-    assert (blocks.sum(axis=1) == 256).all()
-    assert blocks.min() >= model.min_blk
 
 
 def test_top_k_and_hard_threshold_build_up_and_exclusive_selection_does_not():
@@ -438,50 +336,7 @@ def test_the_first_threshold_keeps_what_was_asked_of_gradients_of_any_magnitude(
     assert "topk" not in [one.method for one in model.exchange(laplace(rng, 4, 100_000)).kernels]
 
 
-@pytest.mark.parametrize("name", EXCLUSIVE)
-@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
-def test_the_density_settles_while_residuals_fill(name, density):
-    rng = np.random.default_rng(0)
-    n = round(100 / density)
-    model, published = (create(name, 4, n, density, start=start) for start in ("estimated", "published"))
-    ratios = [[], []]
-    for _ in range(128):
-        gradients = laplace(rng, 4, n) * np.float32(1e-6)
-        for own, one in zip(ratios, (model, published), strict=True):
-            own.append(one.exchange(gradients).stats["density"] / density)
-    assert np.mean(ratios[0][64:]) == pytest.approx(1, abs=0.1)
-    assert not 0.8 < np.mean(ratios[1][64:]) < 1.25
-
-
-def test_a_start_that_was_saved_goes_on_as_it_would_have():
-    rng = np.random.default_rng(0)
-    model, twin = (create("exdyna", 4, 2000, 0.01) for _ in range(2))
-    for _ in range(40):
-        gradients = laplace(rng, 4, 2000)
-        twin.restore(model.save())
-        np.testing.assert_array_equal(twin.exchange(gradients).update, model.exchange(gradients).update)
-
-
 # Partitions and thresholds
-
-
-@given(st.integers(1, 100_000), st.integers(1, 300), st.integers(1, 2000))
-@example(32_768, 4, 1024)
-@example(32_767, 4, 1024)
-@example(11_173_962, 8, 1024)
-def test_blocks_fit_the_gradient_and_give_each_worker_one(parameters, workers, blocks):
-    number, size = block_layout(parameters, workers, blocks)
-    rest = parameters - number * size
-    assert size >= 1
-    assert number >= min(workers, parameters)
-    assert 0 <= rest < parameters
-    if parameters >= 32 * max(blocks, workers):
-        assert number == max(blocks, workers)
-        assert size % 32 == 0
-        assert rest < 32 * number + number
-    else:
-        assert size < 32
-        assert rest < size
 
 
 def test_block_sizes_of_the_released_code():
@@ -518,18 +373,6 @@ def test_the_threshold_factors_are_those_of_the_band():
     assert [factor(selected, 1000) for selected in (0, 909, 910, 1100, 1101)] == [0.995, 0.995, 1.00125, 1.00125, 1.005]
 
 
-def test_the_comparison_is_in_float32_and_includes_equality():
-    # 0.1 in float32 exceeds 0.1; the threshold is rounded as the gradient is.
-    gradients = np.full((1, 4), 0.1, dtype=np.float32)
-    for name, option in (
-        ("exdyna", "initial_threshold"),
-        ("sage", "initial_threshold"),
-        ("hardthreshold", "threshold"),
-    ):
-        for value in (0.1, float(np.float32(0.1))):
-            assert create(name, 1, 4, 0.25, **{option: value}).exchange(gradients).union == 4
-
-
 def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():
     gradients = gradients_of("normal", 3, 200, 0)
     gradients[2] = 0
@@ -547,64 +390,7 @@ def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():
     assert [one.method for one in twin.kernels] == ["topk", "scan", "gather", "scatter"]
 
 
-def test_thresholds_recover_from_a_long_time_without_gradients():
-    model = create("exdyna", 2, 100, 0.5)
-    zero, busy = np.zeros((2, 100), dtype=np.float32), gradients_of("normal", 2, 100, 0)
-    model.restore({**_after(model, zero), "threshold": np.full(2, 1e-320)})
-    for _ in range(5):
-        exchange = model.exchange(zero)
-        assert exchange.stats["threshold"].min() > 0
-    assert model.exchange(busy).union == 100
-    model.restore({**_after(model, zero), "threshold": np.full(2, 1.7e308), "counts": np.array([90, 10])})
-    for _ in range(5):
-        exchange = model.exchange(busy)
-        assert np.isfinite(exchange.stats["threshold"]).all()
-    assert exchange.union == 2
-
-
-def _after(model, gradients):
-    model.exchange(gradients)
-    return model.save()
-
-
 # DEFT
-
-
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=20), st.integers(1, 17))
-def test_layers_are_cut_into_near_equal_pieces(sizes, workers):
-    pieces = iter(cut_layers(sizes, workers))
-    for size in sizes:
-        if size * workers <= sum(sizes):
-            assert next(pieces) == size
-            continue
-        own = [next(pieces) for _ in range(min(workers, size))]
-        assert sum(own) == size
-        assert max(own) - min(own) <= 1
-        assert own == sorted(own, reverse=True)
-        assert min(own) >= 1
-    assert not list(pieces)
-
-
-def test_the_layers_of_the_golden_run_are_15():
-    pieces = cut_layers(LAYERS, 4)
-    assert len(pieces) == 15
-    assert pieces[7:11] == [4507] * 4
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1e3, width=32)), min_size=1, max_size=30), st.integers(1, 500)
-)
-def test_every_layer_gets_an_entry_and_no_more_than_it_has(layers, k):
-    sizes, norms = [size for size, _ in layers], [norm for _, norm in layers]
-    k_l = assign_k(norms, sizes, k)
-    assert all(1 <= one <= size for one, size in zip(k_l, sizes, strict=True))
-    # The first in order takes its share of all, rounded down.
-    first = len(norms) - 1 - norms[::-1].index(max(norms))
-    if max(norms) > 0:
-        share = k * (max(norms) / math.fsum(norms))
-        assert k_l[first] in {min(sizes[first], max(1, int(share + slack))) for slack in (-1e-9, 1e-9)}
-    # No more than k but for the one that each layer gets at least.
-    assert sum(k_l) <= k + len(k_l)
 
 
 def test_norms_share_the_entries_by_hand():
@@ -614,20 +400,6 @@ def test_norms_share_the_entries_by_hand():
     assert assign_k([3.0, 2.0, 5.0], [100, 100, 10], 100) == [54, 36, 10]
     assert assign_k([0.0, 0.0], [4, 4], 6) == [1, 1]
     assert assign_k([1.0] * 5, [9] * 5, 2) == [1] * 5
-
-
-@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, max_size=40), st.integers(1, 17))
-def test_packing_covers_each_layer_once_and_keeps_the_bins_even(layers, bins):
-    sizes = [size for size, _ in layers]
-    k_l = [max(1, int(size * share)) for size, share in layers]
-    packed, common = pack(sizes, k_l, bins)
-    assert sorted([*itertools.chain(*packed), *common]) == list(range(len(sizes)))
-    assert all((k_l[one] == sizes[one]) == (one in common) for one in range(len(sizes)))
-    cost = [size * max(1.0, math.log2(k)) if k > 1 else size for size, k in zip(sizes, k_l, strict=True)]
-    load = [sum(cost[one] for one in own) for own in packed]
-    # The greedy rule: the heaviest bin was the lightest before it got its last layer.
-    assert max(load) - min(load) <= max(cost) + 1e-9
-    assert all([cost[one] for one in own] == sorted((cost[one] for one in own), reverse=True) for own in packed)
 
 
 def test_common_layers_are_sent_whole_by_all_and_announced_by_none():
@@ -691,32 +463,6 @@ def test_sage_scales_each_threshold_by_its_own_sample():
     assert len(set(threshold)) == workers
 
 
-def test_sage_comes_within_a_factor_of_ten_and_stays():
-    rng = np.random.default_rng(0)
-    for start in (0.05, 200.0):
-        model = create("sage", 2, 20_000, 0.01, initial_threshold=start, error_feedback=False)
-        density = [model.exchange(laplace(rng, 2, 20_000)).stats["worker_density"] for _ in range(150)]
-        assert not (0.001 / 2 < density[0].mean() < 0.1)
-        assert ((np.mean(density[-30:], axis=0) > 0.0005) & (np.mean(density[-30:], axis=0) < 0.15)).all()
-
-
-def test_sage_survives_samples_of_nothing():
-    model = create("sage", 2, 50, 0.1, initial_threshold=0.5)
-    zero, busy = np.zeros((2, 50), dtype=np.float32), gradients_of("constant", 2, 50, 0)
-    first = model.exchange(busy).stats["threshold"]
-    quiet = model.exchange(zero).stats["threshold"]
-    # All that is there is the residual of before, as large as the gradient was.
-    np.testing.assert_allclose(quiet, first * scaling(1.0, 0.0, 0.1))
-    model = create("sage", 2, 50, 0.1, initial_threshold=0.5)
-    model.exchange(zero)
-    assert model.exchange(zero).stats["threshold"] == pytest.approx(first * scaling(1.0, 0.0, 0.1))
-    assert np.isfinite(model.exchange(busy).stats["threshold"]).all()
-
-
-def test_sample_sizes_follow_slovins_formula():
-    assert [sample_size(n) for n in (1, 2, 400, 40_000, 10**9)] == [1, 1, 200, 396, 399]
-
-
 def test_the_formula_gives_the_published_thresholds():
     # lambda of the released scripts for k = 0.1 % of the model.
     models = {11_173_962: 0.00473, 11_389_726: 0.00468, 6_166_250: 0.00637, 11_220_132: 0.00472}
@@ -726,98 +472,4 @@ def test_the_formula_gives_the_published_thresholds():
         assert exchange.stats["threshold"] == pytest.approx(published, abs=1e-5)
 
 
-def test_nothing_selected_is_an_update_of_zero():
-    for options in ({}, {"form": "original"}, {"form": "original", "wire": "released"}, {"wire": "released"}):
-        model = create("hardthreshold", 4, 100, 0.1, threshold=1e6, **options)
-        gradients = gradients_of("normal", 4, 100, 0)
-        exchange = model.exchange(gradients)
-        assert exchange.union == exchange.selected.sum() == 0
-        assert not exchange.update.any()
-        assert exchange.stats["build_up"] == 0
-        assert exchange.stats["imbalance"] == 1
-        np.testing.assert_array_equal(model.residual, gradients)
-
-
-def test_the_original_hard_threshold_gathers_what_its_code_does():
-    gradients = np.zeros((4, 90), dtype=np.float32)
-    counts = [3, 0, 7, 2]
-    for rank, count in enumerate(counts):
-        gradients[rank, :count] = 1
-    common = {"threshold": 0.5, "layers": (30, 30, 30), "allgather": "ring", "form": "original"}
-    exchange = create("hardthreshold", 4, 90, 0.1, wire="released", **common).exchange(gradients)
-    calls = {name: sent.tolist() for name, sent in contributed(exchange, reduced="").items()}
-    expected = {"counts": 8, "starts": 24, "ends": 24, "values": 28, "indices": 28}
-    assert calls == {name: [each] * 4 for name, each in expected.items()}
-    assert exchange.stats["bits"] == 64 * 7
-    plain = create("hardthreshold", 4, 90, 0.1, **common).exchange(gradients)
-    np.testing.assert_array_equal(plain.schedule.bytes_received(), 8 * (12 - np.array(counts)))
-    wide = create("hardthreshold", 4, 90, 0.1, wire="released", index_bytes=8, **common).exchange(gradients)
-    assert wide.stats["bits"] == 96 * 7
-
-
 # Messages
-
-
-@pytest.mark.parametrize(("wire", "index"), [("paper", 4), ("released", 8)])
-def test_bytes_follow_from_the_counts(wire, index):
-    # Worker r has r + 1 large entries, of which one is common to all; in its own quarter for those with partitions.
-    P, n = 4, 400
-    gradients = np.zeros((P, n), dtype=np.float32)
-    for rank in range(P):
-        gradients[rank, 100 * rank : 100 * rank + rank + 1] = 5
-        gradients[rank, 0] = 5
-    for name, k_max, union in (("exdyna", 4, 10), ("micro", 4, 10), ("hardthreshold", 5, 10), ("sage", 5, 10)):
-        option = "threshold" if name == "hardthreshold" else "initial_threshold"
-        exchange = create(name, P, n, 0.01, wire=wire, allgather="ring", **{option: 1.0}).exchange(gradients)
-        assert exchange.union == union
-        calls = contributed(exchange)
-        assert list(calls) == ["counts", "indices", "values"]
-        np.testing.assert_allclose(calls["counts"], index)
-        np.testing.assert_allclose(calls["indices"], index * k_max)
-        np.testing.assert_allclose(calls["values"], 4 * union)
-        assert exchange.stats["bits"] == 8 * index * k_max + 32 * union
-    exchange = create("uniontopk", P, n, 0.01, wire=wire, allgather="ring").exchange(gradients)
-    calls = contributed(exchange)
-    assert list(calls) == ["indices", "values"]
-    np.testing.assert_allclose(calls["indices"], index * 4)
-    np.testing.assert_allclose(calls["values"], 4 * exchange.union)
-    exchange = create("cltk", P, n, 0.01, wire=wire).exchange(gradients)
-    calls = contributed(exchange)
-    assert calls["indices"] == 4 * index
-    np.testing.assert_allclose(calls["values"], 4 * 4)
-    assert exchange.stats["bits"] == 8 * 4 * (index + 4)
-
-
-def test_collectives_can_be_chosen():
-    gradients = gradients_of("normal", 8, 1000, 0)
-    rounds = {
-        (one, other): len(
-            create("exdyna", 8, 1000, 0.05, allgather=one, allreduce=other).exchange(gradients).schedule.rounds
-        )
-        for one in ("ring", "recursive_doubling", "bruck")
-        for other in ("ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server")
-    }
-    gathers = {"ring": 14, "recursive_doubling": 6, "bruck": 6}
-    reduces = {"ring": 14, "tree": 6, "recursive_doubling": 3, "rabenseifner": 6, "parameter_server": 2}
-    assert rounds == {(one, other): gathers[one] + reduces[other] for one in gathers for other in reduces}
-
-
-def test_kernels_go_through_what_each_worker_searches():
-    gradients = gradients_of("normal", 4, 4000, 0)
-
-    def entries(name, **options):
-        model = create(name, 4, 4000, 0.01, **options)
-        model.exchange(gradients)
-        found = {}
-        for one in model.exchange(gradients).kernels:
-            found[one.method] = found.get(one.method, 0) + one.launches * np.asarray(one.entries, dtype=np.float64)
-        return found
-
-    exdyna, micro = entries("exdyna")["scan"], entries("micro")["scan"]
-    assert exdyna.sum() == micro.sum() == 4000
-    assert entries("hardthreshold")["scan"] == 4000
-    assert entries("sage")["scan"] == entries("sage")["count"] == 4000
-    assert entries("uniontopk")["topk"] == entries("cltk")["topk"] == 4000
-    deft = entries("deft", layers=(1000, 500, 500, 1500, 500))
-    assert deft["norm"] == 4000
-    assert deft["topk_layer"].sum() == 4000

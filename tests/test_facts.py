@@ -4,8 +4,8 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers import folders, kinds, read_logs, read_measurements
-from simnet.cost_models.calibration.readers.facts import constant_facts, parse_facts, typed_fact
+from simnet.cost_models.calibration.readers import folders, read_logs, read_measurements
+from simnet.cost_models.calibration.readers.facts import parse_facts
 from simnet.cost_models.calibration.readers.kinds import LOG_FORMATS, log_format
 
 LOG = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n16 2.75\n"
@@ -33,23 +33,6 @@ class TestFacts:
         with pytest.raises(InputError) as error:
             parse_facts([text])
         assert str(error.value) == f"--fact: {said}"
-
-    def test_what_fits_nothing_is_shown(self):
-        facts = parse_facts(["ranks=4", "a" * 121 + ":ranks=3"])
-        with pytest.raises(InputError) as error:
-            facts.refuse_idle()
-        assert str(error.value) == f"--fact: '{'a' * 120}' fits the name of no log"
-        constant_facts({"ranks": 3}).refuse_idle()
-
-    def test_values_are_of_the_kind_of_their_column(self):
-        found = [
-            typed_fact("ranks", "16"),
-            typed_fact("seconds", "16"),
-            typed_fact("tool", "16"),
-            typed_fact("ranks", "9" * 15),
-        ]
-        assert found == [16, 16.0, "16", int("9" * 15)]
-        assert [type(one) for one in found] == [int, float, str, int]
 
     @pytest.mark.parametrize(
         ("text", "name", "found"),
@@ -114,15 +97,6 @@ class TestKinds:
         with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
             read_measurements(path, facts={"rank": 3})
 
-    def test_folders_stand_for_their_table(self, tmp_path):
-        with pytest.raises(InputError) as error:
-            read_measurements(tmp_path)
-        assert str(error.value) == f"{tmp_path}: is a folder without a data.csv; give the file"
-        path = put(tmp_path, TIDY, "data.csv")
-        assert kinds.measurements_file(tmp_path) == kinds.measurements_file(str(path)) == path
-        with pytest.raises(InputError, match=f"^{'a' * 200}: cannot be read: File name too long$"):
-            kinds.is_folder(tmp_path.__class__("a" * 5000))
-
 
 class TestFolders:
     def test_what_is_left_out_is_told_and_the_rest_is_read(self, tmp_path):
@@ -146,24 +120,6 @@ class TestFolders:
         put(tmp_path, LOG + "32 x\n", "a.log")
         (problem,) = read_logs(tmp_path).problems
         assert (problem.line, problem.message[:15]) == (5, "the row is not ")
-
-    def test_a_table_stands_for_its_folder(self, tmp_path):
-        put(tmp_path, LOG, "a.log")
-        put(tmp_path, TIDY, "data.csv")
-        measured = read_logs(tmp_path, parse_facts(["ranks=4"]))
-        assert (measured.kind, len(measured), measured.rows["ranks"].tolist()) == ("tidy", 1, [4])
-
-    def test_folders_without_logs(self, tmp_path):
-        with pytest.raises(InputError) as error:
-            read_logs(tmp_path)
-        said = f"{tmp_path}: is a folder without measurements in a format that is read"
-        assert str(error.value) == f"{said}, nor any file"
-        for name, text in (("a.txt", "notes\n"), ("b.csv", TIDY.replace("8", "x"))):
-            put(tmp_path, text, name)
-        with pytest.raises(InputError) as error:
-            read_logs(tmp_path)
-        first = f"the first file: {tmp_path / 'a.txt'}: holds no measurements in a format that is read"
-        assert str(error.value) == f"{said}; {first}"
 
     def test_so_many_files_and_rows_are_read(self, tmp_path, monkeypatch):
         for name in ("a.log", "b.log"):

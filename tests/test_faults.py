@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_spans, check
 from simnet import collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.network import OnOffFlow, Stack
-from simnet.network.weather import Weather, constant, markov
-from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
+from simnet.network.weather import markov
+from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 from simnet.training.job.exchange import SparsifierSet
@@ -69,30 +68,6 @@ def test_who_only_sends_goes_on_beside_a_message_to_the_dead_where_its_stack_pos
         assert error.stuck[0].peers == (1,)
 
 
-def test_who_posts_ahead_is_told_what_holds_it_in_all_rounds_that_are_open():
-    rounds = [Round([0], [1], 1e3, phase="one call"), Round([0], [2], 1e3, phase="one call"), Round([3], [0], 1.0)]
-    for deaths, expected in (({1: 0.0}, "1 message(s)"), ({1: 0.0, 2: 0.0}, "2 message(s)")):
-        error = stall(star(4, stack=Stack("acknowledged", posts_ahead=True)), Schedule(4, rounds), deaths=deaths)
-        names = "; ".join(f"to rank {rank}, which died at 0 s" for rank in deaths)
-        assert error.waiting == [f"rank 0 waits in round 1 (one call) for {expected} of rounds 0 to 1: {names}"]
-    # Nobody has died, and a link is down.
-    down = {("switch", 1): Weather(bandwidth=constant(0.0))}
-    error = stall(star(4, weather=down, stack=Stack("acknowledged", posts_ahead=True)), Schedule(4, rounds))
-    assert "for 1 message(s) of rounds 0 to 1: to rank 1 (no capacity on switch->1)" in error.waiting[0]
-
-
-def test_those_who_wait_for_others_who_wait_are_told_apart():
-    error = stall(star(4), collectives.allreduce_ring(4, 4e4), start=0.5, deaths={3: 0.2})
-    assert error.failed == {3: 0.2}
-    assert [one.rank for one in error.stuck] == [0, 1, 2]
-    by_rank = {one.rank: one for one in error.stuck}
-    assert 3 in by_rank[0].peers
-    assert 3 in by_rank[2].peers
-    assert by_rank[1].peers == (0,)
-    assert "from rank 0" in error.waiting[1]
-    assert "died" not in error.waiting[1]
-
-
 def test_a_dead_sender_leaves_its_link_to_others():
     env = simpy.Environment()
     network = star(3, env=env)
@@ -116,17 +91,6 @@ def test_a_dead_sender_leaves_its_link_to_others():
     assert at == error.at == pytest.approx(0.005)
 
 
-def test_a_message_in_its_latency_vanishes_too():
-    env = simpy.Environment()
-    network = star(2, env=env)
-    event = network.run(Schedule(2, [Round([0], [1], [10_000])]), deaths={0: LATENCY / 2})
-    with pytest.raises(StalledError) as caught:
-        env.run(until=event)
-    assert caught.value.at == env.now == LATENCY / 2
-    env.run()
-    assert env.now == pytest.approx(LATENCY / 2)
-
-
 def test_a_standstill_is_noticed_while_others_go_on_for_ever():
     env = simpy.Environment()
     on_and_off = markov([1.0, 0.0], [0.01, 0.01], seed=1, name=("flow",))
@@ -146,34 +110,6 @@ def test_a_standstill_is_noticed_while_others_go_on_for_ever():
         env.run(until=network.run(collectives.allreduce_ring(4, 1e5), deaths={1: 0.05}))
     assert 0.05 <= caught.value.at == pytest.approx(env.now)
     assert env.now < 0.5
-
-
-def test_all_may_die_and_the_last_one_with_nobody_waiting():
-    error = stall(star(2), collectives.allreduce_ring(2, 1e5), deaths={0: 0.01, 1: 0.02})
-    assert error.at == pytest.approx(0.01)
-    assert error.failed == {0: 0.01}
-    error = stall(star(2), collectives.allreduce_ring(2, 1e5), deaths={0: 0.0, 1: 0.0})
-    assert error.failed == {0: 0.0, 1: 0.0}
-    assert error.waiting == error.stuck == []
-    lonely = Schedule(1, [Round([], [], [], compute=1.0)])
-    assert stall(star(1), lonely, deaths={0: 0.5}).at == 0.5
-
-
-def test_a_link_that_is_down_for_ever_and_a_death_are_both_named():
-    network = star(4, weather={(0, "switch"): Weather(bandwidth=constant(0.0))})
-    both = Schedule(4, [Round([0, 2], [1, 3], [1000, 1000])])
-    error = stall(network, both, deaths={3: 0.0})
-    assert error.failed == {3: 0.0}
-    assert "rank 1 waits in round 0 for 1 message(s): from rank 0 (no capacity on 0->switch)" in error.waiting
-    assert "rank 2 waits in round 0 for 1 message(s): to rank 3, which died at 0 s" in error.waiting
-
-
-def test_the_error_survives_pickling_and_copies():
-    error = stall(star(4), collectives.allreduce_ring(4, 1e5), deaths={1: 0.01})
-    again = pickle.loads(pickle.dumps(error))
-    copy = type(error)(*error.args)
-    for one in (again, copy):
-        assert (str(one), one.at, one.failed, one.stuck) == (str(error), error.at, error.failed, error.stuck)
 
 
 def test_deaths_that_make_no_sense_are_refused():
@@ -284,18 +220,6 @@ def test_a_job_that_stops_has_done_what_it_would_have_done_without_the_death():
     assert stop.stopped > death
 
 
-def test_a_death_after_the_end_is_no_matter_nor_is_one_between_done_and_the_end_of_the_iteration():
-    plain = run_policy(job(update=0.5), "p", Fixed(DENSE)).iterations
-    end = float(plain["start_s"].iloc[-1] + plain["iteration_s"].iloc[-1])
-    for death in (end + 1, end - 0.2):
-        result = run_policy(job(update=0.5, failures={1: death}), "p", Fixed(DENSE))
-        assert result.iterations.equals(plain)
-        assert not result.interruptions
-    early = float(plain["start_s"][1]) - 0.2
-    (stop,) = run_policy(job(update=0.5, failures={1: early}), "p", Fixed(DENSE)).interruptions
-    assert stop.iteration == 1
-
-
 def test_who_dies_while_it_computes_never_enters_the_exchange():
     one = job(2, failures={1: 0.005})
     result = run_policy(one, "p", Fixed(DENSE))
@@ -373,24 +297,6 @@ def test_survivors_keep_their_residuals_and_nothing_of_theirs_is_lost(policy, mo
     assert crews[-1] == [0, 2]
 
 
-def test_survivors_keep_what_a_scheme_holds_beside_residuals(monkeypatch):
-    original, began = SparsifierSet.step, []
-
-    def spying(self, where, shortlist):
-        # THC pads 200 entries to 256.
-        (scheme,) = self.of(shortlist[0])
-        began.append((where.active.tolist(), scheme.padding_error))
-        return (yield from original(self, where, shortlist))
-
-    monkeypatch.setattr(SparsifierSet, "step", spying)
-    run_policy(job(failures={1: 0.09}, patience=0.01), "p", Fixed(Candidate("thc", "thc")))
-    again = next(number for number, (crew, _) in enumerate(began) if crew == [0, 2, 3])
-    (crew, before), (_, after) = began[again - 1 : again + 1]
-    assert crew == [0, 1, 2, 3]
-    assert before.any(axis=1).all()
-    np.testing.assert_array_equal(after, before[[0, 2, 3]])
-
-
 def test_one_may_be_left_and_when_all_have_died_the_job_ends():
     result = run_policy(job(3, failures={0: 0.02, 2: 0.02}, patience=0.1), "p", Fixed(AG))
     assert len(result.iterations) == 8
@@ -406,22 +312,6 @@ def test_one_may_be_left_and_when_all_have_died_the_job_ends():
     assert result.interruptions[0].stopped == 0.0
     result = run_policy(job(3, failures={0: 0.001, 1: 0.003, 2: 0.002}), "p", Fixed(AG))
     assert result.interruptions[0].stopped == 0.003
-
-
-def test_who_dies_while_the_others_wait_is_missed_together_with_the_first():
-    result = run_policy(job(5, failures={0: 0.02, 1: 0.5}, patience=1.0), "p", Fixed(AG))
-    (stop,) = result.interruptions
-    assert stop.failed == {0: 0.02, 1: 0.5}
-    assert stop.left == 3
-
-
-def test_an_oracle_takes_the_exchange_that_is_done_before_the_death():
-    slow = Candidate("slow", "dense")
-    seconds = 0.01 + ring_seconds(4)
-    first = run_policy(job(iterations=1), "p", Fixed(AG)).iterations["iteration_s"][0]
-    assert first < seconds
-    result = run_policy(job(iterations=1, failures={2: (first + seconds) / 2}), "p", OneStepOracle([slow, AG]))
-    assert result.iterations["choice"].tolist() == ["AG"]
 
 
 # In a scenario
@@ -486,26 +376,3 @@ def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):
 def test_wrong_deaths_are_refused_with_their_place(file, assignment, message):
     with pytest.raises(InputError, match=message):
         load(file, [assignment]).build()
-
-
-@pytest.mark.parametrize("answer", ["stop", "{continue: {after: 1 s}}"])
-def test_what_others_do_on_a_death_needs_a_death(file, answer):
-    with pytest.raises(InputError, match="says what the others do when a worker dies, and"):
-        load(file, ["job.deaths=null", f"job.on_death={answer}"])
-
-
-def test_a_scheme_that_cannot_do_with_fewer_workers_is_refused_before_the_run(file):
-    fields = ["exchanges.teams={scheme: spardl, teams: 2}", "policies={teams: {fixed: teams}}"]
-    load(file, fields).build()
-    with pytest.raises(InputError, match="with 3 workers, where others are gone"):
-        load(file, [*fields, "job.on_death={continue: {after: 1 s}}"]).build()
-
-
-def test_the_lock_keeps_deaths(file, tmp_path):
-    one = load(file, ["job.on_death={continue: {after: 30 s}}"])
-    (tmp_path / "lock.yaml").write_text(one.lock())
-    again = load(tmp_path / "lock.yaml")
-    assert again.lock() == one.lock()
-    job = again.build().job
-    assert (job.failures, job.patience) == ({3: 0.05}, 30.0)
-    assert "on_death: stop" in load(file).lock()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shlex
 from pathlib import Path
-from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -17,16 +14,13 @@ from hypothesis import strategies as st
 
 import commands
 from simnet import topologies
-from simnet.base.errors import InputError
-from simnet.collectives import allreduce_ring, hierarchical, registry
+from simnet.collectives import allreduce_ring, registry
 from simnet.interchange import (
     kind_of,
     read_chakra,
     read_goal,
     read_messages,
-    read_network,
     read_platform,
-    read_schedule,
     write_messages,
     write_nodelink,
     write_platform,
@@ -35,7 +29,6 @@ from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.studies import exporting
 from simnet.topologies.graphs import label
 
 SCENARIO = """\
@@ -142,13 +135,6 @@ def test_every_collective_has_a_command(one: registry.Collective) -> None:
     assert found["finish_s"] >= found["lower_bound_s"]
 
 
-def test_options_of_a_collective_count() -> None:
-    did(*to("goal", "a.goal", "hierarchical:group_size=2,gamma=1e-9", "--workers", 8, "--size", "8 kB"))
-    network = Network(topologies.star(8, 1e-5, 1.25e9))
-    given = hierarchical(8, 8000, group_size=2, gamma=1e-9)
-    assert network.time(read_goal("a.goal")).finish == pytest.approx(network.time(given).finish, rel=1e-12)
-
-
 def test_an_iteration_of_a_scenario_is_what_the_run_sent(small: Path) -> None:
     did("run", small, "--out", "out", "-q")
     ran = pd.read_csv("out/iterations.csv").set_index("iteration")
@@ -207,21 +193,6 @@ def test_the_routes_of_the_scenario_are_written(small: Path) -> None:
     assert "Not in it: routing of the network" in said
 
 
-def test_msccl_needs_a_size() -> None:
-    Path("pair").write_text(PAIR)
-    assert "has no sizes" in refused("time", "pair", *ON_STAR)
-    assert figures("pair", "--size", "1 MB", *ON_STAR)["finish_s"] == pytest.approx(1e-5 + 5e5 / 1.25e9)
-    did(*to("goal", "a.goal"))
-    assert "has sizes of its own" in refused("time", "a.goal", "--size", "1 MB", *ON_STAR)
-
-
-def test_idle_ranks_of_a_table() -> None:
-    write_messages(Schedule(4, [Round([0], [1], [1000])]), "a.csv")
-    assert figures("a.csv", *ON_STAR)["ranks"] == 2
-    assert figures("a.csv", "--workers", 4, *ON_STAR)["ranks"] == 4
-    assert "must be a whole number in 0..0" in refused("time", "a.csv", "--workers", 1, *ON_STAR)
-
-
 def test_messages_of_a_timing_are_a_table_to_time_again() -> None:
     assert commands.did("time", *TIMED, *ON_STAR, "--out", "m.csv").stderr == "wrote m.csv\n"
     table = pd.read_csv("m.csv")
@@ -241,39 +212,7 @@ def test_what_rounds_cannot_express_is_an_upper_bound() -> None:
     assert figures("a.goal", "--loose", *ON_STAR)["messages"] == 3
 
 
-def test_text_for_people() -> None:
-    said = did("time", *TIMED, *ON_STAR)
-    assert said.startswith("all_reduce ring, 5 ranks, 1 MB: 1.36 ms (1.34-4.22); simulated on a star.\n")
-    assert "Depends on  bandwidth for 94 %: what host 0 sends takes 1.28 ms at least\n" in said
-    assert "Assumed     star, stack ideal\n" in said
-
-
 # Lower bound
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        ("--network", "ring", "--latency", "1 us", "--bandwidth", "1 Gbit/s"),
-        ("--network", "fat_tree:k=4", "--latency", "1 us", "--bandwidth", "1 Gbit/s"),
-        ("--network", "torus:dims=[2, 4]", "--latency", "1 us", "--bandwidth", "1 Gbit/s"),
-    ],
-)
-@pytest.mark.parametrize("name", ["allreduce_tree", "alltoall_pairwise", "parameter_server"])
-def test_nothing_beats_the_lower_bound(network: tuple[str, ...], name: str) -> None:
-    found = figures(name, "--workers", 8, "--size", "1 MB", *network)
-    assert 0 < found["lower_bound_s"] <= found["time_s"] * (1 + 1e-12)
-
-
-def test_the_lower_bound_follows_the_weather(small: Path) -> None:
-    Path("a.csv").write_text("round,src,dst,nbytes_B\n0,0,1,10000000\n")
-    # 30 ms at 125 MB/s, the rest at a quarter of that.
-    bound = 0.03 + (1e7 - 0.03 * 1.25e8) / (1.25e8 / 4)
-    found = figures("a.csv", "--network", small)
-    assert found["lower_bound_s"] == pytest.approx(bound)
-    later = figures("a.csv", "--network", small, "--start", "1 s")
-    assert later["lower_bound_s"] == pytest.approx(1e7 / (1.25e8 / 4))
-    assert later["start_s"] == 1
 
 
 # Networks
@@ -341,23 +280,6 @@ def test_profiles_are_the_weather_and_factors_multiply_it(tmp_path: Path) -> Non
     assert [latency for latency, _ in at] == pytest.approx([1.5e-3, 1.5e-3, 1.5e-3, 5.5e-3])
 
 
-def test_weather_of_the_scenario_that_replaces_a_profile_is_refused(tmp_path: Path) -> None:
-    weather = {(0, "switch"): Weather(steps([0, 1], [1e8, 4e7]))}
-    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "net.xml", weather, duration=10)
-    path = written(tmp_path, "file: net.xml")
-    both = "network.weather=[{links: all, bandwidth: {constant: 1 Gbit/s}}]"
-    said = refused("time", *timed_ring(4, "1 MB"), "--network", path, "--set", both)
-    assert "network.topology.file does; only one may" in said
-
-
-def test_nccl_in_a_scenario(tmp_path: Path) -> None:
-    (tmp_path / "topo.xml").write_text(NCCL)
-    path = written(tmp_path, "file: {path: topo.xml, nodes: 2, latency: 1 us, network_latency: 5 us}")
-    assert load(path).build().job.network(0).routes.n_hosts == 4
-    said = refused("run", written(tmp_path, "file: topo.xml"))
-    assert "on_file.yaml:4: network.topology: an NCCL topology has no latencies: give latency" in said
-
-
 def test_the_run_folder_runs_again_without_the_platform(tmp_path: Path) -> None:
     (tmp_path / "nets").mkdir()
     weather = {(0, "switch"): Weather(steps([0, 0.02], [1e8, 4e7]))}
@@ -404,41 +326,6 @@ def test_bad_files_in_scenarios(tmp_path: Path, content: str, said: str) -> None
         assert "needed by" in message
         assert ("--network: " if "time" in command else "on_file.yaml:4: ") + "network.topology" in message
     assert said in refused("time", *TIMED, "--network", "bad.xml")
-
-
-def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
-    assert "there is no such file, and no topology" in refused("time", *TIMED, "--network", str(tmp_path))
-    for fields, said in (
-        ("path: a.xml, node: 2", "network.topology.file.node: there is no such field; did you mean 'nodes'?"),
-        ("path: a.xml, format: simgird", "did you mean 'simgrid'"),
-        ("nodes: 2", "network.topology.file.path: is missing"),
-    ):
-        assert said in refused("time", *TIMED, "--network", written(tmp_path, f"file: {{{fields}}}"))
-
-
-@pytest.mark.parametrize("to", ["goal", "chakra", "csv"])
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_files_have_as_many_bytes_as_the_limit_says_and_no_more(tmp_path, to, ranks):
-    # As short as messages are: of no bytes, and without phases.
-    sent = exporting.Sent(allreduce_ring(ranks, 0).in_phase(""), "ring", [])
-    out = tmp_path / "out"
-    exporting.write_schedule(sent, to, out)
-    sizes = [one.stat().st_size for one in (out.iterdir() if out.is_dir() else [out])]
-    assert exporting.LEAST_BYTES[to] * sent.schedule.n_messages <= sum(sizes)
-    exporting.write_schedule(sent, to, out, largest=max(sizes), force=True)
-    with pytest.raises(InputError, match="more than"):
-        exporting.write_schedule(sent, to, tmp_path / "other", largest=max(sizes) - 1)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["out"]
-
-
-def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path, monkeypatch):
-    # A trace of a rank may be as short as the limit wants, and those of all of them longer than the disk.
-    monkeypatch.setattr(exporting.shutil, "disk_usage", lambda folder: Mock(free=1000))
-    monkeypatch.setattr(exporting, "write_chakra", Mock())
-    with pytest.raises(InputError, match=r"takes at least .*, and 1 kB are free"):
-        exporting.write_schedule(exporting.Sent(allreduce_ring(5, 1e6), "ring", []), "chakra", tmp_path / "out")
-    exporting.write_chakra.assert_not_called()
-    assert not list(tmp_path.iterdir())
 
 
 # Refusals
@@ -492,28 +379,6 @@ def test_refusals(arguments: list[object], said: str) -> None:
     assert said in refused(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("round,src,nbytes_B\n0,0,1\n", "a.csv:1: has no column 'dst'"),
-        ("round,src,dst,nbytes_B\n0,0,1\n", "a.csv:2: has 3 values, but there are 4 columns"),
-        ("round,src,dst,nbytes_B\n\n0,0,0,1\n", "a.csv:3: rank 0 sends to itself"),
-        ("round,src,dst,nbytes_B\n0,0,1,-1\n", "a.csv:2: nbytes_B: must be a finite number >= 0"),
-        ("round,src,dst,nbytes_B\n0,0,1,nan\n", "a.csv:2: nbytes_B: must be a finite number >= 0"),
-        ("round,src,dst,nbytes_B\n0,0,1.5,1\n", "a.csv:2: dst: must be a whole number"),
-        ("round,src,dst,nbytes_B\n0,0,99999999,1\n", "a.csv:2: dst: must be a whole number in 0..999999"),
-        ("round,src,dst,nbytes_B\n9999999999,0,1,1\n", "a.csv:2: round: must be a whole number"),
-        ("round,phase,src,dst,nbytes_B\n0,a,0,1,1\n0,b,0,1,1\n", "a.csv:3: phase: is 'b', but other messages"),
-        ("round,phase,src,dst,nbytes_B\n0," + "a" * 61 + ",0,1,1\n", "a.csv:2: phase: is longer than 60"),
-        ('round,src,dst,nbytes_B\n0,0,"1,1\n', "a.csv:"),
-        ("time,value\n1,2\n", "is not recognised as a schedule"),
-    ],
-)
-def test_tables_refused(content: str, said: str) -> None:
-    Path("a.csv").write_text(content)
-    assert said in refused("time", "a.csv", *ON_STAR)
-
-
 def test_nothing_is_overwritten_unless_asked(small: Path) -> None:
     for kind, name in (("goal", "a"), ("chakra", "b")):
         did(*to(kind, name))
@@ -533,17 +398,6 @@ def test_nothing_is_overwritten_unless_asked(small: Path) -> None:
 
 
 # Recognition
-
-
-def test_kinds_are_told_by_content_whatever_the_name() -> None:
-    for kind, name in (("goal", "a.xml"), ("csv", "b.goal"), ("chakra", "c.csv")):
-        did(*to(kind, name))
-    Path("d.json").write_text("\ufeff<?xml version='1.0'?><!-- <platform> --><!DOCTYPE algo SYSTEM 'x'>\n" + PAIR)
-    write_nodelink(topologies.star(2, 1e-3, 1e9), "e.goal")
-    found = [kind_of(name) for name in ("a.xml", "b.goal", "c.csv", "d.json", "e.goal")]
-    assert found == ["goal", "csv", "chakra", "msccl", "nodelink"]
-    assert figures("a.xml", *ON_STAR)["messages"] == 40
-    assert "name the folder with the traces of all" in refused("time", "c.csv/trace.0.et", *ON_STAR)
 
 
 @pytest.mark.parametrize("content", ["/**/" * 16000, "/*" * 30000, "// a\n" * 12000, "<!--" * 16000, "<?" * 30000])
@@ -571,15 +425,6 @@ def test_the_commands_of_the_page_work_in_their_order() -> None:
         if "8 Gbit/s" in command:
             (seconds,) = (row["time_s"] for row in json.loads(did(*shlex.split(command)[1:], "--json"))["rows"])
             assert f"simnet says {seconds * 1e9:,.0f} ns" in PAGE.replace("\n", " ")
-
-
-def test_the_scenarios_of_the_page_are_read(tmp_path: Path) -> None:
-    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "platform.xml")
-    (tmp_path / "topo.xml").write_text(NCCL)
-    found = re.findall(r"topology: \{(file: .*)\}", PAGE)
-    assert [load(written(tmp_path, one)).build().job.network(0).routes.n_hosts for one in found] == [4, 8]
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        compile(block, "interchange.md", "exec")
 
 
 def test_examples_of_the_help_work() -> None:
@@ -616,32 +461,6 @@ def test_tables_come_back_to_the_bit(
     assert read_messages(file, 6) == schedule
 
 
-@given(st.binary(max_size=200) | st.text("<>!?-[]{}/* num_ranks,\n\"'", max_size=200).map(str.encode))
-@settings(max_examples=100)
-def test_no_content_breaks_the_readers(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    file = tmp_path_factory.getbasetemp() / "any"
-    file.write_bytes(content)
-    for read in (read_schedule, read_network):
-        with contextlib.suppress(InputError, ValueError):
-            read(file)
-
-
 def test_a_comment_that_is_never_closed_is_refused_at_once() -> None:
     Path("a").write_text("num_ranks 2\nrank 0 {\n" + "/* " * 200_000)
     assert "a:3: the comment that begins here is not closed" in refused("time", "a", *ON_STAR)
-
-
-def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe.csv"
-    os.mkfifo(pipe)
-    for force in ([], ["--force"]):
-        for command in (to("csv", str(pipe)), ("time", *TIMED, "--out", str(pipe))):
-            assert "is neither a file nor a folder" in refused(*command, *force)
-    assert pipe.is_fifo()
-
-
-@pytest.mark.parametrize("ending", ["", ".xml", ".et", ".csv"])
-def test_names_that_are_too_long_for_a_file_are_refused(ending: str) -> None:
-    name = "x" * 300 + ending
-    assert (f"{name}: cannot be read: File name too long" if ending else "no such file") in refused("time", name)
-    assert f"{name}: cannot be written: File name too long" in refused(*to("csv", name))

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from measuring_jobs import errors, scenarios
+from measuring_jobs import scenarios
 
 from commands import did, refused
 from simnet.base.errors import InputError
@@ -126,36 +126,6 @@ def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
     assert off("nccl", 2, 0.1) == off("gloo", 2, 0.1)
 
 
-def test_the_shipped_table_of_errors_is_what_the_shipped_measurements_say():
-    shipped = Path(measured.__file__).parent / "jobs" / "errors.csv"
-    assert shipped.read_text(encoding="utf-8") == errors.table(), "benchmarks/measured_jobs.py FOLDER errors"
-
-
-def test_bounds_of_calls_hold_the_part_that_they_are_to_hold():
-    draws = np.random.default_rng(7)
-    messages, seconds = draws.integers(1, 15, 4000).astype(float), np.exp(draws.uniform(-7, 1, 4000))
-    off = draws.exponential(3e-4, 4000) * messages + draws.normal(0, 0.01, 4000) * seconds
-    for quantile in (0.8, 0.95):
-        message, share = errors.bound(messages, seconds, off, np.ones(4000), quantile)
-        assert np.mean(off <= message * messages + share * seconds) == pytest.approx(quantile, abs=0.01)
-        assert message > 2e-4
-        assert 0 < share < 0.1
-
-
-def test_parts_in_a_job_differ_by_what_settings_that_tell_say():
-    settings = [("two_near", 1.0), ("two_far", 50.0)]
-    both = pd.DataFrame(
-        [(name, "dense", at, factor * (1 + at / 1000)) for name, factor in settings for at in range(101)],
-        columns=["setting", "policy", "iteration", "compute_s"],
-    )
-    for part in errors.PARTS:
-        both[f"{part}_s"], both[f"{part}_s_ours"] = both["compute_s"], 1.0
-    rows = {(row[1], row[3]): row[-1] for row in errors.of_parts(both)}
-    # Of those that tell nothing there is nothing in it, and no bound excludes the prediction.
-    assert rows["compute", "low"] == 1.0
-    assert rows["compute", "high"] == pytest.approx(1.091, abs=2e-3)
-
-
 def test_intervals_join_those_of_device_links_and_computing(scenario, monkeypatch):
     monkeypatch.setattr(iteration_errors, "errors", made_up)
     row = predict_job(load(scenario)).medians().loc["AG"]
@@ -177,36 +147,6 @@ def test_intervals_join_those_of_device_links_and_computing(scenario, monkeypatc
     links = 3 * 6e-3 + 0.5 * (shared["messages_s"] - 2 * (10e-3 + 4e-3 + 1e-3 + 2e-3))
     assert shared["total_high_s"] == pytest.approx(shared["total_s"] + np.hypot(links, 3 * own))
     assert shared["messages_high_s"] == pytest.approx(shared["messages_s"] + np.hypot(links, 2 * own))
-
-
-def test_an_iteration_that_may_meet_other_links_has_the_interval_of_both(scenario, monkeypatch):
-    monkeypatch.setattr(iteration_errors, "errors", made_up)
-    slower = "network.weather=[{links: all, bandwidth: {steps: {factors: [1, 0.1], at: [0 s, 600 ms]}}}]"
-    plain, rows = (
-        predict_job(load(scenario, ["job.iterations=12", *more]), ["dense"]).iterations for more in ([], [slower])
-    )
-    before = plain["total_high_s"].iloc[0]
-    begins = rows["began_s"].to_numpy()
-    turn = int(np.searchsorted(begins, 0.6))
-    assert 1 < turn < 11
-    assert rows["total_high_s"].iloc[0] == pytest.approx(before)
-    # The change is in the one before it. Who precedes that may begin as late; that itself may end before the change.
-    assert rows["total_high_s"].iloc[turn - 2] == rows["total_high_s"].iloc[turn - 1] > 3 * before
-    assert rows["total_low_s"].iloc[turn - 1] == pytest.approx(rows["total_low_s"].iloc[0])
-    assert rows["total_low_s"].iloc[turn - 1] < rows["total_low_s"].iloc[turn] < rows["total_low_s"].iloc[turn + 1]
-    for part in PARTS:
-        assert (rows[f"{part}_low_s"] <= rows[f"{part}_s"] * (1 + 1e-9)).all()
-        assert (rows[f"{part}_s"] <= rows[f"{part}_high_s"] * (1 + 1e-9)).all()
-
-
-def test_messages_beside_the_backward_pass_are_under_way_before_it_ends(tmp_path, scenario):
-    trained = "gradients: {train: {model: {mlp: {hidden: [64, 64, 64, 64, 64]}}, data: classification}}"
-    text = SCENARIO.replace("parameters: 100000", trained).replace("update: 2 ms", "overlap: {bucket: 10 kB}")
-    scenario.write_text(text.replace("mean: 10 ms", "mean: 900 ms"))
-    found = predict_job(load(scenario))
-    row = found.medians().loc["dense"]
-    assert row["messages_s"] > 1.5 * row["exposed_s"]
-    assert found.iterations["iteration"].tolist() == [0, 1, 2, 3] * 2
 
 
 # Layers of 64 * 64 + 64 and 64 * 64 + 64, and small ones at both ends; by words of 5 ms, 1 MB/s, nothing else.
@@ -245,26 +185,6 @@ def test_two_buckets_are_communicated_from_when_a_worker_is_ready_for_each(scena
     assert len(seconds) == 2
     # One merge of the first bucket and one selection of the second, of a millisecond each, are of the device.
     assert row["messages_s"] == pytest.approx(sum(seconds), rel=1e-9)
-
-
-def test_two_buckets_of_workers_that_take_turns_are_communicated_beside_the_turns_of_others(scenario):
-    # The first bucket is through while slices run, for half of the time those of the other worker, in which a worker
-    # waits anyway; 3 s to compute, 4 ms to select and 1 ms to merge each bucket.
-    row, messages = two_buckets(scenario, "job.compute.mean=3 s", "job.workers_per_device=2")
-    first, second = (2 * 5e-3 + own["nbytes_B"].iloc[0] / 1e6 for _, own in messages.groupby("round"))
-    assert row["messages_s"] == pytest.approx(3 + 2 * 5e-3 + first / 2 + second, rel=1e-9)
-
-
-def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
-    # Ok-Topk sums between its messages: the exchange is in two, and what lies between is none of it.
-    with_sums, without = (
-        two_buckets(
-            scenario, "exchanges.AG={scheme: oktopk}", "network.stack={send_completion: ready}", f"job.device={device}"
-        )[0]
-        for device in ("device.yaml", "ideal")
-    )
-    assert with_sums["merge_s"] > 0
-    assert with_sums["messages_s"] == pytest.approx(without["messages_s"], rel=1e-6)
 
 
 def test_buckets_on_gloo_messages_as_long_as_their_exchanges_take_alone(scenario):
@@ -317,16 +237,6 @@ def logs(folder, prediction, factor):
             for part in PARTS:
                 table[f"{part}_s"] = rows[f"{part}_s"] * factor * (0.99 if rank == 0 else 1.01)
             table.to_csv(place / f"rank_{rank}.csv", index=False)
-
-
-def test_logs_with_earlier_names_of_columns_are_read_as_ever(tmp_path, scenario):
-    logs(tmp_path / "logs", predict_job(load(scenario)), 1.5)
-    found = read_logs(tmp_path / "logs")
-    for path in (tmp_path / "logs").rglob("rank_*.csv"):
-        head, _, rows = path.read_text(encoding="utf-8").partition("\n")
-        head = head.replace("messages_s", "communicate_s").replace("exposed_s", "wait_s")
-        path.write_text(f"{head}\n{rows}", encoding="utf-8")
-    pd.testing.assert_frame_equal(read_logs(tmp_path / "logs"), found)
 
 
 def test_logs_beside_the_prediction(tmp_path, scenario, monkeypatch):
@@ -415,13 +325,6 @@ def test_logs_that_are_no_good_are_refused(tmp_path, scenario, change, said):
         read_logs(tmp_path / "logs")
 
 
-def test_policies_that_are_not_in_the_scenario_are_refused(tmp_path, scenario):
-    prediction = predict_job(load(scenario), ["AG"])
-    logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
-    with pytest.raises(InputError, match="dense: is not in the scenario"):
-        compared(over_ranks(read_logs(tmp_path / "logs")), prediction)
-
-
 def test_a_hook_takes_time_where_the_profile_says_so(scenario):
     plain = predict_job(load(scenario)).medians()
     device = scenario.parent / "device.yaml"
@@ -465,26 +368,6 @@ def test_what_a_hook_takes_is_found_in_logs_of_its_processes(tmp_path):
 def test_the_page_has_what_the_shipped_jobs_say():
     page = (Path(__file__).parents[1] / "docs" / "validation.md").read_text(encoding="utf-8")
     assert report.section() in page
-
-
-def test_figures_of_jobs_count_what_is_right():
-    rows = [
-        ("a", "dense", 1.0, 1.1, 0.9, 1.2),
-        ("a", "AG-Topk", 2.0, 1.05, 0.9, 1.2),
-        ("b", "dense", 1.0, 3.0, 0.5, 4.0),
-        ("b", "AG-Topk", 1.01, 1.0, 0.5, 4.0),
-    ]
-    columns = ["setting", "policy", "total_s", "total_s_ours", "total_low_s", "total_high_s"]
-    both = pd.DataFrame(rows, columns=columns).assign(
-        messages_s=1.0, messages_s_ours=1.5, before_s=1.0, exchange="", exchange_ours=""
-    )
-    found = report.figures(both.replace({"setting": {"a": "two_near", "b": "two_far"}}))
-    # The two of the second setting are too close to be judged.
-    assert (found["right"], found["judged"]) == (0, 1)
-    assert (found["in_order"], found["pairs"]) == (0, 1)
-    # The second setting is the one that tells nothing of intervals.
-    assert (found["inside"], found["inside_other"]) == (0.75, 1.0)
-    assert found["messages"]["median"] == pytest.approx(0.5)
 
 
 def test_the_first_measured_job_is_predicted_from_links_stack_and_device():

@@ -25,14 +25,11 @@ from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, bounds_error
 from simnet.cost_models.calibration.readers import read_measurements as read_measured
 from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.interchange import kinds
-from simnet.interchange.chakra import read_chakra, write_chakra
-from simnet.interchange.goal import read_goal
-from simnet.interchange.msccl import read_msccl
 from simnet.interchange.simgrid_profiles import read_profile
 from simnet.network import ConstantLoad, Network, OnOffFlow, Sharing, Stack
 from simnet.network.transport import Incast
-from simnet.network.weather import Weather, constant, mahimahi, trace_csv
-from simnet.schedule import Round, Schedule
+from simnet.network.weather import Weather, constant, trace_csv
+from simnet.schedule import Round
 
 MAGNITUDES = (1e305, 1e300, 2e18, 2e12, 1.5e6, 1.0, 1e-13, 1e-300, 0.0, -1.0, math.nan, math.inf, -math.inf)
 SCHEDULE = collectives.allreduce_ring(2, 1000.0)
@@ -230,78 +227,11 @@ def test_python_has_the_same_bounds(make, quantity, value):
             make(value)
 
 
-@pytest.mark.parametrize("taper", [1e300, 1e13, 1e-300])
-def test_what_a_builder_makes_of_a_ratio_has_the_same_bounds(taper):
-    with pytest.raises(ValueError, match="bandwidth times taper at level 2 must be"):
-        topologies.tree(4, 2, 1e-3, 1e6, taper=taper)
-
-
 def _beside(traffic):
     graph = topologies.star(2, 1e-3, 1e6)
     if isinstance(traffic, ConstantLoad):
         traffic = ConstantLoad(next(iter(graph.edges)), traffic.rate)
     return Network(graph, background=[traffic])
-
-
-GOAL = (
-    "num_ranks 2\nrank 0 {{\na: calc {calc}\nb: send {size}b to 1 tag 0\nb requires a\n}}\n"
-    "rank 1 {{\nc: recv {size}b from 0 tag 0\n}}\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("calc", "size", "message"),
-    [
-        (2 * 10**17, 8, r"a.goal:3: the seconds of work of rank 0 in a round must be <= 1e\+12, got 2000000000000"),
-        (10**305, 8, r"a.goal:3: cannot be read"),
-        (8, 10**305, r"a.goal:4: cannot be read"),
-        (10**17, 10**18 - 1, None),
-    ],
-)
-def test_goal_has_the_same_bounds(tmp_path, calc, size, message):
-    (tmp_path / "a.goal").write_text(GOAL.format(calc=calc, size=size))
-    if message is None:
-        assert read_goal(tmp_path / "a.goal", nanoseconds_per_calc=1e4).compute().max() == 1e12
-        return
-    with pytest.raises(InputError, match=message):
-        read_goal(tmp_path / "a.goal", nanoseconds_per_calc=1e4)
-
-
-def test_what_a_chakra_trace_sends_has_the_same_bounds(tmp_path):
-    write_chakra(Schedule(2, [Round([0], [1], [1e18])]), tmp_path / "right")
-    assert read_chakra(tmp_path / "right").nbytes == 1e18
-    for rank in range(2):
-        path = tmp_path / f"right.{rank}.et"
-        # The variable-length number 10**18, and one of as many bytes that is twice as large.
-        body = path.read_bytes()
-        assert _varint(10**18) in body
-        (tmp_path / f"wrong.{rank}.et").write_bytes(body.replace(_varint(10**18), _varint(2 * 10**18)))
-    with pytest.raises(InputError, match=r"wrong\.0\.et: node \d+: the bytes of a message must be <= 1e\+18, got 2000"):
-        read_chakra(tmp_path / "wrong")
-
-
-def _varint(number):
-    parts = [number >> shift & 127 for shift in range(0, number.bit_length(), 7)]
-    return bytes([*(part | 128 for part in parts[:-1]), parts[-1]])
-
-
-@pytest.mark.parametrize("count", ["1", "100000"])
-@pytest.mark.parametrize("nbytes", [1e305, 1e18, math.nan, -1.0])
-def test_msccl_has_the_same_bounds(tmp_path, nbytes, count):
-    path = tmp_path / "a.xml"
-    path.write_text(
-        '<algo name="pair" nchunksperloop="1" ngpus="2" coll="allgather">'
-        f'<gpu id="0"><tb id="0" send="1" recv="-1" chan="0"><step s="0" type="s" cnt="{count}"/></tb></gpu>'
-        f'<gpu id="1"><tb id="0" send="-1" recv="0" chan="0"><step s="0" type="r" cnt="{count}"/></tb></gpu></algo>'
-    )
-    if nbytes == 1e18 and count == "1":
-        assert read_msccl(path, nbytes).nbytes == 1e18
-    elif nbytes == 1e18:
-        with pytest.raises(InputError, match=r"a.xml:1: step.cnt: its bytes must be <= 1e\+18, got 1e\+23"):
-            read_msccl(path, nbytes)
-    else:
-        with pytest.raises(ValueError, match="nbytes must be"):
-            read_msccl(path, nbytes)
 
 
 def test_measured_logs_report_what_is_out_of_bounds(tmp_path):
@@ -313,23 +243,6 @@ def test_measured_logs_report_what_is_out_of_bounds(tmp_path):
     told = "\n".join(map(str, measured.problems))
     for expected in ("the time must be", "1e+300", "1e-300"):
         assert expected in told
-
-
-def test_a_mahimahi_trace_of_huge_packets_is_refused(tmp_path):
-    (tmp_path / "link.down").write_text("1\n2\n")
-    assert mahimahi(tmp_path / "link.down", packet_bytes=1e12).at(0) == 1e15
-    with pytest.raises(
-        InputError, match=r"link.down: a rate of it, with packets of 1e\+18 B, must be <= 1e\+18, got 1e\+21"
-    ):
-        mahimahi(tmp_path / "link.down", packet_bytes=1e18)
-
-
-def test_times_of_a_trace_since_1970_keep_their_microseconds(tmp_path):
-    (tmp_path / "a.csv").write_text(
-        "time_s,bandwidth_Bps\n1700000000.000000,1\n1700000000.000001,2\n1700000000.000003,3\n"
-    )
-    signal = trace_csv(tmp_path / "a.csv").bandwidth
-    assert signal.window(0, 1)[0].tolist() == [0.0, 1e-6, 3e-6]
 
 
 @pytest.mark.parametrize("value", [1e305, 1e-300])

@@ -3,20 +3,16 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from validating.page import repeated
 
 from commands import did
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration import measured
-from simnet.cost_models.calibration.readers import log_format, read_measurements
+from simnet.cost_models.calibration.readers import read_measurements
 from simnet.network.stack import STACKS
 from simnet.validate.evaluation import evaluate
 from simnet.validate.evaluation_figures import recorded_figures, worse_figures
@@ -129,48 +125,6 @@ def test_named_stacks_are_as_far_off_as_the_page_on_stacks_says():
     assert np.quantile(gloo, [0.5, 0.9]) == pytest.approx([0.025, 0.246], abs=0.0006)
 
 
-def test_other_measurements_do_not_move_a_prediction():
-    rows = measured.load_dataset("shaped_gloo").rows
-    changed = rows.assign(seconds=np.where(rows["nbytes"] == 65536, 9.0, rows["seconds"]))
-    before, after = (
-        from_links(each).set_index(["collective", "link_latency", "link_bandwidth", "size"])["ours"]
-        for each in (rows, changed)
-    )
-    assert (before == after).all()
-
-
-def test_pieces_of_a_gather_keep_its_bytes():
-    whole, cut = (schedule_of("ag_topk", "ring", 4, 100_000, library(name).piece) for name in ("openmpi", "mpich"))
-    assert whole.n_messages * 7 == cut.n_messages
-    np.testing.assert_allclose(whole.bytes_sent(), cut.bytes_sent())
-    assert library("openmpi").piece == math.inf
-
-
-def test_ar_topk_is_a_broadcast_and_an_all_reduce():
-    link = [Change(0, 1e-2, 1e6)]
-    parts = [schedule_of(*one, 4, 5000) for one in (("broadcast", "binomial"), ("all_reduce", "ring"))]
-    both = schedule_of("ar_topk", "ring", 4, 5000)
-    together, apart = predict(both, link, STACKS["tcp"])[0], sum(predict(one, link, STACKS["tcp"])[0] for one in parts)
-    # The root is ahead, and what it sends meets nothing that it would not have met.
-    assert together <= apart * (1 + 1e-9)
-    assert together > 0.9 * apart
-
-
-@settings(max_examples=25)
-@given(st.integers(2, 64), st.floats(1e-3, 100), st.integers(1, 10**5), st.integers(1, 10**9), st.floats(1e-6, 1e3))
-def test_rows_are_read_in_si_units(ranks, latency, rate, size, seconds):
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "one.csv")
-        path.write_text(f"{HEAD}mpich,raben,ideal,allreduce,{ranks},{latency!r},{rate},{size},3,{seconds!r}\n")
-        assert log_format(path) == "shaped"
-        (row,) = read_measurements(path).rows.to_dict("records")
-    assert (row["ranks"], row["nbytes"], row["iteration"], row["tool"]) == (ranks, size, 3, "mpich")
-    assert (row["collective"], row["algorithm"]) == ("all_reduce", "rabenseifner")
-    assert row["link_latency"] == pytest.approx(latency * 1e-3)
-    assert row["link_bandwidth"] == rate * 125e3
-    assert row["seconds"] == seconds
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -186,15 +140,6 @@ def test_tables_that_cannot_be_read_are_refused_with_a_reason(tmp_path, text, me
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         read_measurements(path, "shaped")
-
-
-def test_settings_without_sense_are_not_predicted():
-    rows = measured.load_dataset("shaped_gloo").rows.head(5)
-    assert not len(from_links(rows.assign(link_bandwidth=0.0)))
-    assert not len(from_links(rows.assign(algorithm="magic")))
-    assert not len(held_by_links(rows.drop(columns="link_latency")))
-    assert not len(held_by_links(rows.assign(link_latency_1=np.nan, link_bandwidth=np.nan)))
-    assert len(from_links(rows)) == 0
 
 
 def test_links_of_single_hosts_need_no_common_column_but_one_setting_that_is_alike():
@@ -220,30 +165,6 @@ def test_predictions_are_nearer_to_a_measurement_than_another_one_of_the_same_se
     assert len(apart) == 72
     assert off.median() < apart.median()
     assert off.quantile(0.9) < apart.quantile(0.9)
-
-
-def test_settings_measured_twice_are_set_side_by_side():
-    rows = measured.load_dataset("shaped_gloo").rows
-    both = repeated(rows, rows.assign(seconds=2 * rows["seconds"]))
-    np.testing.assert_allclose(both["apart"], 0.5)
-    assert len(both) == len(predictable(rows))
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("link_latency_1", "abc", "must be a finite number >= 0, got 'abc'"),
-        ("link_latency_1", -1.0, "must be a finite number >= 0, got -1.0"),
-        ("link_latency", 1e300, "must be <= 1e[+]12, got 1e[+]300"),
-        ("link_bandwidth_1", 1e-300, "must be >= 1e-12, got 1e-300"),
-        ("contribution_1", 1e300, "must be <= 1e[+]18, got 1e[+]300"),
-        ("link_latency_4", 0.1, "is of no rank, got 0.1 with 2 ranks"),
-    ],
-)
-def test_links_of_no_magnitude_that_there_may_be_are_refused(column, value, message):
-    rows = measured.load_dataset("shaped_gloo").rows.head(40)
-    with pytest.raises(InputError, match=rf"{column}: {message}"):
-        held_by_links(rows.astype({column: object} if column in rows else {}).assign(**{column: value}))
 
 
 @pytest.mark.parametrize("name", [name for name in measured.datasets() if name.startswith("shaped_")])

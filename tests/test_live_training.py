@@ -17,9 +17,8 @@ from scenario_texts import DENSE_AND_AG
 from simnet import topologies
 from simnet.base.errors import SimnetError
 from simnet.network import Network
-from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
-from simnet.policies.moo import DensitySearch, Moo
-from simnet.report import figures, learning
+from simnet.policies import Candidate, Fixed, Ramp
+from simnet.report import learning
 from simnet.scenario import load
 from simnet.traces.live import LearningRate, Perceptron, classification, data, digits, train
 from simnet.training.job.job import Overlap
@@ -107,64 +106,10 @@ def test_dense_training_is_that_of_torch(trainings):
 # The training
 
 
-def test_to_ask_for_gradients_changes_nothing():
-    training, other = small().begin(), small().begin()
-    first = training.gradients(3)
-    training.gradients(7)
-    assert np.array_equal(training.gradients(3), first)
-    assert np.array_equal(training.weights, other.weights)
-    training.apply(first.mean(axis=0))
-    assert not np.array_equal(training.weights, other.weights)
-    assert np.array_equal(other.gradients(3), first)
-
-
 def test_some_workers_have_the_gradients_that_they_have_among_all():
     training = small(evaluate=1).begin()
     crew = np.array([0, 3])
     np.testing.assert_allclose(training.gradients(4, crew), training.gradients(4)[crew], rtol=1e-5, atol=1e-7)
-
-
-def test_gradients_go_straight_into_the_buffer():
-    source = small()
-    out = np.empty((4, source.parameters), dtype=np.float32)
-    assert source.begin().gradients(0, out=out) is out
-    assert np.array_equal(source.gradients(0), out)
-    with pytest.raises(ValueError, match="out must be"):
-        source.gradients(0, np.empty((3, source.parameters), dtype=np.float32))
-
-
-def test_policies_train_apart_and_a_run_repeats_itself():
-    source = small()
-    alone = run(source, TOPK).iterations
-    run(source, DENSE)
-    assert run(source, TOPK).iterations.equals(alone)
-    assert run(source, policy=OneStepOracle([TOPK])).iterations.equals(alone)
-
-
-def test_exploration_leaves_no_trace_in_the_training(trainings):
-    source = small()
-    search = DensitySearch(densities=(0.5, 0.1), tries=3)
-    result = run(source, policy=Moo([TOPK], Monitor(every=0), search))
-    explored = result.iterations["purpose"] == "explore"
-    assert explored.sum() >= 6
-    assert trainings[0].applied == 20
-    assert result.iterations["loss"][explored].isna().all()
-    # The same densities, one after the other, without anything explored.
-    trained = result.iterations[~explored]
-    ramps = [Ramp(1, density, density) for density in trained["density"]]
-    job = job_on(network(), 4, 20, source=source, density=ramps)
-    plain = run_policy(job, "p", Fixed(TOPK)).iterations
-    assert plain["loss"].equals(trained["loss"].reset_index(drop=True))
-
-
-def test_the_others_go_on_training_without_the_dead(trainings):
-    source = small()
-    result = run(source, failures={2: 0.15}, patience=1.0)
-    (stop,) = result.interruptions
-    assert stop.left == 3
-    assert trainings[0].applied == 20
-    assert len(trainings) == 1
-    assert result.iterations["accuracy"].iloc[-1] > 0.5
 
 
 def test_loss_and_accuracy_are_measured_every_so_many_iterations():
@@ -185,14 +130,6 @@ def test_a_scale_lets_entries_stand_for_more():
     a, b = (run(small(scale=scale), TOPK).iterations for scale in (1.0, 50.0))
     assert a["loss"].equals(b["loss"])
     assert b["bytes_sent_B"].to_numpy() == pytest.approx(50 * a["bytes_sent_B"].to_numpy(), rel=0.2)
-
-
-def test_a_training_that_diverges_says_so():
-    with pytest.raises(
-        SimnetError,
-        match=r"^p, iteration \d+: the training diverged: after \d+ updates .* smaller learning rate than 1e\+20",
-    ):
-        run(small(learning_rate=1e20))
 
 
 # Data and shards
@@ -223,21 +160,6 @@ def test_a_small_dirichlet_parameter_makes_shards_unlike():
     assert unlikeness(10.0) > unlikeness(None) / 2
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 30), st.integers(2, 7))
-def test_a_worker_goes_through_its_shard_before_it_meets_an_example_again(batch, workers):
-    source = small(workers=workers, batch=batch)
-    size = source.own[1].size
-    met = np.concatenate([source._examples(1, iteration) for iteration in range(-(-2 * size // batch))])
-    for epoch in range(2):
-        assert sorted(met[epoch * size : (epoch + 1) * size].tolist()) == source.own[1].tolist()
-
-
-def test_fewer_examples_than_workers_are_refused():
-    with pytest.raises(SimnetError, match="9 workers cannot share 8 examples"):
-        data.deal_shards(np.zeros(8, dtype=np.intp), 9, 1)
-
-
 def test_data_held_out_is_not_trained_on():
     found = classification(**SMALL)
     rows = {row.tobytes() for row in found.inputs}
@@ -258,13 +180,6 @@ def test_data_held_out_is_not_trained_on():
 def test_numbers_out_of_range_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         small(**changes)
-
-
-def test_unknown_models_and_data_are_refused():
-    with pytest.raises(ValueError, match="there is no model 'mpl' to train; did you mean 'mlp'"):
-        train("mpl", "classification", workers=2)
-    with pytest.raises(ValueError, match="there is no data 'digit' to train on; did you mean 'digits'"):
-        train("mlp", "digit", workers=2)
 
 
 # What error feedback is worth
@@ -308,25 +223,6 @@ def test_global_residual_collection_is_at_least_as_good_as_local(seeds):
     kinds = (Candidate("S", "spardl", {"residual": one}) for one in ("global", "local"))
     collected, local = (digits_reached(one, seeds=seeds) for one in kinds)
     assert collected >= local
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("selection", ["star", "var"])
-def test_accuracy_falls_with_the_density(selection):
-    """The AR-Topk paper's Tables III to V in sign: little is lost at 0.1, and much where hardly anything is sent."""
-    dense = digits_reached(DENSE)
-    candidate = Candidate("A", "artopk", {"selection": selection})
-    much, some, little = (digits_reached(candidate, density) for density in (0.1, 0.01, 0.001))
-    assert much >= dense - 0.01
-    assert min(much, some) > little + 0.01
-
-
-@pytest.mark.slow
-def test_the_search_for_a_density_costs_little_accuracy():
-    """The AR-Topk paper's final accuracies of MOO are within a point or two of those of dense."""
-    among = [Candidate(name, "artopk", {"collective": name}) for name in ("ring", "tree")]
-    found = digits_reached(None, policy=Moo(among, search=DensitySearch(tries=3)))
-    assert found >= digits_reached(DENSE) - 0.02
 
 
 # In scenarios
@@ -404,15 +300,6 @@ def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     learnt = {policy: one["learning"] for policy, one in summary["policies"].items()}
     check_learnt(learnt, dict(iter(frame.groupby("policy", sort=False))), 0.5, 0.3)
-
-
-@pytest.mark.parametrize("parallel", [0.0, None, 0.5])
-def test_efficiencies_are_drawn_where_there_are_any(parallel):
-    source = train("logistic", "classification", workers=2, options={"samples": 60}, evaluate=1)
-    iterations = run(source, iterations=3).iterations
-    learnt = {"p": {"parallel_efficiency": parallel, "statistical_efficiency": 1.0}}
-    worth = figures.efficiency(iterations, None, learnt).axes[1]
-    assert sum(line.get_marker() == "o" for line in worth.lines) == (parallel == 0.5)
 
 
 def test_a_target_that_nobody_reaches_is_said_to_be_so():

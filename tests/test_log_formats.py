@@ -3,7 +3,6 @@
 import gzip
 import json
 from contextlib import suppress
-from time import process_time
 
 import pandas as pd
 import pytest
@@ -15,7 +14,6 @@ from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.cost_models.calibration.readers import (
     bus_factor,
-    kinds,
     log_format,
     parse_facts,
     read_logs,
@@ -23,8 +21,6 @@ from simnet.cost_models.calibration.readers import (
     total_bytes,
 )
 from simnet.cost_models.calibration.readers.jobs import WAITING_REMARK, merge_ranks
-from simnet.cost_models.calibration.readers.lines import read_head
-from simnet.cost_models.calibration.readers.nccl_text import TableCells, parse_row
 
 
 def nccl_table(collective, ranks, *, reduction="sum", root=-1, header="", digits=2):
@@ -85,64 +81,13 @@ class TestNcclNumbers:
         # The list is cut: how many nodes there are it does not say.
         assert listed((1, 0, "a")) == (2, None)
 
-    def test_a_name_is_of_its_own_test_alone(self, tmp_path):
-        first = "# Collective test starting: all_reduce_perf\n" + nccl_table("all_reduce", 8)
-        second = "# nThread 1 nGpus 1 minBytes 8\n" + nccl_table("reduce_scatter", 8)
-        found = read_measurements(put(tmp_path, first + second)).rows["collective"].tolist()
-        assert found == ["all_reduce"] * (len(found) // 2) + ["reduce_scatter"] * (len(found) // 2)
-
-    def test_rates_that_may_differ_by_two_may_be_of_any_number_of_ranks(self, tmp_path):
-        # Twice the algorithm bandwidth is reached by infinitely many ranks: (20 + 0.5) / (10.3 - 0.05) is 2.
-        row = "  1030000  257500  float  sum  -1  100.0  10.3  20  0\n"
-        (found,) = read_measurements(put(tmp_path, row), facts={"collective": "all_reduce"}).rows.to_dict("records")
-        assert pd.isna(found["ranks"])
-
-    def test_rows_that_differ_in_root_or_operation_tell_no_collective(self, tmp_path):
-        rows = [f"  1024  256  float  {op}  {root}  10.0  0.10  0.10  0\n" for op, root in (("none", 0), ("sum", 0))]
-        for one, name in zip(rows, ("broadcast", "reduce"), strict=True):
-            assert set(read_measurements(put(tmp_path, one * 2)).rows["collective"]) == {name}
-        with pytest.raises(InputError, match="does not say which collective this is"):
-            read_measurements(put(tmp_path, "".join(rows)))
-
-    def test_what_is_said_counts_more_than_what_follows(self, tmp_path):
-        table = put(tmp_path, nccl_table("all_reduce", 8))
-        assert set(read_measurements(table, facts={"ranks": 8}).rows["ranks"]) == {8}
-        with pytest.raises(InputError, match="bus bandwidth is"):
-            read_measurements(table, facts={"ranks": 4})
-
     def test_ranks_that_digits_do_not_tell_stay_unknown(self, tmp_path):
         assert read_measurements(put(tmp_path, nccl_table("all_reduce", 5000))).rows["ranks"].isna().all()
-
-    def test_a_list_of_ranks_that_was_cut(self, tmp_path):
-        devices = "".join(f"#  Rank  {k} Group  0 Pid 7 on host device {k} [0] MI350X\n" for k in range(2))
-        measured = read_measurements(put(tmp_path, nccl_table("all_reduce", 8, header=devices + "...")))
-        assert set(measured.rows["ranks"]) == {8}
-        assert "the list of ranks is cut" in measured.problems[0].message
-        whole = read_measurements(put(tmp_path, nccl_table("all_reduce", 2, header=devices)))
-        assert set(whole.rows["ranks"]) == {2}
-        assert not whole.problems
 
     def test_a_broadcast_has_a_root_and_no_operation(self, tmp_path):
         assert set(
             read_measurements(put(tmp_path, nccl_table("broadcast", 4, reduction="none", root=0))).rows["collective"]
         ) == {"broadcast"}
-
-    def test_a_table_without_the_number_of_wrong_elements(self, tmp_path):
-        header = "#  size  count  type  redop  root  time  algbw  busbw\n"
-        rows = "  1048576  262144  float  sum  -1  100.0  10.49  18.35\n" * 2
-        measured = read_measurements(put(tmp_path, header + rows))
-        assert measured.rows["seconds"].tolist() == [1e-4] * 2
-        assert measured.rows["wrong"].isna().all()
-        assert isinstance(parse_row(rows.splitlines()[0], 3), TableCells)
-
-
-@pytest.mark.parametrize("heading", ["# [ pairs: 620 ] [ window size: 64 ]", "# Pairs: 620"])
-def test_either_way_of_osu_to_say_how_many_pairs_there_are(tmp_path, heading):
-    title, columns = "# OSU MPI Multiple Bandwidth / Message Rate Test v7.5", "# Size   MB/s   Messages/s"
-    text = "\n".join([title, heading, columns, "1024 124000.00 1.0", ""])
-    (row,) = read_measurements(put(tmp_path, text)).rows.to_dict("records")
-    assert row["variant"] == "620 pairs"
-    assert row["algbw"] == pytest.approx(2e8)
 
 
 def test_more_of_osu(tmp_path):
@@ -160,17 +105,6 @@ def test_more_of_osu(tmp_path):
     (left,) = measured.problems
     assert (left.line, left.dropped) == (27, True)
     assert "'Neighborhood Allgather' is no benchmark that is read" in left.message
-
-
-def test_more_of_intel_mpi_benchmarks(tmp_path):
-    measured = read_measurements(put(tmp_path, logs.IMB_MORE))
-    rows = measured.rows
-    assert rows["collective"].tolist() == ["alltoall", "all_gatherv", "p2p_latency"]
-    assert rows["seconds"].tolist() == [12.5e-6, 4e-6, 49.5e-6]
-    assert rows["ranks"].tolist() == [4] * 3
-    assert rows["variant"].tolist() == ["non-blocking", "2 groups", ""]
-    assert rows["run"].nunique() == 3, "each table is a run of its own"
-    assert [one.message for one in measured.problems] == ["'Unidir_put' is no benchmark that is read"]
 
 
 @pytest.mark.parametrize(
@@ -233,29 +167,6 @@ def test_kineto(tmp_path):
     packed = tmp_path / "rank0.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     pd.testing.assert_frame_equal(read_measurements(packed).rows.drop(columns="source"), rows.drop(columns="source"))
-
-
-def test_a_kernel_that_may_be_of_two_calls_is_left_out(tmp_path):
-    trace = json.loads(logs.kineto())
-    trace["traceEvents"].append(trace["traceEvents"][3])
-    measured = read_measurements(put(tmp_path, json.dumps(trace)))
-    assert measured.rows["collective"].tolist() == ["all_gather"]
-    assert "3 such kernels" in measured.problems[0].message
-
-
-def test_the_rank_of_a_trace_is_the_one_of_its_job(tmp_path):
-    trace = json.loads(logs.kineto(rank=1))
-    trace["traceEvents"][1]["args"]["rank"] = 7
-    assert set(read_measurements(put(tmp_path, json.dumps(trace))).rows["rank"]) == {1}
-    del trace["distributedInfo"]
-    assert read_measurements(put(tmp_path, json.dumps(trace))).rows["rank"].isna().all()
-
-
-def test_a_trace_of_the_processor_alone_has_no_times(tmp_path):
-    trace = json.loads(logs.kineto())
-    trace["traceEvents"] = [one for one in trace["traceEvents"] if one["cat"] != "kernel"]
-    with pytest.raises(InputError, match="has collectives, but no kernel of them, and so no times"):
-        read_measurements(put(tmp_path, json.dumps(trace)))
 
 
 def test_nccl_inspector(tmp_path):
@@ -335,6 +246,14 @@ def test_chakra(tmp_path):
     assert len(read_measurements(packed, facts={"ranks": 8})) == 2
 
 
+def kind_of_chakra(path):
+    """Return the kind of a file; None where it is taken for a text, which this one may not be."""
+    try:
+        return log_format(path)
+    except InputError:
+        return None
+
+
 def test_what_only_begins_like_a_chakra_trace_is_none(tmp_path):
     path = tmp_path / "a.et"
     for begins in (b" \n 1.2.3\n# Size\n", b"\x08\n\x051.0.0", b"\x07\n\x061.0.0\n", b"\x09\n\x051.0.0\n\x00"):
@@ -345,22 +264,6 @@ def test_what_only_begins_like_a_chakra_trace_is_none(tmp_path):
         path.write_bytes(chakra((0, 1 << 20, 250), metadata=metadata))
         assert kind_of_chakra(path) == "chakra"
         assert len(read_measurements(path, facts={"ranks": 8})) == 1
-
-
-def kind_of_chakra(path):
-    """Return the kind of a file; None where it is taken for a text, which this one may not be."""
-    try:
-        return log_format(path)
-    except InputError:
-        return None
-
-
-def test_sizes_below_zero_in_chakra_are_said(tmp_path):
-    path = tmp_path / "a.et"
-    path.write_bytes(chakra((0, 2**64 - 8, 250), (0, 8, 250)))
-    found = read_measurements(path, facts={"ranks": 8})
-    assert found.rows["nbytes"].tolist() == [8]
-    assert found.problems[0].message == "node 2: its size is -8 bytes"
 
 
 def test_damaged_chakra_traces_are_read_or_refused(tmp_path):
@@ -383,37 +286,6 @@ def test_traces_of_all_ranks_tell_the_shortest_time_of_each_call(tmp_path):
     assert gathers["statistic"].tolist() == ["min"]
     assert (rows["collective"] == "all_reduce").sum() == 2, "calls without a number stay apart"
     assert len(merge_ranks(rows)) == len(rows)
-
-
-def test_calls_of_two_jobs_stay_apart(tmp_path):
-    for job, micros in (("a", 100.0), ("b", 10.0)):
-        for rank in range(2):
-            put(tmp_path, logs.kineto(rank=rank, micros=micros + rank), f"{job}/rank{rank}.json")
-    rows = read_logs(tmp_path).rows
-    gathers = rows[rows["collective"] == "all_gather"]
-    assert gathers["seconds"].tolist() == pytest.approx([100e-6, 10e-6])
-    assert set(gathers["statistic"]) == {"min"}
-    rows = read_logs(tmp_path / "a").rows.assign(rank=0)
-    both = pd.concat([rows.assign(nodes=1), rows.assign(nodes=2, rank=1)], ignore_index=True)
-    assert (merge_ranks(both)["collective"] == "all_gather").sum() == 2, "jobs on one node and on two"
-
-
-def test_calls_of_one_number_on_a_rank_are_all_kept(tmp_path):
-    for rank, times in enumerate(((50.0, 90.0), (95.0, 40.0))):
-        trace = json.loads(logs.kineto(rank=rank))
-        gather = trace["traceEvents"][1]
-        trace["traceEvents"] = [gather | {"dur": dur} for dur in times]
-        put(tmp_path, json.dumps(trace), f"rank{rank}.json")
-    assert read_logs(tmp_path).rows["seconds"].tolist() == pytest.approx([50e-6, 40e-6])
-
-
-@pytest.mark.parametrize("word", ["distributedInfo", "deviceProperties", "schemaVersion"])
-def test_a_trace_whose_events_come_late_is_recognised(tmp_path, word):
-    trace = json.loads(logs.kineto())
-    about = {word: trace.get(word, 1), "pg_config": [list(range(20_000))]}
-    path = put(tmp_path, json.dumps(about | {"traceEvents": trace["traceEvents"]}))
-    assert log_format(path) == "kineto"
-    assert len(read_measurements(path)) == 2
 
 
 def test_packed_bombs_and_nested_traces_are_refused(tmp_path, monkeypatch):
@@ -477,45 +349,12 @@ class TestFolders:
         assert parse_facts(["tool=a*:ranks=3"]).of("tool=abc") == {"tool": "a*:ranks=3"}
         assert parse_facts(["toool=a*:ranks=3"]).of("toool=abc") == {"ranks": 3}
 
-    def test_facts_that_fit_no_log_are_refused_and_those_of_all_logs_are_not(self):
-        facts = parse_facts(["ranks=4", "a*:nodes=2", "b*:nodes=3"])
-        facts.of("x/apple.log")
-        with pytest.raises(InputError, match=r"--fact: 'b\*:nodes=3' fits the name of no log"):
-            facts.refuse_idle()
-        facts.of("berry.log")
-        facts.refuse_idle()
-        assert facts.of("berry.log") == {"ranks": 4, "nodes": 3}
-        assert type(parse_facts(["busbw=3"]).of("a")["busbw"]) is float
-
     @pytest.mark.parametrize("name", ["osu_16.log", "16.log", "n2/2024_16.log", "a/16x_16.log"])
     def test_numbers_are_taken_whole(self, name):
         assert parse_facts(["*{ranks}.log"]).of(name) == {"ranks": 16}
 
-    def test_parts_of_numbers_are_not_taken(self):
-        assert parse_facts(["n{ranks}?.log", "*{nodes}*.log"]).of("n16.log") == {"nodes": 16}
-        assert parse_facts(["{collective}{ranks}.log"]).of("all_reduce16.log") == {
-            "collective": "all_reduce",
-            "ranks": 16,
-        }
-
     def test_a_word_may_stand_between_a_star_and_a_column(self):
         assert parse_facts(["*_collective_{collective}.log"]).of("a_collective_bcast.log") == {"collective": "bcast"}
-
-    def test_the_format_of_a_file_is_told_once(self, tmp_path, monkeypatch):
-        asked = []
-        monkeypatch.setattr(kinds, "read_head", lambda path: asked.append(path) or read_head(path))
-        put(tmp_path, self.LOG, "osu_bcast.log")
-        read_logs(tmp_path, parse_facts(["ranks=2"]))
-        assert len(asked) == 1
-
-    def test_stars_fit_as_in_a_shell_and_take_no_time(self):
-        facts = parse_facts(["*_n*_r{ranks}.log", "a?c*d*e:nodes=3", "*a*a*a*a*a*a*a*b:nodes=9"])
-        assert facts.of("x/osu_n1_n2_r3_r8.log") == {"ranks": 8}
-        assert facts.of("abcddxe") == {"nodes": 3}
-        assert facts.of("abbcde") == {}
-        begin = process_time()
-        assert facts.of("a" * 250) == {}
-        assert process_time() - begin < 1
 
     def test_a_folder_is_one_command(self, tmp_path):
         folder = self.folder(tmp_path)
@@ -546,11 +385,6 @@ class TestFolders:
         bare = put(tmp_path, self.LOG, "bare.log")
         said = refused("calibrate", bare, "-o", tmp_path / "none.yaml")
         assert "no row has a size above 0 and a number of ranks" in said
-
-    def test_a_folder_without_logs_is_refused(self, tmp_path):
-        put(tmp_path / "empty", "nothing\n", "notes.txt")
-        with pytest.raises(InputError, match=r"is a folder without measurements .*notes\.txt: holds no"):
-            read_logs(tmp_path / "empty")
 
 
 OF_ONE_RANK = {

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,10 +24,9 @@ from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
 from simnet.cluster.measure import benchmarks, cards, facts, running, session
 from simnet.cluster.measure.calls import expected_result, operations_per_call, rank_content
-from simnet.cluster.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves, plan_groups, plan_pairs
+from simnet.cluster.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves
 from simnet.cluster.measure.running import measure_curves
 from simnet.cluster.measure.session import Session, run_session
-from simnet.cluster.measure.spread import LEAST, MOST, calls_in_a_row, is_settled
 from simnet.cost_models.calibration.readers import read_measurements
 
 ROOT = Path(__file__).parents[1]
@@ -40,23 +38,6 @@ SMALL = Wanted(smallest=64, largest=1024, factor=4)
 # What is planned
 
 
-@given(st.lists(st.integers(1, 8), min_size=1, max_size=9).filter(lambda each: sum(each) > 1))
-def test_groups_are_even_and_the_whole_is_one_of_them(each):
-    node_of = [node for node, count in enumerate(each) for _ in range(count)]
-    found = plan_groups(node_of)
-    assert len({one.ranks for one in found}) == len(found)
-    assert found[-1].ranks == tuple(range(len(node_of)))
-    for one in found[:-1]:
-        nodes = [node_of[rank] for rank in one.ranks]
-        assert one.nodes == len(set(nodes))
-        assert len(nodes) > 1
-        assert len({nodes.count(node) for node in nodes}) == 1
-    counts = {(len(one.ranks) // one.nodes, one.nodes) for one in found}
-    for part in (1, 2, 4):
-        if part <= min(each) and part * len(each) > 1:
-            assert (part, len(each)) in counts
-
-
 @given(st.integers(2, 9), st.sampled_from(COLLECTIVES), st.floats(4, 1e6), st.floats(1.2, 64))
 def test_sizes_are_of_whole_elements_and_near_those_that_are_wanted(ranks, collective, smallest, factor):
     wanted = Wanted([collective], smallest, 1e7, factor, [ranks], "none")
@@ -66,13 +47,6 @@ def test_sizes_are_of_whole_elements_and_near_those_that_are_wanted(ranks, colle
     if collective in ("all_gather", "reduce_scatter", "alltoall"):
         assert all(one % (ELEMENT * ranks) == 0 for one in curve.sizes)
     assert abs(curve.sizes[-1] - 1e7) <= 1e7 * (factor - 1) / factor + ELEMENT * ranks
-
-
-def test_pairs_are_on_a_node_and_between_nodes():
-    assert [one.ranks for one in plan_pairs([0, 0, 1, 1], "one")] == [(0, 1), (0, 2)]
-    assert [one.ranks for one in plan_pairs([0, 1, 2], "one")] == [(0, 1)]
-    assert [one.nodes for one in plan_pairs([0, 0, 1], "nodes")] == [1, 2]
-    assert plan_pairs([0, 0, 1], "none") == []
 
 
 @pytest.mark.parametrize(
@@ -118,26 +92,6 @@ def test_what_is_due_is_what_the_contents_of_all_ranks_make(ranks):
             found = expected_result(name, place, ranks, length)
             assert found.dtype == np.float32
             np.testing.assert_array_equal(found, right, err_msg=name)
-
-
-def test_sums_of_very_many_ranks_are_exact():
-    ranks = 100_000
-    begins = np.array([rank_content(one, 1)[0] for one in range(ranks)], dtype=float)
-    found = expected_result("all_reduce", 0, ranks, 7)
-    assert found.astype(float).tolist() == (begins.sum() + ranks * np.arange(7)).tolist()
-    # Added one by one in single precision, as libraries do.
-    assert np.cumsum(begins.astype(np.float32) + np.float32(6), dtype=np.float32)[-1] == found[6]
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_what_is_due_takes_no_more_memory_than_the_buffers(collective):
-    tracemalloc.start()
-    try:
-        expected_result(collective, 3, 64, 2**18)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 2.5 * 2**20
 
 
 # How times are taken
@@ -198,20 +152,6 @@ def test_the_slowest_rank_counts_and_messages_are_counted_singly(monkeypatch):
     assert sorted(set(table["ranks"])) == [2, 3]
 
 
-def test_a_broadcast_goes_on_from_the_rank_that_the_last_one_reached_last():
-    roots = []
-
-    class Watched(Threads):
-        def collective(self, name, out, into, group, root=0):
-            super().collective(name, out, into, group, root)
-            if self.rank == 0 and name == "broadcast" and len(out) > 1:
-                roots.append(root)
-
-    measure_with(Watched, 4, Wanted(["broadcast"], 64, 64, 2, [4], "none"), seconds=0.05)
-    # Behind the check, which is call 0.
-    assert roots[1:6] == [0, 3, 2, 1, 0]
-
-
 def test_wrong_results_are_counted():
     class Wrong(Threads):
         def collective(self, name, out, into, group, root=0):
@@ -233,18 +173,6 @@ def test_a_collective_that_the_library_lacks_is_left_out(monkeypatch):
     for found in measure_with(Lacking, 2, SMALL, monkeypatch):
         assert "alltoall" not in {row["collective"] for row in found.rows}
         assert found.left_out == ["alltoall, 2 ranks on 1 node: Backend does not support alltoall"]
-
-
-def test_a_collective_that_one_rank_alone_lacks_ends_the_job():
-    class Lacking(Threads):
-        def collective(self, name, out, into, group, root=0):
-            if name == "alltoall" and self.rank == 1:
-                raise RuntimeError("out of memory")
-            if name != "alltoall":
-                super().collective(name, out, into, group, root)
-
-    with pytest.raises(InputError, match="alltoall failed at 1 of 2 ranks on 1 node"):
-        measure_with(Lacking, 2, SMALL, seconds=0.5)
 
 
 def test_a_rank_that_is_lost_ends_the_others():
@@ -270,39 +198,6 @@ def test_a_rank_that_is_lost_ends_the_others():
         run_ranks(3, work, Lost)
     assert len(said) == 2
     assert all("the job broke off" in one for one in said)
-
-
-def test_sizes_that_take_too_long_are_left_out_and_the_time_is_kept(monkeypatch):
-    class Slow(Clocked):
-        def collective(self, name, out, into, group, root=0):
-            super().collective(name, out, into, group, root)
-            if len(out) > 1:
-                self.local.now = self.now() + 1e-3 * len(out)
-
-    wanted = Wanted(["all_reduce", "alltoall"], 64, 2**20, 4, [2], "none")
-    (found, *_) = measure_with(Slow, 2, wanted, monkeypatch, seconds=40.0)
-    largest = pd.DataFrame(found.rows).groupby("collective")["nbytes"].max().to_dict()
-    # 4,096 elements take 4.1 s a call, 1,024 a quarter of that: twelve of these are within 20 s, of those not.
-    assert largest == {"all_reduce": 4096, "alltoall": 4096}
-    assert found.left_out == [
-        f"{name}, 2 ranks on 1 node: 16,384 B and more would take longer than is left; a longer --budget has them"
-        for name in ("all_reduce", "alltoall")
-    ]
-
-
-@given(st.floats(1e-6, 100), st.floats(0.001, 100))
-def test_repetitions_of_short_calls_are_long_enough_for_the_clock_and_fit_into_their_time(seconds, share):
-    count = calls_in_a_row(seconds, share)
-    assert 1 <= count <= 2000
-    assert count == 1 or LEAST * count * seconds <= 0.5 * share
-
-
-def test_repetitions_go_on_until_the_median_is_known():
-    rng = np.random.default_rng(0)
-    assert not is_settled(rng.lognormal(0, 0.5, 20).tolist())
-    assert is_settled(rng.lognormal(0, 0.5, 20_000).tolist())
-    assert is_settled([1.0] * LEAST)
-    assert MOST > LEAST
 
 
 # What is written
@@ -424,22 +319,6 @@ def test_cards_of_infiniband_are_those_that_are_fastest_or_named(tmp_path, hca, 
 
 
 @needs.posix
-def test_ports_of_one_card_and_of_two_kinds_are_not_clear(tmp_path):
-    node = Node(tmp_path)
-    node.infiniband("mlx5_0", slot="0000:02:00.0")
-    assert cards.count_cards("nccl", {}, tmp_path) == cards.count_cards("openmpi", {}, tmp_path) == 1
-    assert cards.count_cards("openmpi", {"UCX_NET_DEVICES": "eth0"}, tmp_path) == 0
-    node.infiniband("mlx5_1", slot="0000:03:00.0", kind="Ethernet")
-    assert cards.count_cards("nccl", {}, tmp_path) == 0
-    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "mlx5_0"}, tmp_path) == 1
-    node.infiniband("mlx5_2", slot="0000:02:00.1")
-    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "mlx5_0,mlx5_2"}, tmp_path) == 0
-    node.infiniband("mlx5_0", port=2)
-    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "=mlx5_0"}, tmp_path) == 0
-    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "=mlx5_0:2"}, tmp_path) == 1
-
-
-@needs.posix
 def test_cards_of_ethernet_are_those_that_are_fastest_or_named(tmp_path):
     def nccl(names=""):
         return cards.count_cards("nccl", {"NCCL_SOCKET_IFNAME": names}, tmp_path)
@@ -458,15 +337,6 @@ def test_cards_of_ethernet_are_those_that_are_fastest_or_named(tmp_path):
     assert (nccl(), nccl("=ens1")) == (0, 1)
     node.ethernet("virtual", slot="0000:07:00.0")
     assert (nccl("=virtual"), nccl("=virtual,ens1"), nccl()) == (1, 0, 0)
-
-
-@pytest.mark.parametrize(("counts", "told"), [([2, 2], 2), ([2, 3], 0), ([0, 0], 0)])
-def test_cards_are_written_where_all_ranks_agree(counts, told, monkeypatch, tmp_path):
-    left = list(counts)
-    monkeypatch.setattr(cards, "count_cards", lambda library, environment: left.pop())
-    joined(monkeypatch, tmp_path, 2, ["a", "b"])
-    rows = pd.read_csv(tmp_path / "m.csv", comment="#")
-    assert rows.get("network_cards", pd.Series([0])).unique().tolist() == [told]
 
 
 def joined(monkeypatch, tmp_path, ranks, of_node, **changes):
@@ -519,18 +389,6 @@ def test_the_table_is_read_back_with_nodes_as_numbers(monkeypatch, tmp_path):
     assert set(rows["tool"]) == {"gloo"}
     assert said[0] == "10 curves with 30 sizes, ranks 4 on 2 nodes, 2 on each: at most 9 s"
     assert len(said) == 11
-
-
-def test_one_rank_says_what_all_of_them_refuse(monkeypatch, tmp_path):
-    (tmp_path / "m.csv").write_text("mine")
-    _, errors, said = joined(monkeypatch, tmp_path, 3, ["a"] * 3)
-    assert "is there already" in str(errors.pop(0))
-    assert [type(one) for one in errors.values()] == [SystemExit, SystemExit]
-    assert said == []
-    assert (tmp_path / "m.csv").read_text() == "mine"
-    _, errors, _ = joined(monkeypatch, tmp_path, 2, ["a"] * 2, wanted=Wanted(["scan"]), out=tmp_path / "new.csv")
-    assert "there is no 'scan'" in str(errors[0])
-    assert isinstance(errors[1], SystemExit)
 
 
 def test_a_device_profile_is_measured_beside_the_table_or_neither_is_there(monkeypatch, tmp_path):
@@ -661,26 +519,6 @@ def test_programs_share_the_time_and_what_one_had_printed_by_then_is_kept(tmp_pa
 
 
 @needs.posix
-def test_osu_is_told_shares_of_what_is_gathered_or_exchanged(tmp_path, monkeypatch):
-    names = {
-        name: name.partition("_")[2]
-        for name in benchmarks.PROGRAMS["osu"].values()
-        if "osu_latency" != name != "osu_bw"
-    }
-    texts = {name: printing(OSU.replace("Allreduce", what.capitalize())) for name, what in names.items()}
-    programs(tmp_path / "bin", monkeypatch, **texts)
-    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--groups", "1x4", "--what", "collectives",
-        "--sizes", "30B:65B")  # fmt: skip
-    said = {one: (tmp_path / "m_logs" / f"{one}_1x4.log").read_text().partition("\n")[0] for one in names}
-    shared = {"osu_allgather", "osu_alltoall"}
-    assert said == {one: f"ran with as -m {'8:16' if one in shared else '30:65'}" for one in names}
-    rows = read_measurements(tmp_path / "m.csv").rows
-    assert set(rows["collective"]) >= {"all_gather", "alltoall"}
-    command = ["measure", "-o", tmp_path / "n.csv", "--launch", "env", "--groups", "1x4", "--sizes", "::4", "-q"]
-    assert "--sizes: must grow by 2, as sizes of OSU double; got 4" in refused(*command)
-
-
-@needs.posix
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -720,12 +558,6 @@ def test_options_that_make_no_sense_are_refused(options, says, tmp_path, monkeyp
 def test_table_and_profile_are_two_files(tmp_path):
     command = ["measure", "-q", "-o", tmp_path / "m.yaml", "--processes", "2", "--what", "links,device"]
     assert "--out: must end in .csv" in refused(*command)
-
-
-def test_no_program_is_installed(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="all_reduce_perf, osu_allreduce"):
-        benchmarks.installed_programs()
 
 
 # Real ranks

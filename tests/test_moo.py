@@ -1,6 +1,5 @@
 """The multi-objective choice of the density: front, knee, weights; what triggers what; the charge for exploration."""
 
-import dataclasses
 import itertools
 import math
 
@@ -17,18 +16,7 @@ from simnet.base.errors import InputError
 from simnet.cost_models import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
-from simnet.policies import (
-    Adaptive,
-    Decision,
-    Fixed,
-    Monitor,
-    Observation,
-    PolicyContext,
-    Ramp,
-    closed_form,
-    density_at,
-    moo,
-)
+from simnet.policies import Adaptive, Fixed, Monitor, Observation, PolicyContext, Ramp, closed_form, density_at, moo
 from simnet.policies.moo import (
     DENSITIES,
     DensitySearch,
@@ -41,13 +29,12 @@ from simnet.policies.moo import (
     pareto_front,
     weighted_point,
 )
-from simnet.report.results import write_run
-from simnet.report.run_summary import RunFacts, summarize, with_exploration
+from simnet.report.run_summary import summarize, with_exploration
 from simnet.scenario import load
 from simnet.sparsifier_models.artopk import windowed_mean
 from simnet.training.job.job import Compute
 from simnet.training.job.record import EXPLORE, TRAIN
-from simnet.training.job.running import ColocatedJob, run_policy
+from simnet.training.job.running import run_policy
 
 SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0
@@ -116,20 +103,6 @@ def test_the_knee_of_two_objectives_is_farthest_below_the_chord(inner):
         assert front[chosen].max() == pytest.approx(front.max(axis=1).min(), abs=1e-8)
 
 
-HUNDREDTHS = st.integers(1, 100).map(lambda number: number / 100)
-FIVE = st.lists(HUNDREDTHS, min_size=5, max_size=5)
-
-
-@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=8), st.data())
-def test_nothing_beats_the_choice(gain, data):
-    times = st.lists(st.floats(1e-6, 10.0), min_size=len(gain), max_size=len(gain))
-    compression, sync = data.draw(times), data.draw(times)
-    points = list(zip([1 / one for one in gain], compression, sync, strict=True))
-    for weights in (None, ObjectiveWeights(), ObjectiveWeights(gain=3.0), ObjectiveWeights(compression=0.0)):
-        chosen = points[choose_candidate(gain, compression, sync, weights)]
-        assert not any(beats(other, chosen) for other in points)
-
-
 # The published objective
 
 
@@ -155,41 +128,10 @@ def test_the_published_objective_takes_what_the_gains_of_fig_3_ask_for(shared):
     assert max(found) <= 0.027
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.floats(1e-4, 0.1), st.floats(1e7, 1e10), st.floats(0.05, 0.9))
-def test_the_published_objective_stays_between_the_candidates(latency, bandwidth, power):
-    sync = costs.best_collective(latency, 1 / bandwidth, RESNET18, DENSITIES, 8).seconds
-    found = choose_as_published(DENSITIES, np.array(DENSITIES) ** power, sync)
-    assert found is None or min(DENSITIES) <= found <= max(DENSITIES)
-
-
-def test_the_published_objective_is_that_of_its_fits():
-    """Brute force: no density of a finer grid has a smaller largest loss."""
-    gain, sync = (0.7, 0.48, 0.27, 0.19, 0.1), costs.best_collective(1e-3, 8e-9, RESNET18, DENSITIES, 8).seconds
-    chosen = choose_as_published(DENSITIES, gain, sync)
-    times = moo._fit_curve(moo.communication_fit, np.array(DENSITIES), 1e3 * sync, 2)
-    gains = moo._fit_curve(moo.gain_fit, np.append(DENSITIES, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
-    fine = np.append(np.geomspace(0.1, 0.001, 20_001), chosen)
-    f1, f2 = moo.communication_fit(fine, *times), 1 / moo.gain_fit(fine, *gains)
-    loss = np.maximum(*(w * (f - f.min()) / np.ptp(f) for w, f in zip((0.6, 0.4), (f1, f2), strict=True)))
-    assert loss[-1] <= loss.min() + 2e-3
-
-
 def test_fits_are_the_published_formulas():
     assert moo.communication_fit([0.0, 2.0], 0.5, 3.0) == pytest.approx([2.0, 3 * math.e - 1])
     above, below = math.exp(0.2) - math.exp(-0.4) + 5, math.exp(0.6) + math.exp(-0.8) + 6
     assert moo.gain_fit(0.2, 1, 2, 3, 4, 5, 6) == pytest.approx(above / below)
-
-
-def test_no_density_is_taken_at_which_the_fit_has_a_gain_below_zero(monkeypatch):
-    # Below 0.006, where its inverse is the least of all.
-    gains = np.array([0.0, 60.0, 0.0, 0.0, -0.3, 0.0])
-    fitted = moo.gain_fit(np.geomspace(0.1, 0.001, 1001), *gains)
-    assert fitted.min() < 0 < fitted.max()
-    sync = costs.best_collective(1e-3, 8e-9, RESNET18, DENSITIES, 8).seconds
-    times = moo._fit_curve(moo.communication_fit, np.asarray(DENSITIES), 1e3 * np.asarray(sync), 2)
-    monkeypatch.setattr(moo, "_fit_curve", lambda function, *_: gains if function is moo.gain_fit else times)
-    assert moo.gain_fit(choose_as_published(DENSITIES, np.full(5, 0.5), sync), *gains) > 0
 
 
 def test_fits_that_do_not_converge_are_said_so():
@@ -281,13 +223,6 @@ def test_a_change_of_the_gain_calls_for_exploration_when_it_shows_in_the_smoothe
     assert course.searches == [0, *due]
 
 
-@pytest.mark.parametrize(("doubles", "explored"), [(0, [0]), (5, [0, 6]), (6, [0, 7])])
-def test_the_first_five_gains_are_what_later_ones_are_held_against(monkeypatch, doubles, explored):
-    # Of five gains one has doubled: smoothed, that is twice what calls for exploration in the next iteration.
-    course = Course(grid(), star(), lambda at, density: by_density(at, density) * (1 + (at >= doubles)), 9, monkeypatch)
-    assert list(course.explored) == explored
-
-
 def test_a_gain_that_wanders_slowly_is_noticed_too(monkeypatch):
     course = Course(grid(), star(), lambda number, density: by_density(number, density) * 0.99**number, 60, monkeypatch)
     assert 3 <= len(course.explored) <= 7
@@ -302,16 +237,6 @@ def test_a_network_that_changes_is_searched_anew_without_exploration(monkeypatch
     assert course.searches == [0, 12, 16]
 
 
-def test_the_gain_of_another_exchange_is_no_change_of_the_gain(monkeypatch):
-    # The exchange that is the fastest on the slow network gains half as much.
-    def gains(number, density):
-        return by_density(number, density) * (0.5 if number // 7 % 2 else 1.0)
-
-    course = Course(grid(), star_with([2e9, 2e7] * 2, [0, 7, 14, 21]), gains, 28, monkeypatch)
-    assert [label for _, label in course.trained[6::7]] == ["AG", "ART-ring"] * 2
-    assert (list(course.explored), course.searches) == ([0, 7], [0, 7, 14, 21])
-
-
 def test_an_exchange_that_becomes_the_fastest_is_explored_once_where_it_does(monkeypatch):
     levels = [1.25e9] * 5 + [1e7] * 5 + [1.25e9] * 5 + [1e7] * 5
     course = Course(grid(), star_with(levels), by_density, 20, monkeypatch)
@@ -324,15 +249,6 @@ def test_an_exchange_that_becomes_the_fastest_is_explored_once_where_it_does(mon
     assert list(course.explored) == [0, 5]
     assert course.explored[5] == [pair for pair in changed for _ in range(10)]
     assert course.searches == [0, 5, 10, 15]
-
-
-def test_while_a_link_is_down_the_decision_stands(monkeypatch):
-    down = star_with([0.0] * 3 + [1.25e9] * 7 + [0.0] * 3 + [1e8] * 7)
-    course = Course(grid(), down, by_density, 20, monkeypatch)
-    assert course.trained[:3] == [(0.1, "ART-ring")] * 3
-    assert min(course.explored) == 3
-    assert course.trained[9:13] == [course.trained[3]] * 4
-    assert course.searches == [3, 13]
 
 
 def published(warm_up=10, **search):
@@ -375,19 +291,6 @@ def test_published_replays_the_shares_of_fig_8(monkeypatch, config, shares):
         assert abs(labels.count(label) - steps_) <= changes
 
 
-@pytest.mark.parametrize(("changes", "explores"), [(0.08, False), (0.13, True)])
-def test_published_explores_without_search_when_the_gain_changes_from_iteration_to_iteration(
-    monkeypatch, changes, explores
-):
-    def gains(number, density):
-        return by_density(number, density) * (1 + changes * (number % 2) * (20 <= number < 30))
-
-    course = Course(published(), star(), gains, 35, monkeypatch)
-    # Changes from iteration 19 to 20 are none, and five in a row, up and down, fill the window.
-    assert list(course.explored) == ([10, 26] if explores else [10])
-    assert course.searches == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -426,28 +329,6 @@ def small(**search):
     return grid(**({"densities": (0.5, 0.1, 0.02), "tries": 3} | search))
 
 
-@pytest.mark.parametrize("densities", [(1, 0.5, 0.1), (np.float32(0.5), 0.5, 1)])
-def test_an_adaptive_policy_may_say_densities_as_any_kind_of_number(densities):
-    class Given:
-        candidates, decide_every = (AG,), 1
-
-        def reset(self):
-            self.left = list(densities)
-
-        def decide(self, context):
-            return Decision([AG], self.left.pop(0))
-
-        def shortlist(self, context):
-            return [AG]
-
-        def observe(self, context, observation):
-            pass
-
-    found = run_policy(job(len(densities)), "p", Given()).iterations["density"]
-    assert found.dtype == np.float64
-    assert found.tolist() == list(densities)
-
-
 def test_the_charge_for_exploration_adds_up():
     weather = {(0, "switch"): Weather(bandwidth=steps([0, 0.3], [1e6, 2e5]))}
     one = job(weather=weather, compute=Compute(0.01, spread=0.2), update=1e-3)
@@ -483,39 +364,6 @@ def test_the_charge_for_exploration_adds_up():
     assert summary["policies"]["AG"]["exploration"] == {"iterations": 0, "seconds": 0.0}
 
 
-def test_exploration_leaves_no_trace_in_the_training():
-    """With one candidate density moo trains as a fixed policy does; only the clock is later by what it explored."""
-    one = job(compute=Compute(0.01, spread=0.2))
-    alone = run_policy(dataclasses.replace(one, density=[Ramp(1, 0.1, 0.1)]), "p", Fixed(RING)).iterations
-    frame = run_policy(one, "p", grid([RING], densities=(0.1,), tries=4)).iterations
-    trained = frame[frame["purpose"] == TRAIN].reset_index(drop=True)
-    later = trained["start_s"][0]
-    assert later > 0
-    same = [name for name in alone if name not in ("start_s", "iteration_s", *SPLIT)]
-    pd.testing.assert_frame_equal(trained[same], alone[same])
-    assert trained["iteration_s"].to_numpy() == pytest.approx(alone["iteration_s"].to_numpy())
-    # Attempts see the gradients and the state that the training then goes through.
-    pd.testing.assert_frame_equal(
-        frame[frame["purpose"] == EXPLORE][["density", "gain", "selected"]].head(4).reset_index(drop=True),
-        alone[["density", "gain", "selected"]].head(4),
-    )
-
-
-def test_published_exploration_begins_without_residual():
-    frame = run_policy(
-        job(), "p", Moo([RING], Monitor(), DensitySearch("published", (0.4, 0.2, 0.1, 0.05), 2, warm_up=5))
-    )
-    frame = frame.iterations
-    explored, trained = frame[frame["purpose"] == EXPLORE], frame[frame["purpose"] == TRAIN]
-    assert set(explored["iteration"]) == {5}
-    assert trained["density"].head(5).tolist() == pytest.approx([1.0, 0.85, 0.7, 0.55, 0.4])
-    for density in (0.4, 0.2, 0.1, 0.05):
-        fresh = sparsifier_models.create("artopk", 4, 200, density)
-        fresh.iteration = 5
-        gain = fresh.exchange(job().source.gradients(5)).stats["gain"]
-        assert explored[explored["density"] == density]["gain"].iloc[0] == pytest.approx(gain)
-
-
 @pytest.mark.parametrize("candidate", [AG, RING])
 def test_explored_gains_are_those_of_first_exchanges_at_each_density(candidate):
     frame = run_policy(job(), "p", small(among=[candidate], tries=1)).iterations
@@ -524,37 +372,6 @@ def test_explored_gains_are_those_of_first_exchanges_at_each_density(candidate):
         model = sparsifier_models.create(candidate.scheme, 4, 200, density, **candidate.options)
         expected.append(model.exchange(gradients).stats["gain"])
     assert frame["gain"].head(3).to_numpy() == pytest.approx(expected)
-
-
-def test_a_job_that_ends_while_it_explores_leaves_a_run(tmp_path):
-    result = run_policy(job(failures={2: 0.05}), "p", small())
-    assert set(result.iterations["purpose"]) == {EXPLORE}
-    summary = write_run(tmp_path, {"p": result}, RunFacts(scenario="s"), "")
-    assert (summary["policies"]["p"]["iterations"], summary["policies"]["p"]["ended"]) == (0, True)
-    assert summary["policies"]["p"]["exploration"]["iterations"] == len(result.iterations)
-
-
-def test_workers_may_die_while_it_explores():
-    one = job(failures={2: 0.05}, patience=0.1)
-    result = run_policy(one, "p", small())
-    (stop,) = result.interruptions
-    frame = result.iterations
-    during = frame[(frame["start_s"] < stop.stopped) & (frame["start_s"] + frame["iteration_s"] > stop.stopped)]
-    assert during["purpose"].tolist() == [EXPLORE]
-    assert frame["purpose"].eq(TRAIN).sum() == 12
-    assert sorted(result.workers["worker"].tail(3)) == [0, 1, 3]
-    first = frame[frame["iteration"] == 0]
-    assert first["density"].tolist()[:9] == [0.5] * 3 + [0.1] * 3 + [0.02] * 3
-
-
-def test_it_explores_beside_other_jobs():
-    network = Network(topologies.star(4, 1e-3, 1e6))
-    one, other = job_on(network, 4, 8), job_on(network, 4, 500)
-    result = run_policy(one, "p", small(among=[AG]), colocated={"other": ColocatedJob(other, AG)})
-    assert result.job_shares[0].iterations == 8
-    assert result.job_shares[0].slowdown > 1
-    total = math.fsum(result.iterations["iteration_s"])
-    assert result.job_shares[0].mean_iteration_s == pytest.approx(total / 8)
 
 
 # In scenarios
@@ -577,21 +394,6 @@ def scenario(tmp_path, moo="{among: [AG, ART]}", job=""):
     file = tmp_path / "a.yaml"
     file.write_text(SCENARIO.replace("{among: [AG, ART]}", moo).replace("job: {", f"job: {{{job}"))
     return load(file)
-
-
-def test_defaults_are_spelled_out(tmp_path):
-    given = scenario(tmp_path).config.policies["moo"].moo
-    assert (given.mode, given.tries, given.probe_every, given.change, given.warm_up) == ("grid", 10, 10.0, 0.1, None)
-    assert tuple(given.densities) == DENSITIES
-    found = scenario(tmp_path, "{among: [AG], mode: published}", "epoch: 3, ")
-    given = found.config.policies["moo"].moo
-    assert (given.probe_every, given.change, given.warm_up) == (0.0, 0.0, 15)
-    policy = found.build().policies["moo"]
-    assert isinstance(policy, Moo)
-    assert policy.search == DensitySearch("published", DENSITIES, 10, None, 0.1, 15)
-    assert scenario(tmp_path, "{among: [AG], warm_up: 2 epochs}", "epoch: 3, ").config.policies["moo"].moo.warm_up == 6
-    weights = scenario(tmp_path, "{among: [AG], weights: {gain: 200 %}}").build().policies["moo"].search.weights
-    assert weights == ObjectiveWeights(2.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(

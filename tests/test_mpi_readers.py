@@ -48,14 +48,6 @@ class TestOsu:
         assert known(second, *names) == pytest.approx((16, 8e-6, 6e-6, 9e-6, 100, 8.5e-6, 8.9e-6, 1))
         assert known(first, "dtype", "tool", "run") == ("int8", "osu", "2")
 
-    def test_types_are_those_of_the_table(self, tmp_path):
-        first, second = rows(
-            tmp_path, self.TITLE, "# Datatype: MPI_LONG.", self.COLUMNS, "8 4.0 3.0 5.0 9", self.TITLE, self.COLUMNS,
-            "8 4.0 3.0 5.0 9",
-        )  # fmt: skip
-        assert (first["dtype"], first["run"]) == ("long", "2")
-        assert (known(second, "dtype"), second["run"]) in (((None,), "3"), (("",), "3"))
-
     @pytest.mark.parametrize(
         ("title", "pairs", "collective", "ranks", "variant", "share"),
         [
@@ -72,26 +64,6 @@ class TestOsu:
         assert known(row, "collective", "ranks") == (collective, ranks)
         assert (known(row, "variant")[0] or "") == variant
         assert known(row, "seconds", "algbw") == pytest.approx((1000 * share / 6e8, 6e8 / share))
-
-    def test_rows_that_say_too_little_are_told_by_line(self, tmp_path):
-        assert messages(tmp_path, self.TITLE, self.COLUMNS, "8 4.0 3.0", "8 x 3.0 5.0 9", "8 4.0 3.0 5.0 9") == [
-            (3, "the row has 3 values, but there are 5 columns"),
-            (4, "the row is not of all_reduce: its size or its time is no number"),
-        ]
-        said = messages(tmp_path, "# OSU MPI Unheard Of Test v7.5", self.COLUMNS, "8 4.0 3.0 5.0 9", self.TITLE,
-                        self.COLUMNS, "8 4.0 3.0 5.0 9")  # fmt: skip
-        assert said == [(1, "'Unheard Of' is no benchmark that is read")]
-
-    def test_tables_of_nobody_are_said_once_each(self, tmp_path):
-        lines = (self.COLUMNS, "8 4.0 3.0 5.0 9", "16 4.0 3.0 5.0 9", "osu_unheard 3", "8 3.5", "9 3.5", self.TITLE,
-                 self.COLUMNS, "8 4.0 3.0 5.0 9")  # fmt: skip
-        nobody = "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce"
-        assert messages(tmp_path, *lines) == [(2, nobody), (5, nobody)]
-        facts = {"collective": "reduce"}
-        (first, *_) = rows(tmp_path, *lines[:3], facts=facts)
-        assert known(first, "collective", "run") == ("reduce", "1")
-        (first,) = rows(tmp_path, "mpirun osu_bcast", "8 3.5", facts=facts)
-        assert known(first, "collective", "run") == ("broadcast", "2")
 
 
 class TestImb:
@@ -120,13 +92,6 @@ class TestImb:
         assert known(first, "ranks", "variant", "run") == (5, "3 groups", "2")
         assert (second["ranks"], known(second, "variant")[0] or "", second["run"]) == (4, "", "3")
 
-    def test_rows_that_say_too_little_are_told_by_line(self, tmp_path):
-        assert messages(tmp_path, self.TITLE, self.RANKS, self.COLUMNS, "8 1000 3.0", "8 1000 3.0 5.0 x",
-                        "8 1000 3.0 5.0 4.0", kind="imb") == [
-            (4, "the row has 3 values, but there are 5 columns"),
-            (5, "the row is not of broadcast: its size or its time is no number"),
-        ]  # fmt: skip
-
     @pytest.mark.parametrize(
         ("name", "messages_sent"), [("PingPong", 1), ("PingPing", 1), ("Sendrecv", 2), ("Exchange", 4)]
     )
@@ -149,29 +114,6 @@ class TestImb:
         )
         found = read_measurements(tmp_path / "a.log", kind="imb")
         assert ([one.dropped for one in found.problems], len(found)) == ([True], 1)
-
-    def test_a_table_of_nobody_is_said_once(self, tmp_path):
-        lines = (self.COLUMNS, "8 1000 3.0 5.0 4.0", self.COLUMNS, "8 1000 3.0 5.0 4.0")
-        title = ("# Benchmarking Odd", self.COLUMNS, self.TITLE, self.COLUMNS, "8 1000 3.0 5.0 4.0")
-        nobody = "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce"
-        said = [(1, nobody), (5, "'Odd' is no benchmark that is read")]
-        assert messages(tmp_path, *lines, *title, kind="imb") == said
-        found = rows(tmp_path, *lines, kind="imb", facts={"collective": "reduce"})
-        assert [known(row, "collective", "run") for row in found] == [("reduce", "1")] * 2
-        assert [str(one["collective"]) for one in read_measurements(
-            put(tmp_path, "\n".join(lines), "allgather.log"), kind="imb", facts={"collective": "reduce"}
-        ).rows.to_dict("records")] == ["all_gather"] * 2  # fmt: skip
-        assert read_measurements(put(tmp_path, "\n".join(lines), "pingpong"), kind="imb").rows["collective"].tolist()[
-            0
-        ] == ("p2p_latency")
-
-    def test_rows_may_name_benchmark_and_processes(self, tmp_path):
-        columns = "#Benchmarking #procs #bytes #repetitions t_min[usec] t_max[usec] t_avg[usec]"
-        found = rows(
-            tmp_path, self.TITLE, self.RANKS, columns, "Bcast 2 8 1000 3.0 5.0 4.0", "Allreduce 2 8 1000 3.0 5.0 4.0",
-            "Bcast x 16 1000 3.0 5.0 4.5", kind="imb",
-        )  # fmt: skip
-        assert [known(row, "nbytes", "ranks", "seconds") for row in found] == [(8, 2, 4e-6), (16, 4, 4.5e-6)]
 
 
 class TestPerftest:
@@ -208,20 +150,6 @@ class TestPerftest:
         typical = times.replace("    t_avg[usec]", "")
         (found,) = rows(tmp_path, "   Send Latency Test", typical, "2 1000 1.0 9.0 1.5 3.0", kind="perftest")
         assert known(found, "seconds", "seconds_p50") == pytest.approx((1.5e-6, 1.5e-6))
-
-    def test_queue_pairs_and_tables_are_told(self, tmp_path):
-        first, second = rows(
-            tmp_path, self.TITLE, " Number of qps   : 4", self.COLUMNS, "1000 10 9.0 8.0 1.0", self.TITLE, self.COLUMNS,
-            "1000 10 9.0 8.0", kind="perftest",
-        )  # fmt: skip
-        assert known(first, "variant", "run") == ("4 queue pairs", "1")
-        assert (known(second, "variant")[0] or "", second["run"]) == ("", "2")
-        for queues, variant in (("1", None), ("2", "2 queue pairs"), ("0002", "2 queue pairs")):
-            lines = (self.TITLE, f" Number of qps   : {queues}", self.COLUMNS, "1000 10 9.0 8.0")
-            (row,) = rows(tmp_path, *lines, kind="perftest")
-            assert known(row, "variant") == (variant,)
-        (row,) = rows(tmp_path, self.COLUMNS, "1000 10 9.0 8.0", kind="perftest")
-        assert (known(row, "variant")[0] or "", row["run"], row["collective"]) == ("", "1", "p2p_bw")
 
     def test_rows_that_contradict_themselves_or_say_nothing_are_told_by_line(self, tmp_path):
         said = messages(

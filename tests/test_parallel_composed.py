@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.base.rng import stream
 from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
@@ -141,33 +140,6 @@ def test_a_block_has_two_all_reduces_of_tokens_by_width_each_way(way: str) -> No
     assert sum(map(cost, halves)) == pytest.approx(sum(map(cost, calls)), rel=1e-12)
 
 
-def test_other_calls_are_those_of_the_step_around_between_peers() -> None:
-    part = split_tensors(LAYERS, DEGREE)
-    plain = fsdp2(wrap_units(part), 4, replicas=2)
-    step = tensor("hsdp", overlap=True)
-    assert [call for call in step.calls if call.group != "tensor"] == plain.calls
-    assert step.groups("shard") == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert step.groups("replicate") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert step.groups("tensor") == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert on_star(step).memory()[:3] == on_star(plain).memory()[:3]
-
-
-def test_calls_stand_where_attention_and_perceptron_end() -> None:
-    step = tensor_parallel(ddp(LAYERS, 1), wrap_units(LAYERS), 2, tokens=TOKENS, width=WIDTH, attention=0.25)
-    size, block, done = sum(layer.size for layer in LAYERS), wrap_units(LAYERS).blocks[0].size, 0
-    found: dict[str, list[int]] = {"forward": [], "backward": []}
-    for node in step.nodes:
-        if isinstance(node.does, ComputePart):
-            done += node.does.elements
-        else:
-            found[node.does.phase].append(done % size)
-    begins = [1000 * 64 + number * block for number in range(BLOCKS)]
-    assert found["forward"] == [place for begin in begins for place in (begin + block // 4, begin + block)]
-    assert sorted(size - place for place in found["backward"]) == [
-        place for begin in begins for place in (begin, begin + block // 4)
-    ]
-
-
 def test_splitting_divides_matrices_and_what_cannot_be_divided_is_refused() -> None:
     assert sum(one.size for one in split_tensors(LAYERS, 2)) == sum(
         one.size // (2 if len(one.shape) > 1 else 1) for one in LAYERS
@@ -203,27 +175,6 @@ def test_a_block_of_experts_has_four_all_to_alls_and_its_gradients_are_reduced_o
     assert [call for call in step.calls if call.group not in ("expert", "expert_data")] == plain.calls
     more = np.subtract(step.held, plain.held)
     assert more.tolist() == [2 * 4 * 4 * 5000 * times for times in (1, 1, 2)]
-
-
-def test_without_dropping_buffers_hold_what_the_fullest_expert_gets() -> None:
-    step = mixed("accumulated", overlap=True, drop_tokens=False, choices=2, seed=7)
-    for microbatch in range(2):
-        for block in EXPERTS["blocks"]:
-            draws = stream(7, "experts", 2, block, microbatch)
-            most = draws.multinomial(200, [1 / 8] * 8, size=4).max()
-            calls = [call for call in step.calls if (call.unit, call.microbatch) == (block, microbatch)]
-            assert [call.in_elements for call in calls if call.operation == "alltoall"] == [8 * most * 16] * 4
-            first = [call for call in calls if call.group == "world"]
-            assert [(call.operation, call.in_elements, call.phase) for call in first] == [("all_reduce", 1, "forward")]
-    assert mixed("ddp", overlap=True, drop_tokens=False, seed=1) != mixed("ddp", overlap=True, drop_tokens=False)
-
-
-def test_one_worker_for_each_expert_group_sends_no_tokens() -> None:
-    alone = expert_parallel(ddp(LAYERS, 4), wrap_units(LAYERS), 1, **EXPERTS)
-    assert {call.group for call in alone.calls} == {"world", "expert_data"}
-    assert alone.groups("expert_data") == [[0, 1, 2, 3]]
-    every = expert_parallel(ddp(LAYERS, 4), wrap_units(LAYERS), 4, **EXPERTS)
-    assert {call.group for call in every.calls} == {"world", "expert"}
 
 
 @pytest.mark.parametrize(
@@ -293,39 +244,6 @@ def test_one_forward_one_backward_follows_its_recurrence(stages: int, count: int
     assert timing.duration == pytest.approx(recurrence(stages, count, alpha), rel=1e-9)
     if alpha == 0:
         assert timing.duration == pytest.approx((count + stages - 1) * (FORWARD + BACKWARD), rel=1e-9)
-
-
-def test_a_stage_reduces_when_its_last_microbatch_has_been_through() -> None:
-    parts = [zero(LAYERS, 2, stage=1, microbatches=4, reduce_bucket_size=200_000) for _ in range(3)]
-    step = pipeline(parts, tokens=8, width=8)
-    timing = on_star(step)
-    for stage in range(3):
-        own = range(2 * stage, 2 * stage + 2)
-        computed = max(
-            timing.ended[number, own[0]]
-            for number, node in enumerate(step.nodes)
-            if isinstance(node.does, ComputePart) and node.workers == tuple(own)
-        )
-        begins = [
-            timing.begun[number, own[0]]
-            for number, node in enumerate(step.nodes)
-            if isinstance(node.does, CollectiveCall) and node.workers == tuple(own)
-        ]
-        assert begins[0] == pytest.approx(computed)
-        assert [call for call in step.calls if call.unit not in ("activations", "gradients")] == 3 * parts[0].calls
-    # The last stage is through first.
-    assert timing.ended[:, 4].max() < timing.ended[:, 0].max()
-
-
-def test_what_each_microbatch_gathers_has_no_place_in_a_pipeline() -> None:
-    with pytest.raises(ValueError, match="in a pipeline a microbatch cannot wait for one that comes later"):
-        pipeline([fsdp2(wrap_units(LAYERS), 2, microbatches=4)] * 2, tokens=1, width=1)
-    with pytest.raises(ValueError, match="same number of workers and of microbatches"):
-        pipeline([ddp(LAYERS, 2), ddp(LAYERS, 4)], tokens=1, width=1)
-    with pytest.raises(ValueError, match="same number of workers and of microbatches"):
-        pipeline([ddp(LAYERS, 2), ddp(LAYERS, 2, microbatches=3)], tokens=1, width=1)
-    with pytest.raises(ValueError, match="at least one stage"):
-        pipeline([], tokens=1, width=1)
 
 
 def test_all_of_them_go_together_on_nodes_and_rails() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 from simnet.network import Network
@@ -54,12 +53,6 @@ def graph(sharding: str, workers: int, **options: object) -> StepGraph:
 def on_star(step: StepGraph, forward: Any = 4e-3, backward: Any = 8e-3) -> StepTiming:
     network = Network(star(step.workers, latency=ALPHA, bandwidth=RATE))
     return time_step(step, network, forward=forward, backward=backward)
-
-
-def cost(call: CollectiveCall) -> float:
-    formula = registry.find(call.operation, "binomial" if call.operation == "broadcast" else "ring").cost
-    assert formula is not None
-    return float(formula(ALPHA, 1 / RATE, call.in_bytes, call.ranks))
 
 
 def test_without_anything_around_it_steps_are_those_of_the_functions() -> None:
@@ -133,24 +126,6 @@ def test_the_first_and_the_last_stage_exchange_the_weights_that_they_share(shard
     np.testing.assert_allclose(sharing.shares, expected)
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
-def test_what_stages_share_takes_an_all_reduce_more(sharding: str) -> None:
-    options = {"pipeline": 2, "microbatches": 2, **({"overlap": False} if sharding == "ddp" else {}), **AROUND}
-    own, others = (plan_step(one, sharding, 4, options).graph for one in (SHARING, APART))
-    more = cost(next(call for call in own.calls if call.group == "tied"))
-    # With a copy, DeepSpeed's last stage reduces while it sends the last gradients back, and shares its link.
-    sends = 96 * 64 * 2 / RATE if sharding == "zero1" else 0.0
-    assert on_star(own).duration == pytest.approx(on_star(others).duration + more - sends, rel=1e-9)
-
-
-@pytest.mark.parametrize("sharding", ["fsdp2", "hsdp", "ddp", "zero1"])
-def test_who_shares_no_weights_exchanges_none(sharding: str) -> None:
-    options = {"replicas": 2} if sharding == "hsdp" else {}
-    for profile, stages in ((SHARING, 1), (PROFILE, 2), *([(SHARING, 2)] if "sdp" in sharding else [])):
-        step = plan_step(profile, sharding, 8, {"pipeline": stages, **options, **AROUND})
-        assert all(call.group != "tied" for call in step.graph.calls)
-
-
 def test_experts_take_the_place_of_perceptrons() -> None:
     left = [layer for layer in LAYERS if "h.1.mlp" not in layer.name]
     asked = {"experts": 8, "expert_parallel": 2, "expert_blocks": ["h.1"], **AROUND}
@@ -165,14 +140,6 @@ def test_experts_take_the_place_of_perceptrons() -> None:
     step = model_steps(PROFILE, "ddp", 4, {**asked, "drop_tokens": False})
     sizes = [[one.in_elements for one in step(at).graph.calls if one.operation == "alltoall"] for at in (7, 8, 7)]
     assert sizes[0] == sizes[2] != sizes[1]
-
-
-def test_what_workers_compute_is_their_share_of_the_model() -> None:
-    step = plan_step(PROFILE, "ddp", 8, {"tensor_parallel": 2, "pipeline": 2, "microbatches": 2, **AROUND})
-    first = sum(layer.size for layer in LAYERS[:7]) / PROFILE.parameters
-    assert step.shares == pytest.approx(np.repeat([first / 2, (1 - first) / 2], 4))
-    computed = step.seconds(3.0) * step.graph.does()
-    assert computed.sum(axis=0) == pytest.approx(2 * 3.0 * step.shares)
 
 
 @pytest.mark.parametrize("order", ["1f1b", "gpipe"])
@@ -220,19 +187,6 @@ def test_a_pipeline_of_fsdp_on_an_ideal_network_takes_what_its_order_says(count:
     network = Network(star(4, latency=0.0, bandwidth=1e18))
     timing = time_step(own, network, forward=4e-3, backward=8e-3)
     assert timing.duration == pytest.approx((count + 1) * 12e-3, rel=1e-9)
-
-
-def test_one_stage_of_fsdp_behind_another_takes_the_sum_of_its_parts() -> None:
-    own = graph("fsdp2", 4, pipeline=2, overlap=False, **AROUND)
-    timing = on_star(own)
-    # Of one microbatch the stages follow one another; while the second gathers, the first has not sent yet.
-    each = [[node.does for node in own.nodes if node.workers == pair] for pair in ((0, 1), (2, 3))]
-    sent = sum(cost(call) for call in own.calls if call.unit in ("activations", "gradients"))
-    first = sum(cost(one) for one in each[0] if isinstance(one, CollectiveCall))
-    ahead = [one for one in each[1] if isinstance(one, CollectiveCall) and one.operation != "reduce_scatter"]
-    second = sum(cost(one) for one in ahead)
-    assert timing.duration <= 2 * 12e-3 + sent + first + second + 1e-12
-    assert timing.duration >= 2 * 12e-3 + sent + first
 
 
 def test_memory_between_passes_is_the_closed_form_of_each_way() -> None:
@@ -296,17 +250,3 @@ def test_memory_at_the_worst_time_is_a_closed_form_where_nothing_overlaps() -> N
 def test_what_cannot_be_is_refused_in_words(sharding: str, options: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         plan_step(PROFILE, sharding, 4, options)
-
-
-def test_models_that_cannot_be_divided_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"small has 4 blocks, too few for a pipeline of 8 stages"):
-        graph("ddp", 8, pipeline=8, **AROUND)
-    other = ModelProfile("other", LAYERS[1:], PROFILE.times, "none")
-    with pytest.raises(ValueError, match="width is missing") as refused:
-        plan_step(
-            ModelProfile("conv", (Layer("c", (3, 3, 3)), *LAYERS[1:]), other.times, ""),
-            "ddp",
-            4,
-            {"pipeline": 2, **AROUND},
-        )
-    assert "conv does not begin with the matrix" in str(refused.value)

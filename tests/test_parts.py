@@ -16,7 +16,6 @@ from simnet.base.errors import InputError
 from simnet.base.quantities import Bandwidth, Seconds
 from simnet.scenario import json_schema, load, topology_parts
 from simnet.scenario.parts import Part, configures, parameter_help, part_of
-from simnet.studies.listing import networks
 
 SCENARIO = """\
 workers: 4
@@ -200,49 +199,12 @@ class TestRegisteredTopologies:
         with pytest.raises(InputError, match=message):
             load(write(topology)).build()
 
-    @pytest.mark.parametrize("borders", ["", ", borders: {Oregon: [1]}"])
-    def test_one_is_a_site(self, write, borders):
-        sites = "{Oregon: {mesh: {hosts: 3, hop: 2 us}}, Tokyo: {star: {hosts: 2, latency: 1 us, bandwidth: 1 Gbit/s}}}"
-        links = f"latency: 50 ms, bandwidth: 1 Gbit/s, border_bandwidth: 80 Gbit/s{borders}"
-        found = load(write(f"wan_of_clusters: {{sites: {sites}, {links}}}"))
-        graph = found.build().job.network(0).graph
-        assert graph.graph["hosts"] == 5
-        assert set(graph["site:Oregon"]) - {"site:Tokyo"} == ({1} if borders else {0, 2})
-        assert "mesh: {hosts: 3, hop: 2 us, bandwidth: 8 Gbit/s" in found.lock()
-        with pytest.raises(InputError, match=r"sites.Oregon: needs mesh.hosts"):
-            load(found.document.file, ["network.topology.wan_of_clusters.sites.Oregon={mesh: {hop: 0}}"])
-
     def test_a_scenario_of_simnet_alone_looks_for_no_packages(self, monkeypatch):
         monkeypatch.setattr(plugins, "_all_entries", lambda kind: pytest.fail(kind))
         load("quickstart").build()
 
-    def test_refused_code_is_named_and_is_not_in_lists(self, write):
-        path = write("mesh: {hop: 0}")
-        assert "mesh" in [row[0] for row in networks()[1]]
-        with plugins.refuse_plugins():
-            assert "mesh" not in [row[0] for row in networks()[1]]
-            with pytest.raises(InputError, match=r"'mesh' is registered as simnet.topologies by mesh_package"):
-                load(path)
-
     def test_a_graph_need_not_say_how_many_hosts_it_has(self, write):
         assert load(write("bare: {hosts: 5}")).build().job.placement == [0, 1, 2, 3]
-
-    def test_what_is_no_graph_is_refused(self, write):
-        message = (
-            r"a.yaml:3: network.topology: 'nothing', registered as simnet.topologies by mesh_package 1.0 "
-            r"\(mesh_package:nothing\): nothing returned None, and not a networkx.DiGraph \(.*mesh_package.py:\d+\)"
-        )
-        with pytest.raises(InputError, match=message):
-            load(write("nothing: {}")).build()
-
-    def test_parameters_that_nobody_can_write_are_refused(self, install, write):
-        install("odd_package", MESH, "[simnet.topologies]\nodd = odd_package:odd\ngone = odd_package:gone\n")
-        with pytest.raises(
-            InputError, match=r"a.yaml:3: network.topology: 'odd', registered as .* no scenario can give"
-        ):
-            load(write("odd: {hosts: 3}"))
-        with pytest.raises(InputError, match=r"'gone', registered as .*, cannot be used: AttributeError: "):
-            load(write("gone: {}"))
 
     def test_the_json_schema_has_it(self, write):
         found = json.loads(json.dumps(json_schema()))
@@ -322,11 +284,6 @@ def added(tmp_path, install):
     return added
 
 
-def test_what_a_policy_refuses_is_said_with_its_place(added):
-    with pytest.raises(InputError, match=r"a.yaml:\d+: policies.mine.turns: turns of 13 bring bad luck"):
-        load(added(policy="turns: {every: 13}")).build()
-
-
 class TestRegisteredWeather:
     def test_a_factor_moves_each_link_by_its_own_stream(self, added):
         found = load(added())
@@ -345,15 +302,6 @@ class TestRegisteredWeather:
         # Links that the same things move hold one signal, its product with their bandwidth included; others their own.
         assert len({id(signal) for signal in shared._bandwidth}) == 1
         assert len({id(signal) for signal in links._bandwidth}) == len(links._bandwidth)
-
-    def test_an_absolute_one_replaces_the_bandwidth_and_its_file_is_an_input(self, added, tmp_path):
-        (tmp_path / "meter.txt").write_text("5e6")
-        found = load(added("{links: all, bandwidth: {meter: {file: meter.txt}, factor: 2}}"))
-        assert found.build().job.network(0).links.capacity(0, 0.0)[0] == 1e7
-        assert [path.name for path in found.inputs().values()] == ["meter.txt"]
-        twice = added("{links: all, bandwidth: {meter: {file: meter.txt}, constant: 1 bps}}")
-        with pytest.raises(InputError, match=r"meter: sets the bandwidth of .*constant does; only one may"):
-            load(twice).build()
 
     @pytest.mark.parametrize(
         ("entry", "message"),

@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 
 from commands import NO_PAGE, did, refused, wide
-from simnet.cost_models.costs.computing import known_chips, pass_time, published_utilisation
-from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod, device_names, load_device
+from simnet.cost_models.costs.computing import known_chips, published_utilisation
+from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.cost_models.costs.models import load_model, model_names, model_operations
 
 POINT = ("choose", "--workers", "8", "--schemes", "topk,dense", "--json")
@@ -74,36 +74,6 @@ def test_what_is_measured_is_scaled_by_the_batch():
     assert best["throughput"] == pytest.approx(8 * 16 * 1024 / best["mean_iteration_s"], rel=1e-9)
 
 
-def test_a_given_time_wins_over_everything(scenario):
-    found = point("--model", "gpt2", "--device", "h100-torch2.6", "--compute", "120 ms", "--set", "job.batch=16")
-    assert (found["question"]["passes_s"], found["question"]["compute_time"]) == (0.12, None)
-    best = found["rows"][0]
-    assert best["throughput"] == pytest.approx(8 * 16 * 1024 / best["mean_iteration_s"], rel=1e-9)
-    assert point("--model", "gpt2", "--compute", "120 ms")["rows"][0].get("throughput") is None
-    summary = ran(scenario, "--compute", "120 ms", "--set", "job.device=h100-torch2.6")
-    assert "computing" not in summary
-    assert summary["policies"]["AG"]["breakdown_s"]["compute"] == pytest.approx(3 * 0.12)
-
-
-def test_a_batch_that_fig_1a_does_not_state_cannot_be_scaled():
-    plain = point("--model", "resnet18")
-    assert plain["question"]["passes_s"] == 0.015
-    assert "batch not stated" in plain["question"]["compute_time"]["source"]
-    assert plain["question"]["compute_time"]["batch"] is None
-    assert "throughput" not in plain["rows"][0]
-    sized = point("--model", "resnet18", "--set", "job.batch=64")
-    known = sized["question"]["compute_time"]
-    assert known["known"] == "estimated"
-    # 3 passes of 2 operations for each multiply-add, at the share of the peak that is named.
-    share = float(re.search(r"at (\d+) % of", known["source"])[1]) / 100
-    assert known["seconds_s"] == pytest.approx(64 * 6 * 1.814e9 / (share * 15.7e12), rel=0.02)
-    assert sized["rows"][0]["throughput_unit"] == "images/s"
-    # Where V100s were timed at stated batches, the nearest is scaled.
-    measured = point("--model", "resnet50", "--set", "job.batch=64")["question"]["compute_time"]
-    assert measured["known"] == "scaled"
-    assert measured["seconds_s"] == pytest.approx(0.346883 / 2)
-
-
 def test_an_estimate_has_its_interval_in_text_and_json():
     found = point("--model", "gpt2-xl", "--device", "a100-torch2.6")["question"]["compute_time"]
     assert found["known"] == "estimated"
@@ -129,26 +99,6 @@ def test_the_interval_is_that_of_published_steps_left_out_with_their_chip():
     assert found.share == pytest.approx(median(one for _, one in shares))
     assert (found.low, found.high) == (pytest.approx(min(missed)), pytest.approx(max(missed)))
     assert found.steps == len(rows) >= 10
-
-
-def test_published_steps_are_those_of_the_collection(shared):
-    with (shared / "devices" / "measurements.csv").open(newline="") as file:
-        known = {(row["source"], float(row["seconds"] or 0), row["quality"]) for row in csv.DictReader(file)}
-    rows = published()
-    assert len(rows) > 25
-    assert {(row["source"], float(row["seconds"]), row["quality"]) for row in rows} <= known
-
-
-def test_every_device_with_a_chip_says_how_long_every_model_computes():
-    for name in device_names():
-        device = load_device(name)
-        if name == "ideal":
-            assert not device.chip
-            continue
-        for each in model_names():
-            found = pass_time(load_model(each), device, batch=8)
-            assert 0 < found.low <= found.seconds <= found.high
-            assert found.batch == 8
 
 
 def test_seven_billion_parameters_are_estimated_by_tokens(scenario):
@@ -208,18 +158,6 @@ def test_gloo_takes_the_cpu_of_pytorch(scenario):
     assert 4e-3 < float(load_device("cpu-torch2.13").once(DeviceOp("topk", 700_810))) < 9e-3
 
 
-def test_what_does_not_belong_together_is_said_and_not_refused(scenario):
-    h100, cpu = "job.device=h100-torch2.6", "job.device=cpu"
-    over_gloo = wide("run", scenario, *NO_PAGE, "--stack", "gloo", "--set", h100)
-    assert "Device h100-torch2.6 and stack gloo do not belong together: gloo sends from PyTorch's CPU" in over_gloo
-    by_nccl = wide("run", scenario, "--stack", "nccl", "--set", cpu, "--out", "c")
-    assert "Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU." in by_nccl
-    chosen = " ".join(did("choose", scenario, "--stack", "gloo", "--device", "h100-torch2.6", "--wide").stdout.split())
-    assert "Device h100-torch2.6 and stack gloo do not belong together" in chosen
-    by_nccl = ("--stack", "nccl", "--device", "h100-torch2.6", "--wide")
-    assert "belong together" not in did("choose", scenario, *by_nccl).stdout
-
-
 def test_run_and_choose_give_tokens_a_second(scenario):
     given = ("--compute", "50 ms", "--set", "job.batch=8")
     summary = ran(scenario, *given[:2], "--set", "job.batch=8")
@@ -235,19 +173,6 @@ def test_run_and_choose_give_tokens_a_second(scenario):
         assert row["throughput"] == pytest.approx(4 * 8 * 1024 / row["mean_iteration_s"], rel=1e-6)
 
 
-def test_other_tokens_than_the_model_s_take_other_time(scenario):
-    """What was measured at 1,024 tokens is not the time of a sequence of 2,048."""
-
-    def computed(tokens, device):
-        fields = (f"job.tokens={tokens}", "job.batch=2", f"job.device={device}")
-        return ran(scenario, *[part for one in fields for part in ("--set", one)])["compute_time"]
-
-    for device in ("v100-torch2.6", "h100-torch2.6"):
-        usual, twice, more = (computed(tokens, device) for tokens in (1024, 2048, 4096))
-        assert more["seconds_s"] == pytest.approx(2 * twice["seconds_s"], rel=1e-9)
-        assert twice["low_s"] < 2 * usual["seconds_s"] < twice["high_s"]
-
-
 def test_a_sharded_run_gives_tokens_a_second_where_each_worker_has_a_batch(tmp_path):
     run = ("run", "sharded_nodes", "--json", *NO_PAGE, "--out", tmp_path, "--force")
     policies = json.loads(did(*run).stdout)["policies"]
@@ -255,16 +180,6 @@ def test_a_sharded_run_gives_tokens_a_second_where_each_worker_has_a_batch(tmp_p
         assert policy["throughput"] == pytest.approx(4 * 4 * 1024 * 8 / policy["simulated_s"], rel=1e-9)
     split = ("--set", "job.sharding={DDP: {as: ddp, tensor_parallel: 2, tokens: 4096}}")
     assert "throughput" not in json.loads(did(*run, *split).stdout)["policies"]["DDP"]
-
-
-def test_a_model_that_is_trained_has_its_own_batch(scenario):
-    fields = ["job.model=null", "job.scale=1", "job.gradients={train: {model: logistic, batch: 16}}"]
-    flags = [part for one in fields for part in ("--set", one)]
-    summary = ran(scenario, *flags, "--compute", "10 ms")
-    policy = summary["policies"]["AG"]
-    assert policy["throughput"] == pytest.approx(4 * 16 * 3 / policy["simulated_s"], rel=1e-9)
-    assert policy["throughput_unit"] == "samples/s"
-    assert "takes no batch beside gradients.train" in refused("run", scenario, *flags, "--set", "job.batch=2")
 
 
 def test_a_step_follows_the_device_and_gives_tokens_a_second():
@@ -280,21 +195,6 @@ def test_a_step_follows_the_device_and_gives_tokens_a_second():
     )
     text = did(*step[:-1], "--sharding", "ddp", "--device", "a100-torch2.6", "--wide").stdout
     assert "26.1 ms (14.8 ms to 49.6 ms) forward and backward" in " ".join(text.split())
-
-
-def test_an_unknown_chip_is_no_guess():
-    device = DeviceProfile("toy", "none", "made up", 1e9, {"*": KernelMethod(0.0, 4, "made up")})
-    with pytest.raises(ValueError, match="how long gpt2 computes is not known on toy, whose profile names no chip"):
-        pass_time(load_model("gpt2"), device)
-
-
-def test_a_step_over_gloo_computes_on_the_cpu_unless_a_device_is_named():
-    step = ("step", "--model", "resnet18", "--sharding", "ddp", "--workers", "2", "--stack", "gloo", "--json")
-    alone = json.loads(did(*step).stdout)
-    assert alone["compute_time"]["source"].startswith("Xeon E-2300 core, fp32, 32 images: estimate")
-    assert "warnings" not in alone
-    named = json.loads(did(*step, "--device", "h100-torch2.6").stdout)
-    assert named["warnings"][0].startswith("Device h100-torch2.6 and stack gloo do not belong together: ")
 
 
 def test_predicted_iterations_are_as_far_off_as_an_estimate_of_computing(scenario):

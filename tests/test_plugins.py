@@ -1,6 +1,5 @@
 """What others add: registered by a package or in a file that a scenario names, identified, and refused on demand."""
 
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from simnet.cost_models.calibration.readers import log_format, read_measurements
 from simnet.cost_models.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.identity import identity
-from simnet.sparsifier_models import create, scheme
+from simnet.sparsifier_models import create
 from simnet.verbs import app
 
 SCHEME = """\
@@ -60,13 +59,6 @@ policies:
 output: {report: false}
 """
 
-OTHER_JOB = """\
-other_jobs:
-  beside:
-    workers: 2
-    job: {parameters: 2000, iterations: 3, density: 0.01, compute: {mean: 10 ms}}
-    exchange: {scheme: ./mine.py:Mine, share: 0.75}
-"""
 
 READER = """\
 from simnet.cost_models.calibration.readers import LogFormat
@@ -166,12 +158,6 @@ class TestFiles:
             assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
         assert not list(tmp_path.rglob("__pycache__"))
 
-    def test_another_job_may_have_one(self, own):
-        own.write_text(SCENARIO + OTHER_JOB)
-        run = load(own).build()
-        assert run.colocated["beside"].exchange.scheme == f"{own.parent / 'mine.py'}:Mine"
-        assert set(load(own).inputs()) == {name for name in load(own).inputs() if name.endswith("-mine.py")}
-
     def test_compare_takes_it_by_its_path(self, own, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         did("run", "compare", "--schemes", "topk,mine.py:Mine", "--set", "job.iterations=2", "--out", "c", "-q")
@@ -185,13 +171,6 @@ class TestFiles:
         assert identity(load(own), "x") == before
         (own.parent / "mine.py").write_text(SCHEME.replace("a test", "another"))
         assert identity(load(own), "x") != before
-
-    def test_a_file_that_changed_is_loaded_anew(self, own):
-        name = f"{own.parent / 'mine.py'}:Mine"
-        first = scheme(name)
-        assert scheme(name) is first
-        (own.parent / "mine.py").write_text(SCHEME.replace("a test", "another"))
-        assert (first.paper, scheme(name).paper) == ("a test", "another")
 
     @pytest.mark.parametrize(
         ("found", "written", "messages"),
@@ -271,21 +250,6 @@ class TestRegistered:
         with pytest.raises(ValueError, match=r"'odd', .* by mine_device 1.0 \(json:.*\), .* no DeviceProfile"):
             load_device("odd")
 
-    def test_the_identity_goes_by_the_version_of_what_the_scenario_names(self, install, own):
-        entries = "[simnet.sparsifiers]\nmine_topk = mine:Mine\n[simnet.weather]\nother = mine:none\n"
-        own.write_text(SCENARIO.replace("./mine.py:Mine", "mine_topk"))
-        install("mine", SCHEME, entries)
-        before = identity(load(own), "x")
-        install("mine", SCHEME, entries, version="1.1")
-        assert identity(load(own), "x") != before
-        own.write_text(SCENARIO.replace("./mine.py:Mine, share: 0.25", "topk"))
-        assert plugins.installed_under({"topk", "other"}) == ["simnet.weather other mine:none mine 1.1"]
-
-    def test_what_cannot_be_imported_names_its_package(self, install):
-        install("mine_broken", "1 / 0\n", "[simnet.sparsifiers]\nbroken = mine_broken:X\n")
-        with pytest.raises(ValueError, match=r"by mine_broken 1\.0 .*, cannot be used: ZeroDivisionError: .*py:1"):
-            scheme("broken")
-
     @pytest.mark.parametrize(
         ("kind", "listed", "beside", "asking"),
         [
@@ -324,28 +288,6 @@ class TestRegistered:
         did("show", "schema")
         did(*TIME, "allreduce_ring", *LINKS)
         did("run", own, "--out", "out", "--quiet", "--set", "job.iterations=1")
-
-    def test_a_log_reader_that_cannot_be_used_leaves_other_logs_alone(self, install, tmp_path):
-        entries = "mine = mine_reader:MINE\nbroken = mine_reader:X\nodd = json:loads\n"
-        install("mine_reader", READER, f"[simnet.log_readers]\n{entries}")
-        (tmp_path / "a.log").write_text("mine 1\n1024 1e-5\n")
-        with pytest.warns(plugins.PluginWarning, match=r"'(broken|odd)', registered as simnet.log_readers by mine_re"):
-            assert log_format(tmp_path / "a.log") == "mine"
-        with pytest.raises(plugins.PluginError, match=r"'odd', .* by mine_reader 1.0 .* it gives no LogFormat, but"):
-            read_measurements(tmp_path / "a.log", "odd")
-
-    def test_an_all_gather_for_equal_contributions_says_what_schemes_miss(self, install, own):
-        text = (
-            "from simnet.collectives import allgather_ring as ring\n"
-            "from simnet.collectives.registry import collective\n"
-            "@collective('all_gather', 'onehop')\n"
-            "def allgather_onehop(n_ranks, nbytes):\n    return ring(n_ranks, nbytes)\n"
-        )
-        install("mine_onehop", text, "[simnet.collectives]\nonehop = mine_onehop:allgather_onehop\n")
-        told = refused("run", own, "--set", "exchanges.AG.allgather=onehop")
-        assert "exchanges.AG.allgather: allgather 'onehop' cannot be used by schemes: allgather_onehop has no" in told
-        told = refused(*TIME, "onehop")
-        assert "no collective 'onehop'; did you mean 'allgather_onehop'?" in told
 
     @pytest.mark.parametrize(
         ("of", "name", "taken"),
@@ -444,34 +386,10 @@ logs = mine_failing:LOGS
         assert expected in error
         assert re.search(rf"{package}\.py:\d+(, in \w*\.?{code.split('.')[-1]})?", error)
 
-    def test_the_traceback_may_be_kept(self, own, monkeypatch):
-        text = SCHEME + "    def _select(self, values, worker):\n        return {}['this']\n"
-        (own.parent / "mine.py").write_text(text)
-        told = refused("run", own)
-        line = len(text.splitlines())
-        assert "own.yaml:8: exchanges.own: code in " in told
-        assert f"failed: KeyError: 'this' ({own.parent / 'mine.py'}:{line}, in Mine._select)" in told
-        assert f"{plugins.TRACEBACK}=1" in told
-        monkeypatch.setenv(plugins.TRACEBACK, "1")
-        with pytest.raises(KeyError, match="this"):
-            invoke("run", own)
-
     def test_what_a_base_class_makes_of_it_is_blamed_on_the_scheme(self, own):
         (own.parent / "mine.py").write_text(SCHEME + "    def _select(self, values, worker):\n        return None\n")
         assert "exchanges.own: code in " in (told := refused("run", own))
         assert "mine.py, failed: AttributeError: " in told
-
-    def test_a_class_that_is_no_policy_says_what_it_lacks(self, install, own):
-        text = "class Half:\n    def __init__(self, candidates):\n        self.candidates = candidates\n"
-        install("mine_half", text, "[simnet.policies]\nhalf = mine_half:Half\n")
-        told = refused("run", own, "--set", "policies.AG={half: {}}")
-        assert "policies.AG.half: 'half', registered as simnet.policies by mine_half 1.0 (mine_half:Half): " in told
-        assert "it lacks reset, shortlist" in told
-
-    def test_errors_of_simnet_keep_their_traceback(self, own, monkeypatch):
-        monkeypatch.setattr("simnet.scenario.computing.load_device", lambda name: {}["this"])
-        with pytest.raises(KeyError, match="this"):
-            invoke("run", own)
 
 
 class TestRefusal:
@@ -502,11 +420,3 @@ class TestRefusal:
             assert f"; not looked at: {left_out}, code of others, which" in refused("--no-plugins", *refusing)
         monkeypatch.setenv(plugins.REFUSED, "1")
         assert "is registered as" in refused("run", own)
-
-    def test_worker_processes_inherit_it(self):
-        with plugins.refuse_plugins():
-            assert os.environ[plugins.REFUSED] == "1"
-            code = "from simnet.base import plugins; print(plugins.plugins_allowed())"
-            found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert found.stdout == "False\n"
-        assert plugins.plugins_allowed()

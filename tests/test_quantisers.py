@@ -12,33 +12,15 @@ from gradients import f32, gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.dense import rounded
-from simnet.sparsifier_models.powersgd import near_square, orthonormal
-from simnet.sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
-from simnet.traces import files
-from variants import label, variants_of
+from simnet.sparsifier_models.powersgd import orthonormal
+from simnet.sparsifier_models.qsgd import elias_length, norms_of
 
 EPS = float(np.finfo(np.float32).eps)
 LARGEST = float(np.finfo(np.float32).max)
-NAMES = ("fp16", "qsgd", "signsgd", "powersgd")
-VARIANTS = variants_of(*NAMES)
 KINDS = [*COMMON_KINDS, "tiny", "large"]
-identify = pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(label, VARIANTS))
 
 
 # What holds for all of them
-
-
-@identify
-def test_every_entry_is_sent_whatever_the_density(name, options):
-    gradients = gradients_of("normal", 3, 400, 0)
-    thin, whole = (create(name, 3, 400, density, **options) for density in (0.01, 1.0))
-    assert thin.k == whole.k == 400
-    ours, theirs = thin.exchange(gradients), whole.exchange(gradients)
-    np.testing.assert_array_equal(ours.update, theirs.update)
-    assert ours.schedule == theirs.schedule
-    assert ours.union == 400
-    assert ours.selected.tolist() == [400] * 3
-    assert ours.stats["density"] == 1
 
 
 # Half precision
@@ -55,19 +37,6 @@ def test_rounding_to_half_is_that_of_numpy_up_to_the_largest(values):
     np.testing.assert_array_equal(rounded(values, "fp16"), expected)
 
 
-@settings(max_examples=200)
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-@example(LARGEST)
-@example(-LARGEST)
-@example(1.00390625)  # Half way: to the even neighbour below.
-@example(1.01171875)  # Half way: to the even neighbour above.
-@example(1e-45)
-def test_rounding_to_bfloat16_is_that_of_recorded_gradients_up_to_the_largest(value):
-    largest = (2 - 2**-7) * 2.0**127
-    expected = np.clip(files.decode_values(files.encode_values(f32([value]), "bf16"), "BF16"), -largest, largest)
-    np.testing.assert_array_equal(rounded(f32([value]), "bf16"), expected)
-
-
 @settings(max_examples=50)
 @given(jobs(300, KINDS))
 def test_fp16_is_the_mean_of_the_halves_and_keeps_what_rounding_cut(job):
@@ -80,20 +49,6 @@ def test_fp16_is_the_mean_of_the_halves_and_keeps_what_rounding_cut(job):
     np.testing.assert_array_equal(model.residual, gradients - halves)
     mean = gradients.mean(0, dtype=np.float64)
     assert (np.abs(exchange.update - mean) <= (2**-11 + workers * EPS) * np.abs(gradients).mean(0) + 2**-25).all()
-
-
-def test_what_is_too_large_for_half_precision_follows_in_later_exchanges():
-    model = create("fp16", 2, 2)
-    total = 2 * model.exchange(f32([[200_000, 1], [-1e6, 1]])).update.astype(np.float64)
-    np.testing.assert_array_equal(total, [0, 2])
-    np.testing.assert_array_equal(model.residual, f32([[200_000 - 65504, 0], [65504 - 1e6, 0]]))
-    for _ in range(20):
-        total += 2 * model.exchange(np.zeros((2, 2), dtype=np.float32)).update.astype(np.float64)
-    np.testing.assert_array_equal(total, [-800_000, 2])
-    assert not model.residual.any()
-    without = create("fp16", 1, 1, error_feedback=False)
-    assert without.exchange(f32([[1e30]])).update == 65504
-    assert without.exchange(f32([[0]])).update == 0
 
 
 def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
@@ -117,19 +72,6 @@ def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
 
 
 # QSGD
-
-
-@pytest.mark.parametrize("s", [1, 3, 7, 127])
-def test_levels_are_right_on_average_exactly(s):
-    # Ratios are multiples of 1 / m and draws mid-points of m intervals, so that the mean over draws is the integral.
-    m, values = 64, np.random.default_rng(s).integers(-64, 65, 50) / 64
-    uniform = np.tile((np.arange(m) + 0.5) / m, (50, 1))
-    buckets = np.repeat(f32(values)[:, np.newaxis], m, axis=1)
-    levels = levels_of(buckets, np.ones(50, dtype=np.float32), s, uniform)
-    np.testing.assert_allclose(levels.mean(axis=1), s * values, rtol=0, atol=1e-12)
-    below = np.floor(s * np.abs(values))[:, np.newaxis]
-    assert ((np.abs(levels) == below) | (np.abs(levels) == below + 1)).all()
-    assert np.abs(levels).max() <= s
 
 
 @pytest.mark.parametrize("norm", ["l2", "max"])
@@ -169,18 +111,6 @@ def test_the_variance_stays_below_the_bound_of_lemma_3_1(d, s, kind, seed):
     model = create("qsgd", 1, d, levels=s, bucket=d, seed=seed)
     error = np.abs(model.exchange(vector).update - vector)
     assert error.max() <= norm / s * (1 + 4 * EPS)
-
-
-@given(st.integers(1, 40), st.sampled_from([*KINDS, "huge"]), st.integers(0, 99))
-def test_no_entry_exceeds_the_norm_that_travels(d, kind, seed):
-    buckets = gradients_of(kind, 5, d, seed) if kind != "huge" else np.full((5, d), LARGEST, dtype=np.float32)
-    for norm in ("l2", "max"):
-        norms = norms_of(buckets, norm)
-        assert norms.dtype == np.float32
-        assert np.isfinite(norms).all()
-        assert (np.abs(buckets) <= norms[:, np.newaxis]).all()
-    exact = np.sqrt(np.square(buckets, dtype=np.float64).sum(1))
-    np.testing.assert_allclose(norms_of(buckets, "l2"), np.minimum(exact, LARGEST), rtol=2 * EPS, atol=2e-45)
 
 
 def test_the_largest_numbers_are_quantised_without_overflow():
@@ -248,58 +178,6 @@ def test_bytes_of_elias_coding_are_those_of_the_code_spelt_out(n, bucket, s, kin
     np.testing.assert_array_equal(fixed.update, exchange.update)
 
 
-def test_code_counts_start_anew_in_every_bucket():
-    levels = np.array([[0, 3, 0, -1], [0, 0, 0, 0], [0, 0, 2, 0], [1, 0, 0, 0]], dtype=np.float64)
-    magnitudes, distances = code_counts(levels, 3)
-    assert magnitudes.tolist() == [0, 2, 1, 1]
-    assert distances.tolist() == [0, 1, 2, 1, 0]
-
-
-@pytest.mark.parametrize(("s", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (127, 8), (128, 9)])
-def test_bytes_of_fixed_coding(s, bits):
-    for n, bucket in ((1, 512), (1000, 512), (1024, 512), (1000, 10**6)):
-        exchange = create("qsgd", 4, n, levels=s, bucket=bucket).exchange(gradients_of("normal", 4, n, 0))
-        nbytes = math.ceil(n * bits / 8) + 4 * math.ceil(n / bucket)
-        np.testing.assert_array_equal(exchange.schedule.bytes_sent(), 3 * nbytes)
-        np.testing.assert_allclose(exchange.stats["bits_per_entry"], 8 * nbytes / n)
-
-
-def test_few_levels_spare_bits_and_elias_spares_more_where_they_are_mostly_zero():
-    gradients = gradients_of("normal", 2, 20_000, 0)
-
-    def bits(**options):
-        return create("qsgd", 2, 20_000, **options).exchange(gradients).stats["bits_per_entry"].mean()
-
-    assert bits(levels=1) < bits(levels=7) < bits(levels=127) < 8.1
-    # One level and the Euclidean norm: about sqrt(d) of d entries are not zero (Lemma 3.1, s = 1).
-    assert bits(levels=1, coding="elias") < 0.6 < bits(levels=1)
-
-
-def test_workers_iterations_and_seeds_draw_apart():
-    rows = np.tile(gradients_of("normal", 1, 2000, 0), (2, 1))
-    model = create("qsgd", 2, 2000, levels=1)
-    model.exchange(rows)
-    assert (model.residual[0] != model.residual[1]).any()
-    plain = {"levels": 1, "error_feedback": False}
-    one, same, other = (create("qsgd", 2, 2000, seed=seed, **plain) for seed in (1, 1, 2))
-    first = one.exchange(rows).update
-    np.testing.assert_array_equal(first, same.exchange(rows).update)
-    assert (first != other.exchange(rows).update).any()
-    assert (first != one.exchange(rows).update).any()
-
-
-def test_with_error_feedback_the_residual_stays_small_only_if_there_are_enough_levels():
-    def last_norm(**options):
-        model = create("qsgd", 1, 512, **options)
-        for step in range(60):
-            exchange = model.exchange(gradients_of("normal", 1, 512, step))
-        return exchange.stats["residual_norm"][0] / math.sqrt(512)
-
-    # A fraction of the gradient's norm against a multiple that goes on growing.
-    assert last_norm() < 0.3
-    assert last_norm(levels=1) > 1e4
-
-
 # SignSGD
 
 
@@ -318,16 +196,6 @@ def test_the_majority_decides_and_ties_are_drawn(job):
     scaled = create("signsgd", workers, parameters, seed=seed).exchange(gradients).update
     scale = np.abs(gradients.astype(np.float64)).mean(1).astype(np.float32).mean(dtype=np.float64)
     np.testing.assert_allclose(scaled, exchange.update * scale, rtol=2 * EPS)
-
-
-def test_ties_fall_either_way_alike():
-    rows = np.ones((4, 10_000), dtype=np.float32)
-    rows[:2] = -1
-    first, again = (create("signsgd", 4, 10_000, seed=3, scaled=False) for _ in range(2))
-    update = first.exchange(rows).update
-    assert abs(update.sum()) < 5 * math.sqrt(10_000)
-    np.testing.assert_array_equal(update, again.exchange(rows).update)
-    assert (update != first.exchange(rows).update).any()
 
 
 @given(
@@ -360,23 +228,6 @@ def test_scaled_signs_contract_by_the_share_of_lemma_8(n, kind, seed):
     assert np.square(model.residual, dtype=np.float64).sum() == pytest.approx(l2 - l1**2 / n, rel=1e-5, abs=1e-5 * l2)
 
 
-def test_messages_of_signs():
-    gradients, bits = gradients_of("normal", 4, 1001, 0), 126
-
-    def sizes(**options):
-        schedule = create("signsgd", 4, 1001, **options).exchange(gradients).schedule
-        return [(sorted(set(zip(one.src.tolist(), one.dst.tolist(), strict=True))), set(one.nbytes.tolist()), one.phase)
-                for one in schedule.rounds]  # fmt: skip
-
-    up, down = [(1, 0), (2, 0), (3, 0)], [(0, 1), (0, 2), (0, 3)]
-    assert sizes() == [(up, {bits + 4}, "signs"), (down, {bits + 4}, "update")]
-    assert sizes(scaled=False) == [(up, {bits}, "signs"), (down, {bits}, "update")]
-    assert sizes(vote="mean", collective="parameter_server")[1] == (down, {4 * 1001}, "update")
-    gathered = sizes(vote="mean")
-    assert gathered == sizes(collective="allgather")
-    assert [one[1] for one in gathered] == [{bits + 4}, {2 * (bits + 4)}]
-
-
 # PowerSGD
 
 
@@ -384,14 +235,6 @@ def projected(matrix, Q):
     """One step of power iteration from Q, by LAPACK: the projection of the matrix on the range of M Q."""
     basis, _ = np.linalg.qr(matrix @ Q)
     return basis @ (basis.T @ matrix)
-
-
-@given(st.integers(1, 10**6))
-def test_layers_are_about_square_and_stay_so(size):
-    rows, columns = near_square(size)
-    assert 0 <= rows * columns - size < columns
-    assert columns - 2 <= rows <= columns
-    assert near_square(rows * columns) == (rows, columns)
 
 
 @given(st.integers(1, 9), st.integers(3, 40), st.integers(3, 40), st.integers(1, 4), st.integers(0, 999))
@@ -449,20 +292,6 @@ def test_a_warm_start_finds_the_best_approximation_and_a_cold_one_does_not():
     assert error(warm_start=False) > 1.02 * best
 
 
-def test_sending_an_update_again_changes_nothing():
-    model = create("powersgd", 1, 900, rank=2)
-    update = model.exchange(gradients_of("normal", 1, 900, 0)).update
-    again = create("powersgd", 1, 900, rank=2).exchange(update[np.newaxis])
-    np.testing.assert_allclose(again.update, update, atol=1e-5)
-
-
-def test_a_gradient_of_zero_does_not_end_the_power_iteration():
-    model, gradients = create("powersgd", 3, 400), gradients_of("normal", 3, 400, 0)
-    for _ in range(2):
-        assert not model.exchange(np.zeros_like(gradients)).update.any()
-    assert np.linalg.norm(model.exchange(gradients).update) > 0.1
-
-
 def test_overflow_of_a_factor_is_refused():
     # Ten workers whose entries add up to less than the largest number, but whose columns, or rows along Q, do not.
     Q = stream(0, "powersgd", 0, 0).standard_normal(100)
@@ -475,20 +304,6 @@ def test_overflow_of_a_factor_is_refused():
         model.exchange(gradients * np.float32(1e-3))
 
 
-def test_what_a_worker_keeps_is_its_own_part_or_the_update_as_in_the_released_code():
-    gradients = gradients_of("normal", 4, 900, 2)
-    model = create("powersgd", 4, 900, compat="released")
-    update = model.exchange(gradients).update
-    np.testing.assert_array_equal(model.residual, gradients - update)
-    paper = create("powersgd", 4, 900)
-    exchange = paper.exchange(gradients)
-    # An orthogonal projection: what is sent and what is kept add up like the legs of a right-angled triangle.
-    np.testing.assert_allclose(
-        exchange.sent + np.square(paper.residual, dtype=np.float64).sum(1),
-        np.square(gradients, dtype=np.float64).sum(1), rtol=1e-5,
-    )  # fmt: skip
-
-
 @given(st.integers(1, 6), st.integers(1, 30), st.integers(0, 99))
 def test_gram_schmidt(r, a, seed):
     rng = np.random.default_rng(seed)
@@ -498,12 +313,6 @@ def test_gram_schmidt(r, a, seed):
     found = basis.any(axis=1)
     np.testing.assert_allclose(basis @ basis.T, np.diag(found.astype(float)), atol=1e-9)
     np.testing.assert_allclose((columns @ basis.T) @ basis, columns, atol=1e-5 * np.linalg.norm(columns, axis=1).max())
-
-
-def test_gram_schmidt_of_nearly_equal_columns():
-    columns = np.hstack([np.ones((3, 1)), 1e-5 * np.eye(3)])
-    basis = orthonormal(columns)
-    np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-9)
 
 
 def resnet18_of_cifar():
@@ -523,36 +332,3 @@ def test_bytes_of_resnet18_are_those_of_the_paper(rank, published):
     n = 11_173_962
     model = create("powersgd", 2, n, rank=rank, shapes=resnet18_of_cifar())
     assert round(n / sum(model.lengths)) == published
-
-
-def test_messages_of_powersgd():
-    shapes = [(20, 5, 3), (7,), (2, 3), (40, 10)]
-    model = create("powersgd", 4, 713, shapes=shapes)
-    exchange = model.exchange(gradients_of("normal", 4, 713, 0))
-    # Factors of (20, 15) and (40, 10), rank 2; of (2, 3) they would be longer than the matrix.
-    assert model.lengths == (2 * (20 + 40), 2 * (15 + 10), 7 + 6)
-    phases = {}
-    for one in exchange.schedule.rounds:
-        phases[one.phase] = phases.get(one.phase, 0) + one.nbytes[0]
-    assert phases == {"P": 4 * 120 * 1.5, "uncompressed": 4 * 13 * 1.5, "Q": 4 * 50 * 1.5}
-    assert list(phases) == ["P", "uncompressed", "Q"]
-    half = create("powersgd", 4, 713, shapes=shapes, value_bytes=2).exchange(gradients_of("normal", 4, 713, 0))
-    assert half.schedule.nbytes == exchange.schedule.nbytes / 2
-    vectors = create("powersgd", 2, 5, shapes=[(5,)]).exchange(gradients_of("normal", 2, 5, 0))
-    assert {one.phase for one in vectors.schedule.rounds} == {"uncompressed"}
-
-
-def test_layers_are_compressed_apart():
-    gradients = gradients_of("normal", 2, 500, 0)
-    together = create("powersgd", 2, 500, layers=(400, 100)).exchange(gradients).update
-    alone = create("powersgd", 2, 400).exchange(np.ascontiguousarray(gradients[:, :400])).update
-    np.testing.assert_array_equal(together[:400], alone)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_scale_stands_for_a_longer_gradient(name):
-    gradients = gradients_of("normal", 4, 2500, 0)
-    scaled = create(name, 4, 2500, scale=16.0).exchange(gradients)
-    long = create(name, 4, 40_000).exchange(np.tile(gradients, (1, 16)))
-    np.testing.assert_allclose(scaled.schedule.bytes_sent(), long.schedule.bytes_sent(), rtol=1e-9)
-    np.testing.assert_array_equal(scaled.update, create(name, 4, 2500).exchange(gradients).update)

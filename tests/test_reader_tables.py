@@ -8,11 +8,7 @@ import pytest
 from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import conventions, read_tidy
-from simnet.cost_models.calibration.readers.tables import (
-    PrintedNumber,
-    find_inconsistency,
-    measurement_table,
-)
+from simnet.cost_models.calibration.readers.tables import PrintedNumber, find_inconsistency, measurement_table
 from simnet.cost_models.calibration.readers.tidy import csv_records
 
 REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}
@@ -41,30 +37,6 @@ class TestAgreement:
             assert self.said(PrintedNumber(1.0, half), 1e12) is None
         assert self.said(PrintedNumber(1.0, 1.0), 499.0) is not None
 
-    def test_bus_bandwidth_is_that_times_the_factor(self):
-        # 1.75 times 990 to 1010, and 5 more: 1727.5 .. 1772.5
-        for busbw, agrees in ((1772.4, True), (1772.6, False), (1727.6, True), (1727.4, False)):
-            assert (self.said(None, PrintedNumber(1000.0, 10.0), PrintedNumber(busbw, 5.0)) is None) is agrees
-        assert self.said(None, 4.0, PrintedNumber(0.0, 7.0)) is None
-        assert self.said(None, 1e9, 1e9) == (
-            "bus bandwidth is 1 GB/s, but 1.75 times the algorithm bandwidth is 1.75 GB/s (all_reduce, 8 ranks)"
-        )
-
-    def test_what_is_not_known_contradicts_nothing(self):
-        assert self.said(1.0) is self.said(None, 5.0) is self.said(None, None, 5.0) is self.said(1.0, None, 5.0) is None
-        assert self.said(1.0, 5.0, nbytes=None) is None
-        assert self.said(1.0, 5.0, size_convention="per_rank", ranks=None) is None
-        assert self.said(1.0, 1000.0, 5.0, ranks=None) is None
-        assert self.said(1.0, 1000.0, 5.0, collective="barrier") is None
-        assert self.said(1.0, 8000.0, size_convention="per_rank", collective="broadcast") is None
-
-    def test_either_way_of_counting_a_gather_is_right_and_the_usual_one_is_told(self):
-        for algbw, busbw, agrees in ((1000.0, 750.0, True), (750.0, 750.0, True), (1000.0, 1000.0, False)):
-            assert (self.said(1.0, algbw, busbw, collective="gather", ranks=4) is None) is agrees
-        assert self.said(1.0, 1e9, 1e9, collective="gather", ranks=4, nbytes=10**9) == (
-            "bus bandwidth is 1 GB/s, but 0.75 times the algorithm bandwidth is 0.75 GB/s (gather, 4 ranks)"
-        )
-
 
 class TestTidy:
     def read(self, folder, *lines, **options):
@@ -74,26 +46,6 @@ class TestTidy:
         with pytest.raises(InputError) as error:
             self.read(folder, *lines, **options)
         return str(error.value).replace(f"{folder}/", "")
-
-    def test_other_columns_are_numbers_if_all_of_their_cells_are(self, tmp_path):
-        rows = self.read(tmp_path, "# mine", "collective,nbytes,seconds,site,cards", "reduce,8,1.0,7,2",
-                         "reduce,8,1.0,x,", "reduce,8,1.0,8,3").rows  # fmt: skip
-        assert rows["site"].tolist() == ["7", "x", "8"]
-        assert rows["cards"].tolist()[::2] == [2.0, 3.0]
-        assert math.isnan(rows["cards"][1])
-        assert rows["line"].tolist() == [3, 4, 5]
-
-    def test_names_that_are_nearly_known_are_said(self, tmp_path):
-        measured = self.read(tmp_path, "# one", "# two", "collective,nbytes,seconds,in_plase", "reduce,8,1.0,true")
-        assert [str(one).replace(f"{tmp_path}/", "") for one in measured.problems] == [
-            "a.csv:3: column 'in_plase' is not known and kept as it is; did you mean 'in_place'?"
-        ]
-        # 'algorithms' shares 9 of 9 and 10 letters, 2 * 9 / 19 = 0.95; 'ranked' 4 of 5 and 6 of 'ranks', 8 / 11 = 0.73.
-        assert (
-            "'algorithm'"
-            in self.read(tmp_path, "collective,nbytes,seconds,algorithms", "reduce,8,1.0,x").problems[0].message
-        )
-        assert not self.read(tmp_path, "collective,nbytes,seconds,ranked", "reduce,8,1.0,x").problems
 
     def test_facts_stand_for_columns_that_are_needed(self, tmp_path):
         facts = {"collective": "all_gather", "nbytes": 64, "size_convention": "per_rank"}
@@ -116,14 +68,6 @@ class TestTidy:
             tmp_path, "collective,nbytes,seconds,size_convention", f"reduce,8,1.0,{long}"
         ) == f"a.csv:2: is '{'x' * 40}'; Allowed: message, per_pair, per_rank, total, vector"  # fmt: skip
 
-    def test_bandwidths_of_0_are_those_of_too_few_digits(self, tmp_path):
-        rows = self.read(tmp_path, "collective,nbytes,seconds,algbw,busbw", "reduce,8,1.0,0.0,0",
-                         "reduce,8,1.0,8.0,8.0").rows  # fmt: skip
-        assert rows["algbw"].tolist() == [0.0, 8.0]
-        assert "algorithm bandwidth is 9e-09 GB/s" in self.refused(
-            tmp_path, "collective,nbytes,seconds,algbw", "reduce,8,1.0,9.0"
-        )
-
     @pytest.mark.parametrize(
         ("lines", "said"),
         [
@@ -144,20 +88,6 @@ class TestTidy:
             list(csv_records(lines, ["seconds"], "a.csv")[2])
         assert str(error.value) == said
 
-    @pytest.mark.parametrize(
-        ("column", "said"),
-        [
-            ("ranks", "must be a whole number in 1..10000000"), ("nodes", "must be a whole number in 1..10000000"),
-            ("ranks_per_node", "must be a whole number in 1..10000000"),
-            ("root", f"must be a whole number in 0..{2**62}"),
-            ("in_place", "must be true or false"), ("algbw", "must be a finite number >= 0"),
-        ],
-    )  # fmt: skip
-    def test_cells_that_are_refused_are_shown(self, tmp_path, column, said):
-        assert self.refused(tmp_path, f"collective,nbytes,seconds,{column}", f"reduce,8,1.0,{'x' * 41}") == (
-            f"a.csv:2: {column}: {said}, got '{'x' * 40}'"
-        )
-
 
 class TestConventions:
     FACTORS = (
@@ -167,15 +97,6 @@ class TestConventions:
         *((name, ((1.0, 0.75), (0.75, 1.0)))
           for name in ("gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv")),
     )  # fmt: skip
-
-    @pytest.mark.parametrize(("name", "factors"), FACTORS)
-    def test_bandwidths_of_four_ranks(self, name, factors):
-        assert conventions.bandwidth_factors(name, 4) == factors
-        assert conventions.bus_factor(name, 4) == (1.0 if name == "hypercube" else factors[0][1])
-        for ranks in (None, 0, -1):
-            assert conventions.bandwidth_factors(name, ranks) == ((1.0, None),)
-        # One rank sends nothing to others.
-        assert conventions.bandwidth_factors("all_gather", 1) == ((1.0, 0.0),)
 
     @pytest.mark.parametrize(
         ("facts", "filled"),
@@ -210,13 +131,3 @@ class TestConventions:
         assert conventions.total_bytes(rows).tolist() == [30, 30, 10]
         rows["ranks"] = pd.Series([None, 3, None], dtype="Int64")
         assert [None if math.isnan(one) else one for one in conventions.total_bytes(rows)] == [None, 30, 10]
-
-    def test_conventions_of_mpi_and_of_nccl(self):
-        both = {
-            "all_reduce": ("vector", "vector"), "all_gather": ("per_rank", "total"),
-            "alltoall": ("per_pair", "total"), "alltoallv": ("per_pair", "total"), "reduce_scatter": ("total", "total"),
-            "gather": ("per_rank", "total"), "scatterv": ("per_rank", "total"), "hypercube": ("total", "total"),
-            "p2p_bw": ("message", "message"), "put_latency": ("message", "message"), "barrier": ("", ""),
-            "ag_topk": ("", ""),
-        }  # fmt: skip
-        assert {one: (conventions.mpi_convention(one), conventions.nccl_convention(one)) for one in both} == both

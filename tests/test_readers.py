@@ -3,14 +3,13 @@
 import cProfile
 import json
 import math
-import re
 import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import benchmark_logs as logs
@@ -19,30 +18,15 @@ from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.cost_models.calibration.readers import (
     LOG_FORMATS,
-    TABLE_COLUMNS,
     bus_factor,
-    kineto,
     log_format,
     read_measurements,
     read_tidy,
-    tidy,
     total_bytes,
     write_tidy,
 )
-from simnet.cost_models.calibration.readers.conventions import (
-    COLLECTIVES,
-    bandwidth_factors,
-    collective_name,
-    mpi_convention,
-    nccl_convention,
-)
-from simnet.cost_models.calibration.readers.tables import (
-    LONGEST_TIME,
-    SHORTEST_TIME,
-    find_inconsistency,
-    measurement_table,
-    parse_printed,
-)
+from simnet.cost_models.calibration.readers.conventions import COLLECTIVES, bandwidth_factors
+from simnet.cost_models.calibration.readers.tables import LONGEST_TIME, SHORTEST_TIME, measurement_table
 
 
 def column(measured, name):
@@ -74,16 +58,6 @@ class TestNccl:
         lines = logs.NCCL.splitlines()
         assert all(str(size) in lines[line - 1] for size, line in zip(rows["nbytes"], rows["line"], strict=True))
 
-    def test_older_columns(self, tmp_path):
-        measured = read_measurements(put(tmp_path, logs.NCCL_OLD))
-        assert set(measured.rows["collective"]) == {"all_reduce"}, "bus above algorithm bandwidth"
-        assert measured.rows["max_error"].tolist()[:2] == [2e-7, 2e-7]
-        assert set(measured.rows["ranks"]) == {16}, "bus over algorithm bandwidth is 1.875"
-        assert "no line says how many ranks; sizes, counts and bandwidths say 16" in measured.problems[0].message
-        filled = read_measurements(put(tmp_path, logs.NCCL_OLD), facts={"ranks": 16, "nodes": 2})
-        assert not filled.problems
-        assert set(filled.rows["ranks_per_node"]) == {8}
-
     def test_times_of_version_1_are_in_milliseconds_and_those_of_a_table_below_it_are_not(self, tmp_path):
         rows = read_measurements(put(tmp_path, logs.NCCL_1 + logs.NCCL_OLD)).rows
         old, new = rows.iloc[:6], rows.iloc[6:]
@@ -102,21 +76,6 @@ class TestNccl:
         slowest = "$ ./all_reduce_perf -b 1M -a 3 -g 4\n" + logs.NCCL_OLD
         assert set(read_measurements(put(tmp_path, slowest)).rows["statistic"]) == {"max"}
         assert set(read_measurements(put(tmp_path, logs.NCCL)).rows["statistic"]) == {"mean"}
-
-    def test_columns_that_a_collective_lacks(self, tmp_path):
-        rows = read_measurements(put(tmp_path, logs.NCCL_EXCERPT)).rows
-        assert rows["collective"].tolist() == ["all_gather"] * 4 + ["broadcast"] * 2
-        assert column(read_measurements(put(tmp_path, logs.NCCL_EXCERPT)), "root") == [None] * 4 + [0] * 2
-        assert rows["ranks"].tolist() == [8] * 6
-        assert rows["wrong"].tolist()[4:] == [0, 0]
-
-    def test_times_per_iteration_and_wrong_results(self, tmp_path):
-        path = put(tmp_path, logs.NCCL_EACH)
-        measured = read_measurements(path, facts={"ranks": 8})
-        assert measured.rows["seconds_min"].tolist() == [18e-6, 18e-6, 18.5e-6, 18.5e-6]
-        assert measured.rows["seconds_p99"].tolist()[0] == 24.5e-6
-        assert [str(one) for one in measured.problems] == [f"{path}:7: in place: 2 elements of the result were wrong"]
-        assert measured.rows["wrong"].tolist() == [0, 0, 0, 2]
 
     def test_labels_of_launchers_and_what_the_log_does_not_say(self, tmp_path):
         path = put(tmp_path, logs.RCCL_TAGGED)
@@ -150,19 +109,6 @@ class TestNccl:
         (problem,) = measured.problems
         assert message in problem.message
         assert (len(measured), problem.line, problem.dropped) == (9, 19, True)
-
-    def test_a_row_that_was_cut_is_reported(self, tmp_path):
-        path = put(tmp_path, logs.NCCL[: logs.NCCL.index("23.68")])
-        measured = read_measurements(path)
-        assert len(measured) == 4
-        assert str(measured.problems[0]).startswith(f"{path}:20: the row has 2 numbers after type and operation")
-
-    def test_noise_behind_a_whole_row_does_no_harm_and_inside_it_costs_the_row(self, tmp_path):
-        noise = " node-two:24926:24999 [0] NCCL INFO Channel 00/02 :    0   1"
-        behind = read_measurements(put(tmp_path, logs.NCCL.replace("22.41      0", "22.41      0" + noise)))
-        assert (len(behind), behind.problems) == (10, ())
-        inside = read_measurements(put(tmp_path, logs.NCCL.replace("14.76   22.14", "14.76" + noise)))
-        assert (len(inside), [one.line for one in inside.problems]) == (8, [19])
 
     @given(
         rows=st.lists(
@@ -209,39 +155,10 @@ class TestNccl:
 
 
 class TestNcclJson:
-    def test_rows(self, tmp_path):
-        measured = read_measurements(put(tmp_path, logs.nccl_json(), "out.json"))
-        assert measured.kind == "nccl-json"
-        rows = measured.rows
-        assert rows["seconds"].tolist() == [1e-4, 1e-4]
-        assert rows["statistic"].tolist() == ["max", "max"], "-a 3"
-        assert rows["seconds_p50"].tolist()[1] == 99e-6
-        assert rows[["algorithm", "protocol"]].values.tolist() == [["tree", "ll128"]] * 2
-        assert rows[["ranks", "nodes", "ranks_per_node"]].values.tolist() == [[4, 2, 2]] * 2
-        assert column(measured, "root") == [None, None]
-        assert [one.message for one in measured.problems] == [
-            "results[1].in_place: the time must be a number > 0, got none"
-        ]
-
     @pytest.mark.parametrize("version", [1, 2, 3])
     def test_versions(self, tmp_path, version):
         data = json.loads(logs.nccl_json()) | {"version": version}
         assert len(read_measurements(put(tmp_path, json.dumps(data)))) == 2
-
-    def test_no_secret_is_kept_or_shown(self, tmp_path):
-        data = json.loads(logs.nccl_json())
-        measured = read_measurements(put(tmp_path, json.dumps(data)))
-        shown = measured.rows.to_csv() + repr(measured.rows.attrs) + "".join(map(str, measured.problems))
-        assert "TOPSECRET" not in shown
-        for broken in (
-            {"version": "TOPSECRET"},
-            {"results": {"TOPSECRET": 1}},
-            {"results": ["TOPSECRET"]},
-            {"results": [{"size": "TOPSECRET"}]},
-        ):
-            with pytest.raises(InputError) as caught:
-                read_measurements(put(tmp_path, json.dumps(data | broken)))
-            assert "TOPSECRET" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -289,15 +206,6 @@ def test_intel_mpi_benchmarks(tmp_path):
 
 
 class TestTidy:
-    def test_columns_and_their_types(self, tmp_path):
-        measured = read_measurements(put(tmp_path, logs.TIDY))
-        assert measured.kind == "tidy"
-        assert not measured.problems
-        assert measured.rows["site"].tolist() == ["Bergen"] * 3
-        assert column(measured, "in_place") == [False, None, None]
-        assert column(measured, "line") == [3, 4, 5]
-        assert list(measured.rows)[: len(TABLE_COLUMNS)] == list(TABLE_COLUMNS)
-
     @given(
         rows=st.lists(
             st.fixed_dictionaries(
@@ -338,15 +246,6 @@ class TestTidy:
         write_tidy(again, path)
         pd.testing.assert_frame_equal(read_tidy(path).rows, again)
 
-    @pytest.mark.parametrize("name", [name for name in logs.ALL if name not in ("tidy", "wide")])
-    def test_rows_of_other_formats_survive(self, tmp_path, name):
-        first = read_measurements(put(tmp_path, logs.ALL[name])).rows
-        write_tidy(first, tmp_path / "a.csv")
-        again = read_measurements(tmp_path / "a.csv")
-        assert not [one for one in again.problems if one.dropped]
-        without = ["line"] if name == "nccl-json" else []
-        pd.testing.assert_frame_equal(again.rows.drop(columns=without), first.drop(columns=without))
-
     @pytest.mark.parametrize(
         ("text", "message"),
         [
@@ -379,19 +278,6 @@ class TestTidy:
         assert "did you mean 'in_place'?" in measured.problems[0].message
 
 
-def test_a_column_of_which_one_row_knows_is_missing_in_the_others():
-    late = {"protocol": "LL", "ranks": 4, "algbw": 2.5, "in_place": True}
-    made = measurement_table([{"seconds": 1e-3}, {"seconds": 2e-3, **late}, {"seconds": 3e-3, "tool": None}])
-    assert list(made) == list(TABLE_COLUMNS)
-    assert {name: made.loc[1, name] for name in late} == late
-    kinds = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
-    assert [str(kind) for kind in made.dtypes] == [kinds[form] for form in TABLE_COLUMNS.values()]
-    for name in [*late, "nodes", "busbw", "root"]:
-        assert made.loc[0, name] == "" if TABLE_COLUMNS[name] == "text" else pd.isna(made.loc[0, name])
-    made.loc[0, "nodes"] = 3
-    assert made["root"].isna().all()
-
-
 def test_both_sides_in_a_row(tmp_path):
     measured = read_measurements(put(tmp_path, logs.WIDE))
     assert measured.kind == "wide"
@@ -406,15 +292,6 @@ def test_both_sides_in_a_row(tmp_path):
     assert rows["seconds_max"].tolist()[2] == 30e-6
 
 
-def test_a_misspelt_collective_is_refused_with_the_nearest_name(tmp_path):
-    rows = "collective,nbytes,seconds\nall_redcue,8,1e-5\nag_topk,8,1e-5\nall_gather,8,1e-5\n"
-    measured = read_measurements(put(tmp_path, rows, "a.csv"))
-    assert measured.rows["collective"].tolist() == ["ag_topk", "all_gather"]
-    assert "a.csv:2: there is no collective 'all_redcue': did you mean 'all_reduce'?" in str(measured.problems[0])
-    with pytest.raises(InputError, match=r"a.csv:2: holds no .*'allreduce': did you mean 'all_reduce'"):
-        read_measurements(put(tmp_path, "collective,nbytes,seconds\nallreduce,8,1e-5\n", "a.csv"))
-
-
 class TestKinds:
     @pytest.mark.parametrize("name", logs.ALL)
     def test_content_tells_and_the_name_does_not(self, tmp_path, name):
@@ -422,12 +299,6 @@ class TestKinds:
         kind = name.split()[0]
         assert log_format(path) == kind
         pd.testing.assert_frame_equal(read_measurements(path, kind).rows, read_measurements(path).rows)
-
-    def test_a_folder_has_a_data_csv(self, tmp_path):
-        with pytest.raises(InputError, match=r"is a folder without a data\.csv"):
-            read_measurements(tmp_path)
-        put(tmp_path, logs.WIDE, "data.csv")
-        assert read_measurements(tmp_path).kind == "wide"
 
     def test_what_is_none_is_refused(self, tmp_path):
         for text in ("", "a,b\n1,2\n", "hello\n", "<xml/>"):
@@ -472,35 +343,6 @@ class TestConventions:
             assert bus_factor(name, n) == pytest.approx(factor)
             assert bandwidth_factors(name, n)[0] == (1.0, bus_factor(name, n))
         assert bus_factor("barrier", n) is None
-
-    def test_every_collective_has_one_name_and_a_convention(self):
-        for name in COLLECTIVES:
-            assert collective_name(name) == name
-            assert collective_name(name.replace("_", "").title()) == name
-            if name != "barrier":
-                assert nccl_convention(name)
-                assert mpi_convention(name)
-
-    @given(
-        size=st.integers(1, 10**12),
-        micros=st.floats(0.1, 1e8),
-        name=st.sampled_from(["all_reduce", "all_gather", "broadcast", "alltoall"]),
-        ranks=st.integers(2, 4096),
-        digits=st.integers(0, 4),
-    )
-    def test_rounding_is_no_contradiction_and_a_tenth_is(self, size, micros, name, ranks, digits):
-        shown = f"{micros:.{digits}f}"
-        bandwidth = size / micros / 1e3
-        row = {"collective": name, "ranks": ranks, "nbytes": size, "size_convention": nccl_convention(name)}
-        time, algbw = parse_printed(shown, -6), parse_printed(f"{bandwidth:.{digits}f}", 9)
-        busbw = parse_printed(f"{bandwidth * bus_factor(name, ranks):.{digits}f}", 9)
-        assert find_inconsistency(row, time, algbw, busbw) is None
-        exact, tenth = parse_printed(f"{micros:.9e}", -6), parse_printed(f"{1.1 * bandwidth:.9e}", 9)
-        assert "algorithm bandwidth" in find_inconsistency(row, exact, tenth, None)
-        right = parse_printed(f"{bandwidth:.9e}", 9)
-        wrong = parse_printed(f"{1.1 * bus_factor(name, ranks) * bandwidth:.9e}", 9)
-        if name != "alltoall":
-            assert "bus bandwidth" in find_inconsistency(row, exact, right, wrong)
 
 
 NOISE = [
@@ -594,50 +436,6 @@ def test_damaged_logs_are_read_or_refused_and_nothing_else(tmp_path, many):
         assert sum(one.callcount for one in work.getstats()) < 20_000 + 5 * len(content)
     assert good > many / 10
     assert all(str(path) in one and len(one) < 1500 for one in refusals)
-
-
-def test_sizes_on_links_are_those_of_mpi_and_of_a_method_what_a_rank_sends(tmp_path):
-    head = "{},N,latency_ms,rate_mbit,size_bytes,seconds\n"
-    rows = [("allgather", 4 * 100), ("bcast", 100), ("allreduce", 100), ("alltoall", 4 * 100)]
-    for column, wanted in (("collective", rows), ("method", [("ag", 100), ("art", 100)])):
-        text = "".join(f"{name},4,1,100,100,0.5\n" for name, _ in wanted)
-        found = read_measurements(put(tmp_path, head.format(column) + text)).rows
-        assert total_bytes(found).tolist() == [nbytes for _, nbytes in wanted]
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False))
-@example(100.0)
-@example(0.0)
-def test_numbers_are_written_by_the_fewest_digits_and_come_back(value):
-    cell = tidy._format_cell(value)
-    digits = cell.partition("e")[0].lstrip("-").lstrip("0").replace(".", "").lstrip("0")
-    assert float(cell) == value
-    assert digits == np.format_float_scientific(abs(value), trim="-").partition("e")[0].replace(".", "").strip("0")
-
-
-def test_elements_have_as_many_bytes_as_their_name_says():
-    in_c = {"char": "int8", "int": "intc", "float": "single", "complexfloat": "csingle", "complexdouble": "cdouble"}
-    for name, nbytes in kineto._SIZES.items():
-        bits = re.search(r"\d+", name)
-        assert nbytes == (int(bits[0]) // 8 if bits else np.dtype(in_c.get(name, name)).itemsize), name
-
-
-def test_times_that_none_can_have_are_left_out(tmp_path):
-    text = "collective,ranks,nbytes,seconds\nall_reduce,8,1,1e-13\nall_reduce,8,2,1e10\nall_reduce,8,4,1e-5\n"
-    measured = read_measurements(put(tmp_path, text))
-    assert len(measured) == 1
-    assert [str(one) for one in measured.problems] == [
-        f"{tmp_path / 'a.log'}:{line}: the time must be 1e-12 to 1e+09 s, got {shown} s (left out)"
-        for line, shown in ((2, "1e-13"), (3, "1e+10"))
-    ]
-
-
-def test_collectives_that_sent_nothing_between_nodes_are_left_out(tmp_path):
-    # 8 elements among 32 ranks: each gathers none, and the call returns at once.
-    rows = "all_gather,32,32,32,2.8e-08\nall_gather,32,32,1024,1e-05\nall_gather,32,1,32,2.8e-08\n"
-    measured = read_measurements(put(tmp_path, f"collective,ranks,nodes,nbytes,seconds\n{rows}"))
-    assert measured.rows["nodes"].tolist() == [32, 1]
-    assert [(one.line, "32 nodes in 2.8e-08 s" in one.message) for one in measured.problems] == [(2, True)]
 
 
 @given(content=st.binary(max_size=200), kind=st.sampled_from([None, *LOG_FORMATS]))

@@ -19,12 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.base.arrays import PERCENTS
 from simnet.report import figures
 from simnet.report.answers import ranking, run_answer, sentence
-from simnet.report.html import TERMS, report
+from simnet.report.html import report
 from simnet.report.page_data import POINTS, embedded, page_data
-from simnet.report.run_summary import MAX_SWITCHES, RunFacts, learning_columns, spread_summary, summarize
+from simnet.report.run_summary import RunFacts, spread_summary, summarize
 from simnet.report.summary import three_digits
 from simnet.report.timeline import Recorded, message_sample, write_timeline
 
@@ -85,15 +84,6 @@ def test_the_answer_when_only_the_bound_ran():
     assert said(oracle=frame([1, 2]))[0] == told
 
 
-def test_the_answer_of_ties_names_all_and_whoever_switched():
-    told, _ = said(b=frame([1, 1]), a=frame([1, 1]), c=frame([2, 2]))
-    assert told == "a or b: tied. a: 2.00 s for 2 iterations, as all of them."
-    # A lead that no clock could tell is none.
-    told, depends = said(b=frame([1, 1], ["AG", "ring"]), a=frame([1, 1.0005]), c=frame([1, 1]))
-    assert told == "b, c or a: tied. b: 2.00 s for 2 iterations, as all of them."
-    assert depends == "1 s, when b takes ring"
-
-
 @pytest.mark.parametrize(
     ("changed", "clause"),
     [
@@ -130,25 +120,6 @@ def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
     assert sentence(summarize({"quick": quick}, RunFacts(target=0.99))).startswith("No policy reaches 99 % accuracy. ")
 
 
-def test_the_bound_never_wins_and_regret_may_be_negative():
-    summary = summary_of(oracle=frame([1.0]), a=frame([2.0]), b=frame([0.5]))
-    assert summary["winner"]["policy"] == "b"
-    assert summary["winner"]["runner_up"] == "a"
-    assert summary["policies"]["b"]["regret"] == {"seconds": -0.5, "fraction": -0.5}
-    assert summary_of(oracle=frame([1.0]), a=frame([2.0]))["winner"]["policy"] == "a"
-
-
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=200))
-def test_switches_are_every_change_of_choice_in_order(choice):
-    one = summary_of(p=frame(np.ones(len(choice)), choice))["policies"]["p"]
-    expected = [(i, choice[i - 1], choice[i]) for i in range(1, len(choice)) if choice[i] != choice[i - 1]]
-    assert one["switch_count"] == len(expected)
-    assert [(s["iteration"], s["from"], s["to"]) for s in one["switches"]] == expected[:MAX_SWITCHES]
-    assert all(s["at_s"] == s["iteration"] for s in one["switches"])
-    assert one["choices"] == {label: choice.count(label) for label in set(choice)}
-    assert list(one["choices"].values()) == sorted(one["choices"].values(), reverse=True)
-
-
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=6))
 def test_rows_are_in_order_of_time_and_exactly_the_fastest_are_best(lengths):
     summary = summary_of(**{f"p{index}": frame([length]) for index, length in enumerate(lengths)})
@@ -158,13 +129,6 @@ def test_rows_are_in_order_of_time_and_exactly_the_fastest_are_best(lengths):
     ties = ["best", *["tied"] * (lengths.count(min(lengths)) - 1)]
     assert words[: len(ties)] == ties
     assert not {"best", "tied"} & {*words[len(ties) :]}
-
-
-def test_a_summary_read_back_from_json_shows_the_same():
-    summary = summary_of(b=frame([1, 1], ["y", "x"]), a=frame([1, 1]), oracle=frame([1, 1]), z=frame([2, 2]))
-    again = json.loads(json.dumps(summary, sort_keys=True))
-    assert json.loads(run_answer(again).to_json()) == json.loads(run_answer(summary).to_json())
-    assert str(run_answer(again)) == str(run_answer(summary))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
@@ -221,34 +185,9 @@ def test_figures_are_deterministic_and_leave_the_settings_of_matplotlib_alone_an
         assert not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
-def test_figures_of_long_runs_are_bounded():
-    iterations = joined(weather_driven(10_000, policies=8))
-    plots = figures.render(iterations, "oracle")
-    assert max(len(plot.svg) for plot in plots) < 600_000
-
-
 def test_a_choice_that_alternates_for_ever_is_bounded_too():
     drawn = figures.choices(joined({"p": frame(np.ones(10_000), ["a", "b"] * 5_000)}))
     assert sum(len(bars.get_paths()) for bars in drawn.axes[0].collections) <= 1_000
-
-
-def test_the_cumulative_figure_ends_at_the_totals():
-    made = weather_driven(700)
-    left, right = figures.cumulative_time(joined(made), "oracle").axes
-    unit = {"s": 1, "min": 60, "h": 3600}
-    for axes, reference in ((left, 0.0), (right, made["oracle"]["iteration_s"].sum())):
-        scale = unit[re.search(r"\[(\w+)\]", axes.get_ylabel())[1]]
-        ends = [line.get_ydata()[-1] * scale for line in axes.lines]
-        assert ends == pytest.approx([one["iteration_s"].sum() - reference for one in made.values()], abs=1e-9)
-        assert all(line.get_xdata()[-1] == 700 for line in axes.lines)
-
-
-def test_the_breakdown_bars_are_the_sums_in_order_of_time():
-    made = {"slow": frame([3, 3]), "fast": frame([1, 1])}
-    axes = figures.breakdown(joined(made)).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["fast", "slow"]
-    widths = [[bar.get_width() for bar in container] for container in axes.containers]
-    np.testing.assert_allclose(widths, [[share * 2, share * 6] for share in (0.5, 0.1, 0.3, 0.1)])
 
 
 def test_the_stretches_of_a_choice_fill_the_run():
@@ -266,26 +205,6 @@ def test_the_axis_is_the_iteration_where_the_network_moves_with_it_and_time_else
     by_time, by_iteration = (joined(weather_driven(120, by_iteration=kind)) for kind in (False, True))
     assert figures.iteration_time(by_iteration).axes[-1].get_xlabel() == "iteration"
     assert figures.iteration_time(by_time).axes[-1].get_xlabel().startswith("simulated time [")
-
-
-def test_a_policy_far_slower_does_not_flatten_the_others_and_that_is_said():
-    made = {"a": frame(np.ones(50), bandwidth=np.linspace(1, 2, 50)), "b": frame(np.full(50, 90.0))}
-    top = figures.iteration_time(joined(made)).axes[0]
-    assert top.get_xlim() == (0, 50)
-    assert [text.get_text() for text in top.texts] == ["goes on beyond the axis: b until 1.25 h"]
-
-
-@pytest.mark.parametrize("bandwidth", [math.nan, math.inf, 0.0])
-def test_figures_of_one_policy_one_iteration_and_no_network(bandwidth):
-    for plot in figures.render(joined({"only": frame([1.0], bandwidth=bandwidth, latency=0.0)}), "oracle"):
-        ET.fromstring(plot.svg)
-
-
-def test_figures_of_a_training_too_short_to_be_measured_have_no_curves():
-    short, long = (frame(seconds).assign(purpose="train", global_error=1.0) for seconds in ([1.0] * 2, [90.0] * 2))
-    iterations = joined({name: one.assign(loss=np.nan, accuracy=np.nan) for name, one in (("a", short), ("b", long))})
-    plots = figures.render(iterations, learnt=learning_columns(summary_of(a=short, b=long)))
-    assert [plot.name for plot in plots][:2] == ["learning", "efficiency"]
 
 
 def test_hostile_names_are_names():
@@ -412,33 +331,10 @@ def test_text_in_the_data_can_end_no_script_and_reads_back(text):
     assert json.loads(written) == {"name": text}
 
 
-@given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 4), min_size=1, max_size=300))
-def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(parts):
-    made = pd.DataFrame(parts, columns=["compute_s", "select_s", "communicate_s", "wait_s"])
-    made["iteration_s"] = made.sum(axis=1)
-    found = spread_summary(made)
-    exchanges = made["select_s"] + made["communicate_s"] + made["wait_s"]
-    for what, times in (("iteration_s", made["iteration_s"].to_numpy()), ("exchange_s", exchanges.to_numpy())):
-        for share in PERCENTS:
-            one = found[what][f"p{share}"]
-            assert one in times
-            assert 100 * np.sum(times <= one) >= share * times.size
-            assert 100 * np.sum(times < one) < share * times.size
-
-
 def test_the_spread_of_no_iteration_is_drawn_without_curves():
     none = frame([1.0]).assign(policy="a").iloc[:0]
     assert spread_summary(none) is None
     assert [len(axes.lines) for axes in figures.spread(none).axes] == [3, 3]
-
-
-def test_cells_of_the_page_are_sorted_by_numbers_and_what_is_not_known_has_none():
-    made = {"b": frame([1.0, 1.0]), "a": frame([2.0, 2.0])}
-    page = report(summary_of(**made), [], "", joined(made))
-    row = page[page.index('<tr data-policy="a"') :].partition("</tr>")[0]
-    assert 'data-key="4.0">4.00<' in row
-    headings = {one.heading for one in run_answer(summary_of(**made)).columns}
-    assert {"policy", "whole job", "to best", "iteration", "exposed comm."} <= headings & {*TERMS}
 
 
 @pytest.mark.parametrize("events", [0, 1, 4, 9, 100])
@@ -596,66 +492,6 @@ def test_counters_tell_how_many_messages_are_under_way_on_each_link(made):
             ]  # fmt: skip
             assert count == len(there)
     assert {name.split(": ")[1] for _, name in counts} <= {"messages under way"}
-
-
-@pytest.mark.parametrize(("changes", "every"), [(20, 1), (900, 8)])
-def test_bandwidths_are_those_of_the_links_that_messages_take_and_what_is_left_out_is_said(changes, every):
-    messages = pd.DataFrame([["x", 0, 0, "ring", 0, 1, 8.0, 1.0, 2.0]], columns=MESSAGES)
-    asked = []
-
-    def bandwidths(link, start, end):
-        asked.append((link, start, end))
-        return np.linspace(start, end, changes, endpoint=False), np.arange(changes) * 1e6
-
-    stream = io.BytesIO()
-    write_timeline(
-        stream, pd.DataFrame(columns=SPANS), messages, links=two_hops, bandwidths=bandwidths, max_events=2_500
-    )
-    made = json.loads(stream.getvalue())
-    assert asked == [("0 to switch", 1.0, 2.0), ("switch to 1", 1.0, 2.0)]
-    drawn = [event for event in made["traceEvents"] if event["name"] == "link 0 to switch: bandwidth"]
-    assert [event["args"]["Mbit/s"] for event in drawn] == [8.0 * at for at in range(0, changes, every)]
-    assert ns(drawn[1]["ts"]) == round(1e9 * (1 + every / changes))
-    said = "all changes" if every == 1 else "of the changes of a link one in 8"
-    assert made["otherData"] == {"iterations": {"x": "0"}, "bandwidths": said}
-    assert sum(event["ph"] != "M" for event in made["traceEvents"]) <= 2_500
-
-
-def test_timeline_says_which_iterations_it_holds():
-    spans = pd.DataFrame([["x", i, 0, "compute", "select", i, i + 1.0] for i in (0, 1, 2, 7)], columns=SPANS)
-    stream = io.BytesIO()
-    write_timeline(stream, spans, pd.DataFrame(columns=MESSAGES), iterations={"x": 5000}, max_events=4)
-    made = json.loads(stream.getvalue())
-    assert made["otherData"] == {"iterations": {"x": "0 to 2, 7 of 5,000"}}
-    process = next(event for event in made["traceEvents"] if event["name"] == "process_name")
-    assert process["args"]["name"] == "x: iterations 0 to 2, 7 of 5,000"
-
-
-def test_timeline_names_every_rank_and_link_and_tells_policies_apart():
-    spans = pd.DataFrame([[p, 0, w, "compute", "select", 0.0, 1.0] for p in ("x", "y") for w in (0, 1)], columns=SPANS)
-    messages = pd.DataFrame([[p, 0, 0, "ring", 0, 1, 8.0, 1.0, 2.0] for p in ("x", "y")], columns=MESSAGES)
-    events, names = timeline(spans, messages, links=two_hops)
-    expected = ["rank 0 compute", "rank 1 compute", "link 0 to switch", "link switch to 1"]
-    assert sorted(names.values()) == sorted(2 * expected)
-    assert len({tid for _, tid in names}) == len(names)
-    assert len({event["pid"] for event in events}) == 2
-    begin = next(event for event in events if event["ph"] == "b")
-    assert begin["args"] == {"iteration": 0, "round": 0, "phase": "ring", "src": 0, "dst": 1, "nbytes_B": 8.0}
-    assert begin["ts"] == 1e6
-
-
-def test_each_resource_of_a_rank_has_a_track_and_what_overlaps_there_a_second_one():
-    rows = [
-        ["compute", "compute", 0.0, 2.0],
-        ["network", "communicate", 1.0, 3.0],
-        ["compute", "select", 1.5, 2.5],
-        ["compute", "wait", 3.0, 4.0],
-    ]
-    spans = pd.DataFrame([["x", 0, 0, *row] for row in rows], columns=SPANS)
-    events, names = timeline(spans, pd.DataFrame(columns=MESSAGES))
-    where = {event["name"]: names[event["pid"], event["tid"]] for event in events}
-    own = "rank 0 compute"
-    assert where == {"compute": own, "communicate": "rank 0 network", "select": f"{own} (2)", "wait": own}
 
 
 @pytest.mark.parametrize("max_events", [0, 1, 5, 30, 47, 1_000])

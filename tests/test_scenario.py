@@ -264,24 +264,6 @@ def test_a_network_that_does_not_fit_is_refused(tmp_path: Path, override: str, m
     assert message in refusal(tmp_path, BASE, override)
 
 
-def test_a_schedule_from_host_to_host_needs_a_star(tmp_path: Path) -> None:
-    ring = "network.topology={ring: {latency: 1 ms, bandwidth: 1 Gbit/s}}"
-    refused = refusal(tmp_path, BASE, ring, weather("{links: all, profile: {name: C1, epoch: 1 s}}"))
-    assert "which only a star can have" in refused
-
-
-def test_a_trace_with_nan_is_refused_with_its_own_line(tmp_path: Path) -> None:
-    (tmp_path / "link.csv").write_text("time_s,bandwidth_Mbit_s\n0,80\n60,nan\n")
-    refused = refusal(tmp_path, BASE, weather("{links: all, trace: {file: link.csv}}"))
-    assert "link.csv:3: bandwidth: must be a finite number >= 0, got 'nan'" in refused
-    assert "network.weather[0].trace" in refused
-
-
-def test_a_recorded_trace_has_a_bounded_number_of_workers(tmp_path: Path) -> None:
-    text = BASE.replace("parameters: 2000\n", "gradients: {recorded: digits}\n").replace("workers: 4", "workers: 9")
-    assert "a.yaml:8: job.gradients: trace 'digits' has 8 workers, 9 are asked for" in refusal(tmp_path, text)
-
-
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     text = (
         BASE.replace("latency: 1 ms", "latency: 1 m")
@@ -293,15 +275,6 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert [line.split(": ")[0].strip() for line in lines[1:]] == ["a.yaml:2", "a.yaml:6", "a.yaml:10"]
     text = BASE.replace(": topk", ": topq").replace("fixed: AG", "fixed: AQ").replace("parameters: 2000", "model: x")
     assert refusal(tmp_path, text).startswith("3 problems")
-
-
-def test_memory_is_refused_with_a_scale_that_fits(tmp_path: Path) -> None:
-    text = BASE.replace("parameters: 2000", "parameters: 100000000000")
-    refused = refusal(tmp_path, text)
-    assert "a.yaml:7: job.scale: 4 workers with 100,000,000,000 entries each need about" in refused
-    enough = int(refused.split("scale: ")[1].split(" ")[0])
-    from_text(tmp_path, text, f"job.scale={enough}", "memory=1 GiB", "job.parameters=100000").build()
-    assert "job.scale" in refusal(tmp_path, text, f"job.scale={enough // 2}")
 
 
 # Overrides
@@ -350,14 +323,6 @@ def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str
     assert message in refusal(tmp_path, BASE, override)
 
 
-def test_a_position_beyond_a_list_is_refused(tmp_path: Path) -> None:
-    text = BASE.replace("density: 0.01", "density: [{at: 0.5}]")
-    for position in ("1", "x", "-1"):
-        assert "job.density is a list; allowed: a position from 0 to 0" in refusal(
-            tmp_path, text, f"job.density.{position}.at=1"
-        )
-
-
 def test_the_seed_decides_everything_random(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(BASE)
@@ -381,22 +346,6 @@ def test_density_and_compression_ratio_are_the_same(tmp_path: Path) -> None:
     assert "density: 0.01" in found[0]
 
 
-def test_density_may_ramp(tmp_path: Path) -> None:
-    ramps = "density: [{iterations: 3, from: 100 %, to: 0.5}, {iterations: 2, at: 0.2}, {at: 0.1}]"
-    job = from_text(tmp_path, BASE.replace("density: 0.01", ramps)).build().job
-    assert [density_at(job.density, iteration) for iteration in range(7)] == [1.0, 0.75, 0.5, 0.2, 0.2, 0.1, 0.1]
-
-
-def test_epochs_are_counted_in_iterations(tmp_path: Path) -> None:
-    text = BASE.replace("iterations: 4", "iterations: 6 epochs\n  epoch: 5").replace(
-        "density: 0.01", "density: [{iterations: 2 epochs, at: 0.5}, {at: 0.1}]"
-    )
-    job = from_text(tmp_path, text).build().job
-    assert job.iterations == 30
-    assert [density_at(job.density, iteration) for iteration in (9, 10)] == [0.5, 0.1]
-    assert from_text(tmp_path, text, "job.epoch=7").build().job.iterations == 42
-
-
 def test_defaults_come_from_the_model(tmp_path: Path) -> None:
     text = BASE.replace("parameters: 2000", "model: resnet18\n  scale: 5000\n  overlap: {}").replace(
         "{mean: 10 ms}", "{}"
@@ -413,11 +362,6 @@ def test_without_policies_there_is_each_exchange_and_the_bound(tmp_path: Path) -
     run = from_text(tmp_path, text).build()
     assert list(run.policies) == ["AG", "ART-ring", "oracle"]
     assert run.bound == "oracle"
-
-
-def test_an_oracle_among_some_is_no_bound(tmp_path: Path) -> None:
-    assert from_text(tmp_path, BASE).build().bound == "oracle"
-    assert from_text(tmp_path, BASE, "policies.oracle={oracle: {among: [AG]}}").build().bound is None
 
 
 def test_factors_multiply_and_absolute_values_replace(tmp_path: Path) -> None:
@@ -493,14 +437,6 @@ def test_any_number_of_workers_runs(tmp_path: Path, workers: int) -> None:
         assert len(result.workers) == 4 * workers
 
 
-def test_a_number_stands_for_a_matrix_of_it(tmp_path: Path) -> None:
-    locks = []
-    for latency in ("40 ms", "[[0, 40 ms], [40 ms, 0]]"):
-        wan = f"network.topology={{wan: {{{SITES}, latency: {latency}, bandwidth: 1 Gbit/s}}}}"
-        locks.append(value(from_text(tmp_path, BASE, wan).build(), 0, 2, 0.0))
-    assert locks[0] == locks[1] == pytest.approx((40.1e-3, 1.25e8))
-
-
 @pytest.mark.parametrize(
     "override",
     [
@@ -517,17 +453,6 @@ def test_a_number_stands_for_a_matrix_of_it(tmp_path: Path) -> None:
 )
 def test_what_is_too_much_is_refused_at_once(tmp_path: Path, override: str) -> None:
     assert "--set" in refusal(tmp_path, BASE, override) or "job.scale" in refusal(tmp_path, BASE, override)
-
-
-@pytest.mark.parametrize(
-    "jitter", ["{exponential: {mean: 1 ms}}", "{uniform: {high: 2 ms}}", "{lognormal: {median: 1 ms, sigma: 0.1}}"]
-)
-def test_jitter_has_the_mean_it_was_given(tmp_path: Path, jitter: str) -> None:
-    network = from_text(tmp_path, BASE, f"network.jitter={jitter}").build().job.network(0)
-    assert network.jitter is not None
-    draws = network.jitter(np.random.default_rng(0), 10_000)
-    assert draws.min() >= 0
-    assert draws.mean() == pytest.approx(1e-3, rel=0.05)
 
 
 def test_a_profile_by_time_gives_a_star_the_printed_state_from_host_to_host(tmp_path: Path) -> None:
@@ -560,12 +485,6 @@ def test_placements(tmp_path: Path) -> None:
     assert random is not None
     assert len(set(random)) == 4
     assert set(random) <= set(range(9))
-
-
-def test_links_between_workers_follow_the_placement(tmp_path: Path) -> None:
-    run = from_text(tmp_path, BASE, "network.placement=[3, 2, 1, 0]").build()
-    assert run.links(0, 1) == ("host:3->switch", "switch->host:2")
-    assert run.links(1, 1) == ()
 
 
 # Writing out
@@ -696,13 +615,6 @@ def _fits(value: Any, part: dict[str, Any], root: dict[str, Any]) -> bool:
     except AssertionError:
         return False
     return True
-
-
-def test_a_mistake_in_an_option_does_not_fit_the_json_schema() -> None:
-    found = scenario.json_schema()
-    data = loader.read(scenario.shipped()["quickstart"]).data
-    data["exchanges"]["AG"] = {"scheme": "topk", "allgather": "rang"}
-    assert not _fits(data, found, found)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Several seeds: what is told of them follows from the runs of each, and nothing depends on how they are run."""
 
-import itertools
 import json
 import math
 
@@ -19,7 +18,6 @@ from simnet.report.answers import seeds_answer
 from simnet.report.run_summary import RunFacts, summarize
 from simnet.studies import runs
 from simnet.training.job.checkpoint import Checkpoint
-from simnet.training.job.record import Interruption
 from test_report import Page, frame
 
 SMALL = """\
@@ -77,16 +75,6 @@ def test_paired_intervals_of_two_policies_are_those_of_the_paired_t_test(base, s
     assert bool(found.tied_with) == (expected[0] <= 0)
 
 
-def test_several_intervals_hold_together():
-    draws = np.random.default_rng(1).normal(10, 1, (6, 8))
-    values = {f"p{number}": row for number, row in enumerate(draws)}
-    found = paired.contest(values)
-    for name, difference in found.differences.items():
-        d = values[name] - values[found.policy]
-        half = stats.t.ppf(1 - 0.05 / 2 / 5, 7) * d.std(ddof=1) / math.sqrt(8)
-        assert difference == pytest.approx((d.mean(), d.mean() - half, d.mean() + half))
-
-
 def test_the_truly_fastest_is_among_those_tied_with_the_first_as_often_as_is_said():
     random = np.random.default_rng(3)
     apart, lost, alone = 400, 0, 0
@@ -101,16 +89,6 @@ def test_the_truly_fastest_is_among_those_tied_with_the_first_as_often_as_is_sai
     assert alone / apart <= 0.05
 
 
-@given(st.permutations(["a", "b", "c", "d"]), TIMES)
-def test_the_order_of_policies_does_not_matter(order, base):
-    values = {name: np.array(base) + 0.1 * number for number, name in enumerate("abdc")}
-    values["d"] = values["b"]
-    found, other = paired.contest(values), paired.contest({name: values[name] for name in order})
-    assert found == other
-    assert found.policy == "a"
-    assert found.differences["b"] == found.differences["d"]
-
-
 def test_equal_policies_are_tied_and_a_sure_difference_is_none():
     found = paired.contest({"b": [3.0, 9.0], "a": [3.0, 9.0], "c": [3.5, 9.5]})
     assert (found.policy, found.tied_with, found.runner_up) == ("a", ["b"], "c")
@@ -122,32 +100,6 @@ def test_equal_policies_are_tied_and_a_sure_difference_is_none():
 def test_one_seed_tells_nobody_apart():
     found = paired.contest({"a": [1.0], "b": [9.0]})
     assert (found.tied_with, found.differences["b"]) == (["b"], (8.0, -math.inf, math.inf))
-
-
-def test_groups_are_compared_each_for_itself_and_over_seeds_with_all():
-    rows = pd.DataFrame(
-        [
-            {"seed": seed, "workers": workers, "exchange": name, "iteration_s": base + seed}
-            for seed, workers in itertools.product((1, 2, 3), (2, 8))
-            for name, base in {"a": workers, "b": 5.0, "bound": 0.0, "rare": 1.0}.items()
-            if name != "rare" or seed == 2
-        ]
-    )
-    rows.loc[(rows["seed"] == 3) & (rows["exchange"] == "b") & (rows["workers"] == 8), "iteration_s"] = math.nan
-    found = paired.comparison(
-        rows[rows["exchange"] != "rare"], ["workers"], "iteration_s", policy="exchange", bound="bound"
-    )
-    found = found.set_index(["workers", "exchange"])
-    assert found["iteration_more_s"].to_dict() == pytest.approx(
-        {(2, "a"): 0, (2, "b"): 3, (2, "bound"): math.nan, (8, "a"): 3, (8, "b"): 0, (8, "bound"): math.nan},
-        nan_ok=True,
-    )
-    assert found["iteration_compared"].to_dict() == {
-        (2, "a"): 3, (2, "b"): 3, (2, "bound"): 0, (8, "a"): 2, (8, "b"): 2, (8, "bound"): 0,
-    }  # fmt: skip
-    # Only one of three seeds has all: that one is compared.
-    alone = paired.comparison(rows, ["workers"], "iteration_s", policy="exchange", bound="bound")
-    assert set(alone["iteration_compared"]) == {0, 1}
 
 
 # Summaries
@@ -178,15 +130,6 @@ def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
     assert cells["(oracle)"] == (9.0, "bound", "-", None)
     assert len(table) == 12
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-
-
-def test_the_sentence_of_a_sure_winner_counts_the_seeds():
-    summary, _, _ = seeds.summarize(
-        summaries({"a": [10.0, 20.0, 31.0], "b": [12.0, 22.0, 33.1]}), missing=["b with seed 9"]
-    )
-    assert seeds.sentence(summary).startswith(
-        "Incomplete, without b with seed 9: a: 20.3 s on average over 3 seeds, the least with 3; b 10 % more ("
-    )
 
 
 # Runs
@@ -235,27 +178,6 @@ def test_the_number_of_processes_alters_no_byte(jobs, several, scenario, tmp_pat
     assert contents(tmp_path / "out") == contents(several[0])
 
 
-def test_one_seed_is_a_run_as_ever(scenario, tmp_path):
-    did("run", scenario, "--out", tmp_path / "one", "-q")
-    did("run", scenario, "--seeds", 1, "--out", tmp_path / "same", "-q")
-    assert contents(tmp_path / "one") == contents(tmp_path / "same")
-    assert not (tmp_path / "same" / "seeds").exists()
-
-
-def test_what_a_run_with_one_seed_left_goes_and_the_other_way_round(scenario, tmp_path):
-    did("run", scenario, "--out", tmp_path, "-q")
-    did("run", scenario, "--seeds", 2, "--out", tmp_path, "-q", "--force")
-    assert not (tmp_path / "iterations.csv").exists()
-    did("run", scenario, "--out", tmp_path, "-q", "--force")
-    assert not (tmp_path / "paired.csv").exists()
-
-
-def test_seeds_follow_that_of_the_scenario_however_it_is_set(scenario, tmp_path):
-    did("run", scenario, "--set", "seed=7", "--seeds", 2, "--out", tmp_path / "out", "-q")
-    assert sorted(one.name for one in (tmp_path / "out" / "seeds").iterdir()) == ["7", "8"]
-    assert "seed: 7" in (tmp_path / "out" / "scenario.lock.yaml").read_text()
-
-
 @needs.linux
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(several, scenario, tmp_path):
     out = tmp_path / "out"
@@ -288,13 +210,6 @@ def test_ctrl_c_keeps_the_seeds_that_are_done(scenario, tmp_path, monkeypatch):
     assert summary["policies"]["AG"]["simulated_compared"] == 2
     assert "AG with seed 3" in result.stderr
     assert "not done, as the file INCOMPLETE says" in result.stderr
-
-
-@pytest.mark.parametrize("count", [0, -1, 1001, "many"])
-def test_numbers_of_seeds_that_make_no_sense_are_refused(count, scenario):
-    result = invoke("run", scenario, "--seeds", count)
-    assert result.exit_code == 2
-    assert "--seeds" in result.stderr
 
 
 def test_the_page_stands_alone_and_says_everything_whatever_the_names_are(tmp_path):
@@ -358,20 +273,3 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
     assert told["a"][1:] == ("best", "-", "4 of 4")
     assert told["b"][1].startswith("+10")
     assert told["c"] == (None, "-", "-", "3 of 4")
-
-
-def test_policies_that_end_early_with_every_seed_take_no_part():
-    ended = Interruption("job", 1, 1.0, {0: 1.0}, (), None, 3)
-    facts = RunFacts(stops={"dead": [ended]})
-    found = {
-        seed: summarize(
-            {"a": frame([1.0]), "b": frame([2.0 + seed]), "dead": frame([0.1])}, RunFacts(stops={"dead": [ended]})
-        )
-        for seed in (1, 2)
-    }
-    summary, table, _ = seeds.summarize(found)
-    assert table[table["policy"] == "dead"]["simulated_s"].isna().all()
-    assert summary["policies"]["dead"]["simulated_rank"] is None
-    assert (summary["winner"]["policy"], summary["policies"]["b"]["simulated_compared"]) == ("a", 2)
-    nobody = {1: summarize({"dead": frame([0.1])}, facts)}
-    assert seeds.sentence(seeds.summarize(nobody)[0]).endswith("no policy that can be run got to its end.")

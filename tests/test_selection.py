@@ -17,7 +17,6 @@ from simnet.base.jit_threshold import JitThreshold
 from simnet.sparsifier_models import compiled_selection, selection
 from simnet.sparsifier_models.selection import (
     above,
-    add_rows,
     count_above,
     kth_magnitude,
     squared_norm,
@@ -272,54 +271,6 @@ def test_a_misleading_sample_costs_passes_but_nothing_else(kind, monkeypatch):
     assert most > 1
 
 
-@pytest.mark.parametrize("k", [1400, 1502, 1503])
-def test_magnitudes_just_above_the_only_one_of_a_sample_are_told_from_it(k, monkeypatch):
-    values = np.ones(20_000, dtype=np.float32)
-    values[5:1505], values[[2, 3]] = np.nextafter(np.float32(1), np.float32(2)), 5.0
-    monkeypatch.setattr(selection, "_sample_bits", lambda loops, bits: np.ones(1000, dtype=np.float32).view(np.uint32))
-    with on("compiled"):
-        assert kth_magnitude(values, k) == np.sort(values)[-k]
-        assert sorted(values[top_k(values, k)]) == np.sort(values)[-k:].tolist()
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_rows_to_which_nothing_is_added_are_themselves(path):
-    rows = np.random.default_rng(0).standard_normal((2, 9000)).astype(np.float32)
-    out = np.empty_like(rows)
-    with on(path):
-        assert add_rows(rows, None, out).tolist() == squared_norms(rows).tolist()
-    assert out.tolist() == rows.tolist()
-
-
-def test_a_random_order_takes_one_pass(monkeypatch):
-    values = values_of("heavy", 1 << 18, 0)
-    for share in (1e-5, 1e-3, 0.01, 0.1, 0.5, 0.99):
-        k, counted = math.ceil(share * values.size), Counted()
-        monkeypatch.setattr(selection, "_compiled_loops", lambda counted=counted: counted)
-        threshold = kth_magnitude(values, k)
-        above(values, threshold)
-        assert counted.calls == ["sample", "band", "sample", "select"]
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_room_is_made_for_what_a_sample_says_with_those_that_equal_the_threshold(strict, monkeypatch):
-    values, counted = values_of("ties", 1 << 18, 0), Counted()
-    monkeypatch.setattr(selection, "_compiled_loops", lambda: counted)
-    assert above(values, 1, strict=strict).size == pytest.approx(values.size * (4 if strict else 6) / 7, rel=0.01)
-    assert counted.calls == ["sample", "select"]
-
-
-def test_few_above_a_threshold_take_little_memory_on_the_way():
-    values = values_of("normal", 1 << 20, 0)
-    assert count_above(values, 3.0) < 3000
-    tracemalloc.start()
-    above(values, 3.0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    # Room for all would take eight bytes for each entry.
-    assert peak < values.size / 2
-
-
 @settings(max_examples=300)
 @given(kinds, st.integers(1, 400), st.integers(-3, compiled_selection.SLACK), st.integers(0, 400), seeds)
 def test_loops_never_write_past_the_end_of_a_buffer(kind, n, spare, ties, seed):
@@ -369,13 +320,6 @@ def test_views_of_any_kind_are_taken(path):
             assert squared_norm(values) == pytest.approx(float((values.astype(np.float64) ** 2).sum()), rel=1e-13)
 
 
-def test_double_precision_is_compared_as_it_is():
-    values = np.array([1, 1 + 1e-12, 1 - 1e-12, 0.5])
-    with on("compiled"):
-        assert top_k(values, 1).tolist() == [1]
-        assert kth_magnitude(values, 1) == 1 + 1e-12
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_nan_does_no_harm(path):
     values = values_of("normal", 5000, 0)
@@ -391,29 +335,6 @@ def test_nan_does_no_harm(path):
         values[5] = np.inf
         for strict in (True, False):
             assert count_above(values, np.nan, strict=strict) == above(values, np.nan, strict=strict).size == 0
-
-
-def test_what_is_returned_holds_little_more_memory_than_it_needs():
-    values = values_of("normal", 200_000, 0)
-    for threshold in (0.0, 0.5, 2.0, 3.9, 100.0):
-        array = above(values, threshold)
-        base = array if array.base is None else array.base
-        while base.base is not None:
-            base = base.base
-        assert base.nbytes <= 2 * array.nbytes + 8 * compiled_selection.SLACK
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_nothing_above_is_nothing(path):
-    with on(path):
-        for values in (np.zeros(0, dtype=np.float32), np.zeros(100, dtype=np.float32)):
-            assert above(values, 0).size == count_above(values, 0) == 0
-            assert squared_norm(values) == 0
-            assert top_k(values, 0).size == 0
-            with pytest.raises(ValueError, match=rf"k must be in 1..{values.size}, got 0"):
-                kth_magnitude(values, 0)
-            with pytest.raises(ValueError, match=rf"k must be in 1..{values.size}, got 101"):
-                kth_magnitude(values, 101)
 
 
 # The search of MSTopk counts with these kernels

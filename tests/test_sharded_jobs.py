@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from commands import did, refused
 from simnet import run as simulate
-from simnet.base.errors import InputError
 from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model
@@ -96,14 +94,6 @@ def test_gradients_of_a_replicated_model_take_the_closed_form_of_an_all_reduce(t
     assert later["compute_s"].to_numpy() == pytest.approx(profile.compute + 3e-3, rel=1e-12)
     assert later["communicate_s"].to_numpy() == pytest.approx(reduced, rel=1e-9)
     assert later["bytes_sent_B"].to_numpy() == pytest.approx(2 * 3 * nbytes, rel=1e-9)
-
-
-def test_first_iterations_of_a_replicated_model_are_its_own(tmp_path: Path) -> None:
-    rows = one(load(scenario(tmp_path, {"as": "ddp"})).build()).iterations
-    # One bucket that nothing overlaps; then two broadcasts; then all are alike.
-    first, second, *others = rows["iteration_s"].tolist()
-    assert first > second > others[0]
-    assert len(set(others)) == 1
 
 
 @pytest.mark.parametrize("network", [{}, {"weather": WEATHER}], ids=["constant", "changing"])
@@ -205,46 +195,6 @@ def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
     assert ways["policy"].tolist() == ["fsdp2", "zero3"]
 
 
-SAYS = {
-    "as": ({"as": "fsdp"}, {}, "job.sharding.as: there is no 'fsdp': did you mean 'fsdp2'"),
-    "option": ({"as": "ddp", "replicas": 2}, {}, "job.sharding.replicas: there is no such option of ddp"),
-    "value": ({"as": "fsdp2", "replicas": 3}, {}, "job.sharding: replicas must divide the 4 workers, got 3"),
-    "flag": ({"as": "ddp", "overlap": 1}, {}, "job.sharding: overlap must be true or false, got 1"),
-    "by name": ({"A": {"as": "fsdp2", "clip": 1}}, {}, "job.sharding.A: clip must be true or false, got 1"),
-    "replicas": ({"as": "hsdp"}, {}, "job.sharding: hsdp needs replicas"),
-    "both": ({"as": "ddp", "trace": "x"}, {}, "job.sharding: needs either as, such as {as: fsdp2}, or trace"),
-    "algorithm": ({"as": "ddp", "algorithms": {"all_reduce": "rng"}}, {}, "there is no all_reduce 'rng'"),
-    "density": ({"as": "ddp"}, {"job": {"density": 0.1}}, "takes no density beside sharding: whole tensors are sent"),
-    "strategy": ({"as": "ddp"}, {"job": {"strategy": {"name": "diloco"}}}, "takes no strategy beside sharding"),
-    "overlap": ({"as": "ddp"}, {"job": {"overlap": {}}}, "takes no overlap beside sharding"),
-    "barrier": ({"as": "ddp"}, {"job": {"barrier": False}}, "takes no barrier beside sharding"),
-    "train": (
-        {"as": "ddp"},
-        {"job": {"gradients": {"train": {}}}},
-        "takes no gradients beside sharding: it makes none",
-    ),
-    "deaths": ({"as": "ddp"}, {"job": {"deaths": [{"worker": 1, "at": "1 s"}]}}, "takes no deaths beside sharding"),
-    "exchanges": ({"as": "ddp"}, {"exchanges": {"AG": {"scheme": "topk"}}}, "exchanges: must be left out beside"),
-    "policies": (
-        {"as": "ddp"},
-        {"policies": {"best": {"oracle": {}}}},
-        "policies.best: must be fixed: under job.sharding",
-    ),
-    "no way": (
-        {"as": "ddp"},
-        {"policies": {"best": {"fixed": "dpp"}}},
-        "policies.best.fixed: there is no way of sharding 'dpp'; did you mean 'ddp'",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SAYS)
-def test_what_means_nothing_beside_sharding_is_refused_in_words(tmp_path: Path, name: str) -> None:
-    sharding, more, says = SAYS[name]
-    with pytest.raises(InputError, match=re.escape(says)):
-        one(load(scenario(tmp_path, sharding, **more)).build())
-
-
 def test_other_commands_say_that_they_are_for_exchanges_of_gradients(tmp_path: Path) -> None:
     path = str(scenario(tmp_path, {"as": "ddp"}))
     for words in (["convert", path, str(tmp_path / "a.goal")],):
@@ -286,25 +236,3 @@ def test_a_job_computes_as_much_slower_beside_collectives_as_is_said_of_it_or_it
     rows = one(run).iterations
     assert rows["iteration_s"].to_numpy() == pytest.approx(found.duration, rel=1e-9)
     assert rows["compute_s"].to_numpy() == pytest.approx(profile.compute + found.slowed.max(), rel=1e-9)
-
-
-@pytest.mark.parametrize("memory", [{}, {"device_memory": "device"}])
-def test_a_device_is_named_where_it_has_a_part_in_the_job(tmp_path: Path, memory: dict[str, str]) -> None:
-    path = scenario(tmp_path, {"as": "fsdp2"}, job={"iterations": 1, **memory})
-    told = json.loads(did("run", path, "--json", "--out", tmp_path / "out").stdout)
-    assert ("device" in told) == bool(memory)
-    assert "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times" in told["computing"]
-
-
-def test_that_a_device_is_not_faster_beside_collectives_than_alone_is_said(tmp_path: Path) -> None:
-    (tmp_path / "shared.yaml").write_text(PROFILE.replace("compute: 1.5", "compute: 0.8"))
-    loaded = load(scenario(tmp_path, {"as": "fsdp2"}, job={"device": "./shared.yaml"}))
-    told = "as long beside collectives as alone (0.8 times is taken as 1; device profile: made up)"
-    assert told in (loaded.computing or "")
-    assert loaded.config.job.shardings
-    assert all(one.slowdown == 1 for one in loaded.config.job.shardings.values())
-
-
-def test_computing_is_not_faster_beside_collectives(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"job\.sharding\.slowdown: must be (at least|>=) 1, got 0\.5"):
-        load(scenario(tmp_path, {"as": "fsdp2", "slowdown": 0.5}))

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,10 @@ from sharing_links import shares
 from commands import did, refused
 from scenario_texts import SMALL
 from simnet import topologies
-from simnet.network import MAX_MIN, Network, OnOffFlow, Sharing
+from simnet.network import MAX_MIN, Network, Sharing
 from simnet.network.event_loop import weight_of
 from simnet.network.event_loop.records import State
 from simnet.network.sharing import EXPONENTS
-from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 
@@ -75,41 +73,9 @@ def test_an_exponent_of_0_is_max_min_with_a_stack_whose_messages_queue_too():
     assert told("max_min") == pytest.approx([0.035, 0.125], rel=1e-12)
 
 
-def test_where_nobody_meets_it_is_the_same():
-    graph = into_one([0.01, 0.04, 0.002])
-    ring = Schedule(4, [Round([0, 1, 2, 3], [1, 2, 3, 0], [1e4, 2e4, 3e4, 4e4])] * 3)
-    for name in ("fluid", "vectorised"):
-        one, other = (Network(graph, engine=name, sharing=law).time(ring) for law in ("max_min", "rtt"))
-        assert np.array_equal(one.rank_finish, other.rank_finish)
-
-
 def test_flows_without_latency_share_evenly():
     assert arrivals(into_one([0.0, 0.0]), [1e4, 1e4], {"exponent": 4.0}) == pytest.approx([0.02, 0.02], rel=1e-12)
     assert np.isfinite(arrivals(into_one([0.0, 0.1]), [1e6, 1e6], {"exponent": 4.0})).all()
-
-
-def test_a_message_has_the_weight_of_the_latency_at_which_it_left():
-    # At 10 ms the first host's own link gets 8 times its latency; what is under way then stays as it is.
-    graph = into_one([0.004, 0.004])
-    link = next(iter(graph.out_edges(0)))
-    weather = {link: Weather(None, steps([0.0, 0.01], [0.002, 0.016]))}
-    slow = {"exponent": 1.0}
-    assert arrivals(graph, [1e5, 1e5], slow, weather=weather) == pytest.approx([0.202, 0.202], rel=1e-12)
-    sends = Schedule(3, [Round([0, 1], [2, 2], [2e4, 9e4])])
-    network = Network(graph, weather, sharing=slow)
-    late = network.time(sends, start=0.02, messages=True).messages.finish - 0.02
-    # 14 ms alone; of weights 8 : 1 the first has a ninth, until the second is done.
-    assert late == pytest.approx([0.002 + 0.11, 0.016 + (9e4 - 14e3) / (8 / 9 * 1e6)], rel=1e-12)
-
-
-def test_traffic_of_others_has_the_weight_of_its_round_trip_at_time_0():
-    graph = into_one([0.01, 0.04])
-    others = [OnOffFlow(1, 2, steps([0.0], [1.0]))]
-    link = next(iter(graph.out_edges(1)))
-    weather = {link: Weather(None, steps([0.0, 1.0], [0.02, 1.0]))}
-    for start in (0.0, 5.0):
-        network = Network(graph, weather, background=others, sharing={"exponent": 1.0})
-        assert network.time(Schedule(3, [Round([0], [2], [8e4])]), start=start).duration == pytest.approx(0.105)
 
 
 @pytest.mark.parametrize("congestion", EXPONENTS)
@@ -120,29 +86,6 @@ def test_the_loop_weighs_as_the_law_says(congestion, buffer, exponent):
     state = State(weighted=True, exponent=law.power, counted=law.most, queueing=law.wait)
     told = [weight_of(state, latency) for latency in latencies]
     assert told == pytest.approx(law.weights(2 * latencies).tolist(), rel=1e-14, abs=0.0)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("rt", "no law 'rt': did you mean 'rtt'?"),
-        ({"congestion": "cubi"}, "no congestion 'cubi': did you mean 'cubic'?"),
-        ({"exponent": 5}, "exponent must be <= 4, got 5"),
-        ({"exponent": -5}, "exponent must be a finite number >= -4, got -5"),
-        ({"exponent": math.nan}, "exponent must be a finite number >= -4"),
-        ({"exponent": "2"}, "exponent must be a finite number >= -4, got '2'"),
-        ({"buffer": -1e-3}, "buffer must be a finite number >= 0"),
-        ({"buffer": 1e300}, r"buffer must be <= 1e\+12"),
-        ({"buffer": math.inf}, "buffer must be"),
-        ({"law": "max_min", "buffer": 0.02}, "buffer counts with the law rtt only"),
-        ({"law": "max_min", "exponent": 1.0}, "exponent counts with the law rtt only"),
-        ({"law": "max_min", "congestion": "bbr"}, "congestion counts with the law rtt only"),
-        ({"bufer": 0.1}, "no property 'bufer': did you mean 'buffer'?"),
-    ],
-)
-def test_what_is_no_law_is_refused(given, said):
-    with pytest.raises(ValueError, match=said):
-        Network(into_one([0.01]), sharing=given)
 
 
 # Where people choose it
@@ -314,20 +257,3 @@ def test_the_page_says_how_far_the_order_of_a_stack_is_off_behind_a_buffer_that_
     reno, cubic, bbr = off["in_order"]
     assert f"off by {reno} (median) with Reno, {cubic} with CUBIC and {bbr} with BBR" in page
     assert "max-min by {}, {} and {}.".format(*off["max_min"]) in page
-
-
-def test_behind_deep_buffers_who_comes_first_has_more_at_first():
-    rows = shares.measured("shared_rates").query("part == 'long' and until == 24")
-    first = rows[rows["start"] == 0].set_index("run")["goodput"]
-    assert len(first) == 8
-    assert (first > rows[rows["start"] > 0].set_index("run")["goodput"]).all()
-
-
-def test_the_page_says_how_far_both_laws_are_off_at_most():
-    found = shares.unequal(shares.durations())
-    slow = found["seconds"] / found["max_min"]
-    assert f"took up to {slow.max():.1f} times as" in PAGE.read_text(encoding="utf-8")
-    assert found["round_trip"][slow.idxmax()] == 0.08
-    one = shares.shares(shares.measured("shared_rates").query("run == 48"))
-    assert (one["congestion"].iloc[0], one["round_trip"].tolist()) == ("bbr", [0.01, 0.01])
-    assert [f"{share:.0%}" for share in one["share"]] == ["68%", "32%"]

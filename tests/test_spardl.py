@@ -15,7 +15,6 @@ from looping import each
 from simnet.sparsifier_models import spar_reduce_scatter as short_blocks
 from simnet.sparsifier_models import spardl
 from simnet.sparsifier_models.spar_reduce_scatter import (
-    Adaptive,
     Entries,
     adapted,
     add,
@@ -29,7 +28,6 @@ from simnet.sparsifier_models.spardl import SparDL, SparDLOptions
 from simnet.sparsifier_models.steps import in_order
 
 GOLDEN = Path(__file__).parent / "golden" / "spardl"
-EPS = float(np.finfo(np.float32).eps)
 SRS, SAG, AG = "spar-reduce-scatter", "spar-all-gather", "all-gather"
 
 
@@ -253,27 +251,6 @@ def test_bytes_of_every_reference_row_follow_from_k_h_and_what_is_left_after_the
 UNEVEN = np.array([0.0, -0.0, 1.0, -1.0, 2.0, 1e-44, -1e-40, 3e30, 0.5], dtype=np.float32)
 
 
-@given(
-    st.integers(1, 6).flatmap(
-        lambda n: st.lists(
-            st.tuples(
-                st.lists(st.integers(-3, 3), min_size=n, max_size=n),
-                st.lists(st.booleans(), min_size=n, max_size=n),
-                st.integers(0, n),
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    )
-)
-def test_the_largest_of_short_blocks_are_what_sorting_finds(rows):
-    values, there, k = (np.array(one) for one in zip(*rows, strict=True))
-    found = short_blocks._largest(values.astype(np.float32), there, k)
-    for row, present, count, got in zip(values, there, k, found, strict=True):
-        order = sorted(np.flatnonzero(present), key=lambda at: (-abs(row[at]), at))
-        assert np.flatnonzero(got).tolist() == sorted(order[:count])
-
-
 @given(team_jobs(60), st.booleans(), st.sampled_from(["global", "local"]), st.sampled_from([1, 64, 1 << 22]))
 @settings(deadline=None, max_examples=100)
 def test_short_blocks_together_give_what_they_give_one_after_the_other(job, recursive, residual, held):
@@ -435,35 +412,6 @@ def test_teams_with_rsag_do_what_the_reference_does(job):
 # Conservation, and what else holds for every P and d
 
 
-def test_what_is_sent_is_what_a_worker_gave_away_of_its_own():
-    gradients = gradients_of("normal", 6, 300, 1)
-    model = SparDL(6, 300, 0.1)
-    exchange = model.exchange(gradients)
-    final = np.flatnonzero(exchange.update)
-    # A worker that sent an entry finally selected has nothing left of it.
-    gave = [squares(row[final][kept[final] == 0]) for row, kept in zip(gradients, model.residual, strict=True)]
-    np.testing.assert_allclose(exchange.sent, gave)
-    keeps = [squares(row[final]) for row in model.residual]
-    np.testing.assert_allclose(exchange.stats["in_procedure"], np.sqrt(keeps))
-    assert min(keeps) > 0
-
-
-def squares(values):
-    return float((values.astype(np.float64) ** 2).sum())
-
-
-def test_local_residuals_are_the_own_values_that_were_not_passed_on():
-    # Worker 1 passes 5 of block 0 on, where 9 is selected instead: with local residuals 5 is lost.
-    gradients = np.array([[1, 9, 2, 0], [5, 1, 1, -8]], dtype=np.float32)
-    local, collected = SparDL(2, 4, 0.5, residual="local"), SparDL(2, 4, 0.5)
-    exchange = local.exchange(gradients)
-    np.testing.assert_array_equal(exchange.update, collected.exchange(gradients).update)
-    np.testing.assert_array_equal(exchange.update, np.array([0, 4.5, 0, -4], dtype=np.float32))
-    np.testing.assert_array_equal(local.residual, [[1, 0, 0, 0], [0, 1, 1, 0]])
-    np.testing.assert_array_equal(collected.residual, [[1, 0, 2, 0], [5, 1, 1, 0]])
-    assert exchange.stats["lost"] == pytest.approx(np.sqrt(5**2 + 2**2))
-
-
 # The adaptive h of B-SAG
 
 
@@ -491,49 +439,6 @@ def test_h_follows_from_u_as_in_the_released_code():
     assert reversals > 50
 
 
-def test_the_released_h_is_frozen_for_small_blocks_and_the_fixed_one_fills_them():
-    # 2 teams of 4: c = 500, k_b = 50, h = 25 at the start, and (50 - 25) / 100 is 0.
-    # The workers have much in common, so that the union of 2 h entries stays far below 50.
-    models = [SparDL(8, 2000, 0.1, teams=2, **one) for one in ({}, {"compat": "released"}, {"adapt": "fixed"})]
-    unions = []
-    for step in range(25):
-        rng = np.random.default_rng(step)
-        rows = rng.standard_t(3, 2000) + 0.5 * rng.standard_normal((8, 2000))
-        frozen, released, fixed = (model.exchange(rows.astype(np.float32)) for model in models)
-        assert frozen.stats["h"].tolist() == released.stats["h"].tolist() == [25] * 8
-        np.testing.assert_array_equal(frozen.update, released.update)
-        unions.append((frozen.union, fixed.union))
-    assert unions[0] == (110, 110)
-    last = np.array(unions[-10:])
-    assert last[:, 0].max() < 0.85 * 200
-    assert last[:, 1].mean() > 0.95 * 200
-    assert max(union for _, union in unions) == models[2].k == 200
-    assert ((fixed.stats["h"] > 25) & (fixed.stats["h"] < 50)).all()
-
-
-@settings(max_examples=100)
-@given(st.integers(1, 300), st.integers(2, 17), st.floats(0, 1), st.integers(60, 200))
-def test_h_settles_where_the_union_is_about_k_b(k_b, d, overlap, iterations):
-    # A union of d h entries less what coincides; it grows with h.
-    state = started(1, float(k_b), d, least_step=1)
-    for _ in range(iterations):
-        u = np.maximum(state.h, (state.h * (1 + (d - 1) * (1 - overlap))).astype(np.int64))
-        state = adapted(state, u, k_b, d)
-        assert state.h.min() >= max(1, k_b // d)
-        assert abs(int(state.step[0])) <= 2 * k_b + 2
-    target = max(1, k_b // d, k_b / (1 + (d - 1) * (1 - overlap)))
-    assert state.h[0] <= 2 * target + 8
-
-
-def test_at_its_least_h_stays_and_its_step_does_not_run_away():
-    # 8 teams, one entry per block: even h = 1 is too much if all entries differ.
-    state = started(1, 1.0, 8, least_step=1)
-    for _ in range(300):
-        state = adapted(state, np.array([8]), 1, 8)
-    assert state == Adaptive(np.array([1]), np.array([-1]), state.flag)
-    assert adapted(state, np.array([1]), 1, 8).h.tolist() == [2]
-
-
 def test_a_new_density_starts_h_anew():
     model, fresh = (SparDL(4, 4000, density, teams=2, adapt="fixed") for density in (0.1, 0.02))
     for step in range(6):
@@ -550,118 +455,6 @@ def test_a_new_density_starts_h_anew():
 
 
 # Messages
-
-
-@each("P", range(1, 33))
-def test_rounds_and_elements_are_those_of_the_cost_formulas(P):
-    n, rho = 96 * P, 0.25
-    k = 24 * P
-    for d in divisors(P):
-        T = P // d
-        logs = 2 * (log2_up(T) if T > 1 else 0)
-        k_b = k // T
-        h = np.full(T, k // P)
-        for sag in ("bruck", "recursive"):
-            if sag == "recursive" and d & (d - 1):
-                continue
-            model = SparDL(P, n, rho, teams=d, sag=sag)
-            assert model.k == k
-            schedule = messages_of(model, k_b, h, np.full(T, k_b))
-            between = log2_up(d) if d > 1 else 0
-            assert len(schedule.rounds) == logs + between
-            assert {len(one) for one in schedule.rounds} <= {P}
-            elements = schedule.bytes_sent() / 4
-            if d == 1:
-                assert elements.tolist() == [4 * k * (P - 1) / P] * P
-            elif sag == "bruck":
-                assert elements.tolist() == [2 * k * (2 * P - d - 1) / P] * P
-                full = messages_of(model, k_b, np.full(T, k_b), np.full(T, k_b)).bytes_sent() / 4
-                assert full.tolist() == [2 * k * (2 * P + d * d - 3 * d) / P] * P
-            else:
-                assert elements.tolist() == [2 * k * (2 * P - 2 * d + d * between) / P] * P
-            np.testing.assert_array_equal(schedule.bytes_received(), schedule.bytes_sent())
-
-            released = SparDL(P, n, rho, teams=d, sag=sag, exchanges="sequential", wire="released")
-            schedule = messages_of(released, k_b, h, np.full(T, k_b))
-            assert len(schedule.rounds) == T - 1 + between + logs // 2
-            # Sizes of 4 bytes with every block inside a team, on the way to its owner and back.
-            np.testing.assert_array_equal(schedule.bytes_sent(), 4 * elements + 2 * 4 * (T - 1))
-
-
-def test_bags_travel_to_growing_neighbourhoods():
-    # 6 workers, k_b = 10: bags of 2, 2, 1 blocks to w + 4, w + 2, w + 1; then 1, 2, 2 blocks to w - 1, w - 2, w - 4.
-    schedule = SparDL(6, 600, 0.1).exchange(gradients_of("normal", 6, 600, 0)).schedule
-    rank = np.arange(6)
-    for one, distance, blocks in zip(schedule.rounds, (4, 2, 1, -1, -2, -4), (2, 2, 1, 1, 2, 2), strict=True):
-        np.testing.assert_array_equal(one.dst[np.argsort(one.src)], (rank + distance) % 6)
-        assert set(one.nbytes) == {8 * 10 * blocks}
-    assert [one.phase for one in schedule.rounds] == [SRS] * 3 + [AG] * 3
-
-
-def test_teams_are_consecutive_ranks_and_meet_by_position():
-    schedule = SparDL(6, 600, 0.1, teams=3).exchange(gradients_of("normal", 6, 600, 0)).schedule
-    for one in schedule.rounds:
-        inside = one.src // 2 == one.dst // 2
-        assert inside.all() if one.phase != SAG else ((one.src - one.dst) % 2 == 0).all() and not inside.any()
-    first = next(one for one in schedule.rounds if one.phase == SAG)
-    # Bruck sends to the team before.
-    np.testing.assert_array_equal(one.dst[np.argsort(one.src)] % 2, [1, 0] * 3)
-    np.testing.assert_array_equal(first.dst[np.argsort(first.src)], (np.arange(6) - 2) % 6)
-
-
-def test_rsag_partners_are_half_the_teams_apart_then_a_quarter_and_so_on():
-    schedule = SparDL(16, 1600, 0.1, teams=8, sag="recursive").exchange(gradients_of("normal", 16, 1600, 0)).schedule
-    between = [one for one in schedule.rounds if one.phase == SAG]
-    for one, distance in zip(between, (4, 2, 1), strict=True):
-        np.testing.assert_array_equal(one.dst // 2, one.src // 2 ^ distance)
-        np.testing.assert_array_equal(one.dst % 2, one.src % 2)
-        assert set(one.nbytes) == {8 * 80}
-
-
-def test_messages_of_the_released_code():
-    gradients = gradients_of("normal", 8, 800, 0)
-    exchange = SparDL(8, 800, 0.1, teams=2, wire="released", exchanges="sequential", compat="released").exchange(
-        gradients
-    )
-    first, *_ = exchange.schedule.rounds
-    # c = 200, k_b = 20, h = 10: indices, values and size of one block; two messages between teams; k_b at most at last.
-    assert [len(one) for one in exchange.schedule.rounds] == [24, 24, 24, 16, 24, 48]
-    assert first.nbytes.reshape(8, 3).tolist() == [[80, 80, 4]] * 8
-    assert exchange.schedule.rounds[3].nbytes.tolist() == [40] * 16
-    counts = exchange.stats["block_union"][:4].clip(max=20)
-    own = exchange.schedule.rounds[4]
-    for src, nbytes in zip(own.src[::3], own.nbytes.reshape(8, 3).tolist(), strict=True):
-        assert nbytes == [4 * counts[src % 4], 4 * counts[src % 4], 4]
-    paper = SparDL(8, 800, 0.1, teams=2, compat="released").exchange(gradients)
-    np.testing.assert_array_equal(exchange.update, paper.update)
-    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), paper.schedule.bytes_sent() + 2 * 4 * 3)
-
-
-def test_a_sample_sends_what_it_selects_as_often_as_its_entries_stand_for():
-    whole = SparDL(6, 60_000, 0.01)
-    sample = SparDL(6, 600, 0.013, scale=100.0, wire="released")
-    # Of 130 entries of a block of the model, the sample has 1.3.
-    k_b = 100
-    exchange = sample.exchange(gradients_of("normal", 6, 600, 0))
-    expected = messages_of(whole, k_b, *[np.full(6, k_b)] * 2).bytes_sent() + 2 * 4 * 5
-    np.testing.assert_allclose(exchange.schedule.bytes_sent(), expected, rtol=1e-12)
-
-
-def test_kernels_cut_every_block_once_right_before_it_is_sent():
-    exchange = SparDL(8, 800, 0.1, teams=2).exchange(gradients_of("normal", 8, 800, 0))
-    # Bags of two blocks and of one, then the worker's own.
-    cuts = [one for one in exchange.kernels if one.method.startswith("topk") and np.all(one.entries == 200)]
-    assert [(one.method, one.segments, one.launches, one.before) for one in cuts] == [
-        ("topk_segments", 2, 1, 0),
-        ("topk_segments", 1, 1, 1),
-        ("topk", 1, 1, 2),
-    ]
-    phases = [one.phase for one in exchange.schedule.rounds]
-    assert phases == [SRS, SRS, SAG, AG, AG]
-    again, last = exchange.kernels[-2:]
-    assert (again.method, again.before) == ("topk", 3)
-    assert (last.method, last.before) == ("scatter", 5)
-    assert exchange.stats["entries"].min() >= 800
 
 
 # State

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simnet import topologies
 from simnet.base.errors import StalledError
-from simnet.network import Network, OnOffFlow
+from simnet.network import Network
 from simnet.network.stack import BESIDE, SEGMENT, STACKS, Stack
 from simnet.network.weather import Weather, steps
-from simnet.schedule import Call, Round, Schedule
+from simnet.schedule import Round, Schedule
 from simnet.validate.replay import of_collective
 from simnet.validate.shapednet import Change, predict
 
@@ -54,23 +54,6 @@ def test_what_a_send_waits_for_costs_latencies_and_short_frames(sends, latencies
     bare, link = Schedule(2, [Round([0], [1], 10 * SEGMENT, compute=0.25)]), Change(0, 1e-2, 1e6)
     eager, waiting = (predict(bare, [link], tcp(one))[0] for one in ("taken", sends))
     assert waiting - eager == pytest.approx(latencies * 1e-2 + words * 2 * (48 + BESIDE) / 1e6, abs=1e-12)
-
-
-@pytest.mark.parametrize(("sends", "latencies"), [("taken", 1), ("acknowledged", 2), ("ready", 2), ("request", 3)])
-def test_unless_a_stack_says_so_its_messages_and_words_have_no_bytes_beside_and_no_software(sends, latencies):
-    # A byte takes a second.
-    network = Network(topologies.star(2, 1.0, 1.0), stack=Stack(sends))
-    times = network.time(Schedule(2, [Round([0], [1], 1000.0)]))
-    assert times.finish == pytest.approx(1000.0 + latencies, rel=1e-12)
-
-
-@pytest.mark.parametrize("up", [0.0, 5.0])
-def test_messages_wait_for_their_own_link_until_it_comes_up(up):
-    own = Weather(steps([0.0, up], [0.0, 10.0]) if up else steps([0.0], [10.0]))
-    network = Network(topologies.star(2, 1.0, 10.0), {(0, "switch"): own}, stack=Stack("taken", "queue"))
-    schedule = Schedule(2, [Round([0, 0], [1, 1], [100.0, 50.0])])
-    # One leaves after the other, and both are through a latency later.
-    assert network.time(schedule).finish == pytest.approx(up + 16.0)
 
 
 def test_named_stacks_have_the_sizes_of_their_libraries():
@@ -130,20 +113,6 @@ def halves(steps, nbytes, ranks=4, phases=1):
     return Schedule(ranks, [one for one in rounds for _ in range(2 * steps)])
 
 
-@given(st.integers(1, 5), st.sampled_from([0.2, 0.5, 0.9, 1.5, 4.0]))
-def test_halves_overlap_where_they_are_shorter_than_the_latency(steps, ratio):
-    # A word that a rank is ready waits behind the half that the rank is sending: then the next half starts only when
-    # the words of both have arrived, and a step takes two latencies and both halves, as if they were one.
-    latency, rate = 10e-3, 1.25e6
-    nbytes = 2 * SEGMENT * round(ratio * latency * rate / SEGMENT)
-    one = halves(1, nbytes).rounds[0]
-    half = float(TCP.wire(one, 4)[0] + SEGMENT + BESIDE) / rate
-    found = predict(halves(steps, nbytes), [Change(0, latency, rate)], tcp("ready", overhead=2e-4, rounds=2))[0]
-    whole = steps * (2 * latency + 2 * half)
-    overlapped = steps * (2 * latency + half) + half
-    assert found == pytest.approx(overlapped if ratio < 0.95 else whole, rel=0.06)
-
-
 @given(st.integers(1, 4), st.integers(1, 10**5), st.sampled_from(("taken", "acknowledged", "ready", "request")))
 def test_more_rounds_under_way_are_never_slower_without_words_and_phases_wait_for_all(steps, nbytes, sends):
     link = [Change(0, 1e-2, 1e6)]
@@ -165,25 +134,6 @@ def test_early_sends_help_and_waiting_never_does(name, ranks, nbytes, sends):
     assert predict(schedule, [link], tcp(sends))[0] >= eager * (1 - 1e-9)
     moments = [predict(schedule, [link], tcp(sends, overhead=cost))[0] for cost in (0, 1e-4)]
     assert moments[0] < moments[1]
-
-
-def test_two_messages_to_one_receiver_share_its_link():
-    sizes = 100 * SEGMENT
-    links = [Change(0, 0.0, 1e6)]
-    alone = predict(Schedule(3, [Round([0], [1], sizes)]), links, TCP)[0]
-    both = predict(Schedule(3, [Round([0, 2], [1, 1], sizes)]), links, TCP)[0]
-    assert both == pytest.approx(2 * alone, rel=0.02)
-    # The first is not done before the other is nearly, too: it is passed on late.
-    chained = predict(Schedule(3, [Round([0, 2], [1, 1], sizes), Round([1], [0], 1)]), links, TCP)[0]
-    assert chained > both
-
-
-def test_links_that_change_are_predicted_by_the_moment():
-    bare = Schedule(2, [Round([0], [1], 10 * SEGMENT)])
-    slow, quick = Change(0, 1e-3, 1e6), Change(5.0, 1e-4, 1e7)
-    seconds = predict(bare, [slow, quick], TCP, [0.0, 6.0])
-    assert seconds[0] == predict(bare, [slow], TCP)[0]
-    assert seconds[1] == pytest.approx(predict(bare, [quick._replace(at=0.0)], TCP)[0])
 
 
 @given(st.floats(1e-6, 2), st.floats(1e5, 1e7), st.integers(1, 10**6))
@@ -223,35 +173,6 @@ def test_messages_that_meet_at_their_receiver_arrive_in_the_order_in_which_they_
     assert arrivals(links, both, own_link="shared") == pytest.approx([1e-3 + 0.04, 3e-3 + 0.02], rel=1e-12)
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
-def test_which_link_is_the_first_of_the_graph_does_not_matter_to_messages_that_meet(first):
-    links = [(2e-3, 5e6), (6e-3, 5e6), (0.0, 1e6)]
-    for both in ([Round([0, 1], [2, 2], [30_000, 10_000])], [Round([0, 2], [1, 1], [30_000, 10_000])]):
-        assert arrivals(links, both, first) == pytest.approx(arrivals(links, both), rel=1e-12)
-
-
-def test_a_slow_message_holds_nobody_up_but_by_what_has_come_of_it():
-    # When the other one has come, in 7.5 ms, that is 1,875 bytes.
-    links, both = [(0.0, 0.25e6), (0.0, 4e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [10_000, 30_000])]
-    assert arrivals(links, both) == pytest.approx([0.04, 0.03 + 1.875e-3], rel=1e-12)
-
-
-def test_bytes_of_messages_mix_in_a_queue_as_they_come():
-    # The second one comes from 1 ms on at half of the rate: 14.5 kB of it before the last byte of the first.
-    links, both = [(0.0, 1e6), (2e-3, 0.5e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [30_000, 20_000])]
-    first, second = arrivals(links, both)
-    assert first == pytest.approx(0.03 + 0.0145, rel=1e-12)
-    assert second == pytest.approx(0.03 + 0.02, rel=1e-12)
-    links[1] = (2e-3, 0.25e6)
-    assert arrivals(links, both)[1] == pytest.approx(1e-3 + 0.08, rel=1e-12)
-
-
-def test_what_has_left_a_host_does_not_hold_up_what_follows():
-    # The first message waits before a slow receiver, the second has the host's own link alone.
-    links, both = [(0.0, 4e6), (0.0, 1e6), (2e-3, 4e6)], [Round([0, 0], [1, 2], [20_000, 20_000])]
-    assert arrivals(links, both) == pytest.approx([0.02, 5e-3 + 1e-3 + 5e-3], rel=1e-12)
-
-
 def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
     # Words from ranks 1 and 2 are at rank 0 long before it is through with its work, that of rank 2 first.
     links = [(0.0, 1e6), (0.02, 1e6), (0.0, 1e6)]
@@ -264,28 +185,6 @@ def test_a_send_that_the_buffer_holds_is_done_at_once(nbytes, waits):
     network = Network(topologies.star(3, 0.01, 1e6), stack=Stack("taken", buffer=10_000))
     messages = network.time(Schedule(3, [Round([0], [1], nbytes), Round([0], [2], 1)]), messages=True).messages
     assert messages.sent[1] == (messages.arrived[0] if waits else 0.0)
-
-
-@pytest.mark.parametrize(("gathers", "ends"), [(True, 0.54), (False, 0.53)])
-@pytest.mark.parametrize("operation", ["all_gather", "all_reduce"])
-def test_in_a_gather_who_comes_late_sends_before_it_says_that_it_is_ready(operation, gathers, ends):
-    # Rank 1 comes at 0.5 s, when the word of rank 0 has long been there: 0.01 s on the link, 0.01 s of latency. What it
-    # waits for leaves when its own word is there: behind its own message, or beside that.
-    stack = Stack("ready", "queue", word=1e-3, gathers_send_first=gathers)
-    network = Network(topologies.star(2, 0.01, 1e6), stack=stack)
-    both = Schedule(2, [Round([0, 1], [1, 0], [1e4, 1e4])], [Call(0, 1, operation, "ring", 2e4)])
-    timing = network.time(both, [0.0, 0.5])
-    assert timing.finish == pytest.approx(ends if operation == "all_gather" else 0.53)
-
-
-def test_messages_that_waited_for_a_link_that_went_down_are_forgotten_with_their_exchange():
-    graph, both = topologies.star(3, 1e-3, 1e6), Schedule(3, [Round([1, 2], [0, 0], [1e5, 1e5])])
-    weather = {("switch", 0): Weather(bandwidth=steps([0.0, 5.0], [1e6, 0.0]))}
-    network = Network(graph, weather, stack="tcp")
-    alone = network.time(both).left
-    with pytest.raises(StalledError):
-        network.time(both, 4.95)
-    np.testing.assert_array_equal(network.time(both).left, alone)
 
 
 QUEUE = {"send_completion": "taken", "own_link": "queue"}
@@ -336,21 +235,6 @@ def test_a_queue_is_as_long_as_the_weather_makes_it(link, rate, ends):
     assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx(ends, rel=1e-9)
 
 
-def test_messages_share_a_link_that_traffic_of_others_uses():
-    background = [OnOffFlow(3, 2, steps([0.0, 0.1], [0.0, 1.0]))]
-    one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0, 0])
-    # Two have halves until 0.1 s, then three have thirds; once the first is through the others have halves.
-    ends = [0.1 + 2.775, 0.1 + 2.775 + 0.1]
-    assert times_of(topologies.star(4, 0.0, 1e6), one, background=background) == pytest.approx(ends, rel=1e-9)
-
-
-def test_a_message_on_another_route_comes_no_faster_than_its_own_link_brings_it():
-    graph = connected((0, "a", 1e6), (1, "a", 1e5), (2, "b", 1e6), ("a", "b", 1e9), ("a", "c", 1e8), ("c", "b", 1e8))
-    weather = {("a", "b"): Weather(bandwidth=steps([0.0, 3.0, 30.0], [1e9, 0.0, 1e9]))}
-    one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 1, 0])
-    assert times_of(graph, one, weather, on_outage="reroute") == pytest.approx([2.0 + 0.1, 1.0 + 10.0], rel=1e-9)
-
-
 @pytest.mark.parametrize("link", [("switch", 0), (1, "switch")])
 def test_transfers_that_wait_for_a_link_that_is_down_for_good_are_told_so_and_forgotten(link):
     env, told = simpy.Environment(), []
@@ -371,13 +255,6 @@ def test_transfers_that_wait_for_a_link_that_is_down_for_good_are_told_so_and_fo
     others = [(2, 0, True)] * 2 if link[0] == "switch" else [(2, 0, pytest.approx(1.5)), (2, 0, pytest.approx(21.0))]
     assert sorted(told[:-1], key=lambda one: one[0]) == [(1, 0, True), (1, 0, True), *others]
     assert told[-1] == (3, 2, pytest.approx(31.0))
-
-
-@pytest.mark.parametrize("rate", [0.0, 1e3])
-def test_what_has_left_its_host_comes_also_when_that_link_goes_down_or_slows(rate):
-    weather = {(1, "switch"): Weather(bandwidth=steps([0.0, 1.0, 100.0], [1e7, rate, 1e7]))}
-    one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 0.01, 0])
-    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([3.0, 0.01 + 0.1 + 1.0], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -428,10 +305,3 @@ def test_what_has_not_left_a_host_leaves_over_the_link_that_it_goes_by_then(down
     sent = network.time(Schedule(4, rounds), messages=True).messages.sent
     # Of the 2 MB of rank 2, half a megabyte has left in half a second.
     assert sent[3:] == pytest.approx([0.8, 0.5 + 15.0], rel=1e-9)
-
-
-def test_messages_behind_one_that_vanished_at_a_link_that_is_down_for_good_are_told_so():
-    weather = {(0, "switch"): Weather(bandwidth=steps([0.0, 0.5], [1e6, 0.0]))}
-    network = Network(topologies.star(3, 0.0, 1e6), weather, stack=QUEUE)
-    with pytest.raises(StalledError, match=r"stopped for ever at 0\.6 s, after rank 1 died"):
-        network.time(Schedule(3, [Round([0, 0], [1, 2], 1e6)]), deaths={1: 0.6})

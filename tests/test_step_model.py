@@ -7,11 +7,7 @@ import pytest
 
 from simnet.cost_models.calibration import Curve, Setting
 from simnet.cost_models.calibration.step_counts import count_like_nccl, count_schedule, count_steps
-from simnet.cost_models.calibration.step_model import (
-    PARAMETERS,
-    StepModel,
-    fit_step_model,
-)
+from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 
 SIZES = 2.0 ** np.arange(8, 31, 2)
 VALUES = {
@@ -66,19 +62,6 @@ def test_what_nccl_s_data_do_not_tell_is_typical_and_as_uncertain_as_systems_dif
         assert found["peer_latency"][0] == pytest.approx(0.6 * found["outer_latency"][0], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("setting", "typical"),
-    [
-        (("all_gather", 8, 8, "ring"), {"inner_latency": (5e-7, 2.0), "gamma": (1e-10, 1.5)}),
-        (("all_reduce", 8, 8, "ring"), {"inner_latency": (5e-7, 2.0), "tree_byte_factor": (1.6, 0.3)}),
-    ],
-)
-def test_what_is_typical_of_mpi(setting, typical):
-    found = told([curve(*setting)], nccl=False)
-    for name, (value, error) in typical.items():
-        assert found[name] == pytest.approx((value, error), rel=1e-6), name
-
-
 def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
     v, size = VALUES, 1e6
     found = ways("all_reduce", 16, 2, size=size)
@@ -94,43 +77,6 @@ def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
         moved = 1 / 8 * size * 1.5 * v["outer_seconds_per_byte"]
         wanted = v["launch"] + later * steps + longer * moved + size * v["gamma"]
         assert found[f"tree, {name}"] == pytest.approx(wanted)
-
-
-def test_pairs_and_peers_between_nodes():
-    v, size = VALUES, 1e6
-    away = size * v["outer_seconds_per_byte"]
-    assert ways("sendrecv", 8, 2, size=size)["pair, Simple"] == pytest.approx(
-        v["launch"] + 4 * v["outer_latency"] + 1.3 * away
-    )
-    found = ways("alltoall", 16, 2, size=size)
-    assert list(found) == ["peers, LL128", "peers, Simple"]
-    # Of sixteen parts eight leave the node, and seven stay on it; a rank has a step, whatever the protocol.
-    for name, longer in (("LL128", 1.1), ("Simple", 1)):
-        inside = 7 / 16 * size * v["inner_seconds_per_byte"]
-        steps = v["launch"] + v["outer_latency"] + 8 * v["peer_latency"]
-        assert found[f"peers, {name}"] == pytest.approx(steps + longer * (1.2 * away / 2 + inside))
-
-
-@pytest.mark.parametrize("pinned", ["LL", "ll", "Ll128", "SIMPLE"])
-def test_a_pinned_protocol_counts_alone_where_a_way_has_it(pinned):
-    assert [name.casefold() for name in ways("all_gather", 16, 2, "", pinned)] == [f"ring, {pinned}".casefold()]
-    found = ways("alltoall", 16, 2, "", pinned)
-    assert len(found) == (2 if pinned.casefold() == "ll" else 1)
-    assert list(ways("all_gather", 8, 8, "ring", pinned, model=StepModel(False, MODEL.values))) == [
-        "0: LL",
-        "0: Simple",
-    ]
-
-
-def test_fewer_cards_carry_the_bytes_that_were_seen():
-    each = {cards: MODEL.as_if(cards, 8).values for cards in (1, 2, 8, math.inf)}
-    place = list(PARAMETERS).index("outer_seconds_per_byte")
-    assert [one[place] / VALUES["outer_seconds_per_byte"] for one in each.values()] == pytest.approx(
-        [1 / 8, 1 / 4, 1, 1]
-    )
-    for one in each.values():
-        assert one[:place] + one[place + 1 :] == MODEL.values[:place] + MODEL.values[place + 1 :]
-    assert MODEL.as_if(2, 8).cards == 2
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(16, 2), (16, 4), (8, 1), (12, 12), (2, 2), (2, 1), (4, 0)])
@@ -159,15 +105,6 @@ def test_what_nccl_counts_of_each_collective(ranks, nodes):
     assert peers.inner_bytes == pytest.approx((each - 1) / ranks)
     assert peers.outer_bytes == pytest.approx(0 if alone else 1 - 1 / many)
     assert (peers.reduced, peers.peers, peers.kind) == (0, ranks - 1 if alone else ranks - each, "peers")
-
-
-@pytest.mark.parametrize("cards", [1, 2, 4, 8])
-def test_bytes_between_nodes_go_over_the_cards_of_a_node(cards):
-    for collective, whole in (("all_gather", 31 / 32), ("all_reduce", 31 / 16), ("alltoall", 8 * 3 / 4)):
-        assert count_like_nccl(collective, "ring", 32, 4, cards=cards)[0].outer_bytes == pytest.approx(whole / cards)
-    assert count_like_nccl("all_reduce", "tree", 32, 4, cards=cards)[0].outer_bytes == 2 / cards
-    # Four ranks of a node go over four cards, however many more there are.
-    assert count_like_nccl("all_gather", "", 8, 2, cards=8)[0].outer_bytes == pytest.approx(7 / 8 / 4)
 
 
 def test_what_goes_through_a_schedule_and_what_does_not():

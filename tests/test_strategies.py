@@ -5,15 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from commands import refused
-from simnet import strategies
-from simnet.network import Network
 from simnet.strategies import SGD, AdamW, Averaging, Replicas, SignDescent, create
-from simnet.strategies.replicas import fragments_of
-from simnet.topologies import star
 from simnet.traces.live import train
 from states import reread, same_state
 from variants import CCLOCO, TEMPLAR
@@ -278,22 +272,6 @@ def test_eager_diloco_of_one_worker_is_diloco_to_the_bit(first):
         np.testing.assert_array_equal(eager.global_parameters, diloco.global_parameters)
 
 
-def test_eager_and_delayed_of_workers_alike_are_diloco_now_and_a_round_later():
-    replicas = exact_model(4)
-    gradient = dyadic(replicas)
-    options = {"inner": SGD(0.5), "outer": SGD(0.5, 0.5, True), "period": 2}
-    eager = create("eager", replicas, first="own", **options)
-    delayed, diloco = create("delayed", replicas, **options), create("diloco", replicas, **options)
-    before = replicas.initial
-    for _ in range(4):
-        for _ in range(2):
-            for strategy in (eager, delayed, diloco):
-                strategy.step(gradient)
-        np.testing.assert_array_equal(eager.parameters, diloco.parameters)
-        np.testing.assert_array_equal(delayed.global_parameters, before)
-        before = diloco.global_parameters
-
-
 def test_eager_takes_its_own_at_once_and_that_of_others_a_round_later():
     replicas = exact_model(2)
     strategy = create("eager", replicas, inner=SGD(1.0), outer=SGD(1.0), period=1)
@@ -346,22 +324,6 @@ def test_demo_moves_by_the_sign_of_what_the_scheme_returns():
     np.testing.assert_allclose(update, 0.25 * gradients.mean(axis=0), atol=1e-6)
     expected = replicas.initial * np.float32(0.875) - np.float32(0.25) * np.sign(update)
     np.testing.assert_array_equal(strategy.global_parameters, expected)
-
-
-def test_masks_differ_from_step_to_step_and_from_seed_to_seed():
-    def drawn(seed):
-        strategy = create("sparta", model(2, seed), inner=SGD(1.0), share=0.5)
-        found = []
-        for _ in range(4):
-            # What is averaged moves by half a step, or is as far apart as before.
-            before = np.diff(strategy.parameters, axis=0)
-            strategy.step(np.stack([np.zeros(32), np.ones(32)]).astype(np.float32))
-            found.append((np.abs(np.diff(strategy.parameters, axis=0)) < np.abs(before) + 0.5).tolist())
-        return found
-
-    assert drawn(1) == drawn(1)
-    assert len({str(mask) for mask in drawn(1)}) == 4
-    assert drawn(1) != drawn(2)
 
 
 def test_sparta_averages_what_is_drawn_and_nothing_else():
@@ -466,42 +428,7 @@ def test_all_reduces_and_buckets_are_those_asked_for():
     assert payloads(bucket=np.inf, options={"algorithm": "tree"}) == ([128], {"tree"})
 
 
-def test_bytes_count_for_the_parameters_that_an_entry_stands_for():
-    initial = np.zeros(32, dtype=np.float32)
-    for name, options in (
-        ("localsgd", {"inner": SGD(0.1), "period": 1}),
-        ("sparta", {"inner": SGD(0.1), "share": 1.0, "period": 1}),
-    ):
-        sent = []
-        for scale in (1.0, 10.0):
-            strategy = create(name, Replicas(3, initial, SMALL, scale=scale), **options)
-            results = [strategy.step(np.zeros((3, 32), dtype=np.float32)) for _ in range(2)]
-            sent.append(sum(result.stats["payload"] for result in results))
-        assert sent[1] == 10 * sent[0]
-
-
-def test_a_network_times_what_a_strategy_sends():
-    replicas = model()
-    strategy = create("streaming", replicas, inner=SGD(0.1), fragments=2, period=2, delay=0)
-    (*syncs,) = strategy.step(random_gradients(replicas, 1)[0]).syncs
-    network = Network(star(4, latency=1e-3, bandwidth=1e6))
-    for sync in syncs:
-        # A ring of four: six rounds of a quarter each.
-        assert network.time(sync.schedule).finish == pytest.approx(6 * (1e-3 + sync.payload / 4 / 1e6), rel=1e-9)
-
-
 # Fragments
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.data())
-def test_a_number_of_fragments_cuts_a_model_into_runs_of_layers(sizes, data):
-    replicas = Replicas(1, np.zeros(sum(sizes), np.float32), [(f"layer{one}", size) for one, size in enumerate(sizes)])
-    found = fragments_of(replicas, data.draw(st.integers(1, len(sizes))))
-    assert [layer for fragment in found for layer in fragment.layers] == list(range(len(sizes)))
-    entries = np.arange(sum(sizes))
-    np.testing.assert_array_equal(np.concatenate([entries[fragment.entries] for fragment in found]), entries)
-    largest = max(sum(sizes[layer] for layer in fragment.layers) for fragment in found)
-    assert largest <= sum(sizes) / len(found) + max(sizes)
 
 
 def test_fragments_may_be_of_layers_that_are_apart():
@@ -517,22 +444,6 @@ def test_fragments_may_be_of_layers_that_are_apart():
     np.testing.assert_array_equal(strategy.parameters[:, 8:16], local[:, 8:16])
     (*syncs,) = strategy.step(gradients[1]).syncs
     assert [sync.payload for sync in syncs] == [32]
-
-
-@pytest.mark.parametrize(
-    ("fragments", "why"),
-    [
-        ([["a"], ["b", "c"]], "in none: d"),
-        ([["a", "b"], ["b", "c", "d"]], "named twice"),
-        ([["a", "b", "c", "dd"]], "did you mean 'd'"),
-        (["abcd"], "lists of names"),
-        (5, "fragments must be a whole number in 1..4"),
-        (0, "fragments must be a whole number in 1..4"),
-    ],
-)
-def test_fragments_that_are_none_are_refused(fragments, why):
-    with pytest.raises(ValueError, match=why):
-        create("streaming", model(), fragments=fragments, period=20)
 
 
 # The state
@@ -569,11 +480,6 @@ def test_a_state_resumes_to_the_bit(name, options):
             np.testing.assert_array_equal(strategy.parameters, twin.parameters)
             np.testing.assert_array_equal(strategy.global_parameters, twin.global_parameters)
         assert same_state(strategy.save(), twin.save())
-
-
-def test_the_names_of_all_strategies_are_tested_here():
-    assert {name for name, _ in EVERY} == set(strategies.STRATEGIES)
-    assert {name for name, _, _ in volumes(2)} == set(strategies.STRATEGIES) - {"muloco"}
 
 
 @pytest.mark.parametrize(
@@ -628,25 +534,6 @@ def test_workers_that_are_left_out_of_a_step_keep_their_parameters(name, options
     strategy.step(batch[0])
 
 
-def test_those_that_take_part_average_among_themselves_and_others_keep_their_residuals():
-    replicas = exact_model(4)
-    gradients = random_gradients(replicas, 2)
-    local = create("localsgd", replicas, inner=SGD(0.5), period=1)
-    local.step(gradients[0][[1, 3]], active=[1, 3])
-    mean = (replicas.initial - np.float32(0.5) * gradients[0])[[1, 3]].mean(axis=0)
-    np.testing.assert_allclose(local.parameters[[1, 3]], [mean, mean], atol=1e-6)
-    compressed = create("dataparallel", replicas, inner=SGD(0.5), averaging=Averaging("topk", density=0.1))
-    compressed.step(gradients[0])
-    before = compressed.save()["gradients/0/residual"]
-    (sync,) = compressed.step(gradients[1][[1, 3]], active=[1, 3]).syncs
-    after = compressed.save()["gradients/0/residual"]
-    given, kept = gradients[1][[1, 3]] + before[[1, 3]], after[[1, 3]]
-    np.testing.assert_allclose(given.sum(axis=0), 2 * sync.exchange.update + kept.sum(axis=0), atol=1e-5)
-    np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
-    assert (after[[1, 3]] != before[[1, 3]]).any()
-    assert compressed.save()["gradients/0/iteration"] == 2
-
-
 # What is refused
 
 
@@ -677,28 +564,6 @@ def test_options_that_are_wrong_are_refused(name, options, why):
         create(name, model(), **options)
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda: SGD(0.0), "lr must be a number > 0"),
-        (lambda: SGD(0.1, 1.0), "momentum must be >= 0 and < 1"),
-        (lambda: SGD(0.1, nesterov=True), "nesterov: true needs a momentum"),
-        (lambda: SGD(0.1, weight_decay=np.nan), "weight_decay must be >= 0 and <= 1"),
-        (lambda: AdamW(beta2=-0.1), "beta2 must be >= 0 and < 1"),
-        (lambda: AdamW(eps=0), "eps must be a number > 0"),
-        (lambda: SignDescent(-1), "lr must be a number > 0"),
-        (lambda: Averaging(bucket=-1), "bucket must be a finite number >= 0"),
-        (lambda: Replicas(0, np.zeros(3, np.float32)), "workers must be a whole number >= 1"),
-        (lambda: Replicas(2, np.zeros(3)), "initial must be an array of float32"),
-        (lambda: Replicas(2, np.array([np.inf], np.float32)), "initial must be finite"),
-        (lambda: Replicas(2, np.zeros(3, np.float32), [("a", 4)]), "layers add up to 4 parameters"),
-    ],
-)
-def test_settings_that_are_wrong_are_refused(make, why):
-    with pytest.raises(ValueError, match=why):
-        make()
-
-
 def test_gradients_that_are_wrong_are_refused_and_change_nothing():
     replicas = model(3)
     strategy = create("diloco", replicas, period=1)
@@ -721,21 +586,6 @@ def test_gradients_that_are_wrong_are_refused_and_change_nothing():
     assert same_state(strategy.save(), before)
     strategy.step(good)
     np.testing.assert_array_equal(good, random_gradients(replicas, 1)[0])
-
-
-def test_a_mask_of_another_shape_is_refused():
-    strategy = create("sparta", model(), inner=SGD(0.1), draw=lambda step: np.zeros(31, dtype=bool))
-    with pytest.raises(ValueError, match="a mask must be bool of shape"):
-        strategy.step(random_gradients(model(), 1)[0])
-
-
-def test_parameters_that_are_shown_cannot_be_written_to():
-    for name, options in EVERY[:3]:
-        strategy = create(name, model(), **options)
-        with pytest.raises(ValueError, match="read-only"):
-            strategy.parameters[0, 0] = 1
-        strategy.global_parameters[:] = 1
-        np.testing.assert_array_equal(strategy.global_parameters, strategy.parameters.mean(axis=0))
 
 
 # Strategies of others
@@ -814,13 +664,6 @@ def test_the_strategy_of_the_page_is_local_sgd_in_a_dozen_lines():
     for gradients in random_gradients(replicas, 7):
         assert sent(mine.step(gradients)) == sent(ours.step(gradients))
         np.testing.assert_array_equal(mine.parameters, ours.parameters)
-
-
-def test_names_are_those_of_simnet_where_nobody_registers_others():
-    assert strategies.names() == sorted(strategies.STRATEGIES) == list(strategies.usable())
-    assert strategies.strategy("Local-SGD") is strategies.STRATEGIES["localsgd"]
-    with pytest.raises(ValueError, match="a strategy has a name"):
-        strategies.strategy(3)
 
 
 @pytest.mark.parametrize(

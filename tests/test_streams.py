@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs import AG, SPLIT, Source, check_split, job_on
+from jobs import AG, Source, check_split, job_on
 from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.cost_models.costs.devices import (
@@ -22,7 +22,7 @@ from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
 from simnet.training.job.job import Compute, Overlap
-from simnet.training.job.running import ColocatedJob, run_policy
+from simnet.training.job.running import run_policy
 
 LATENCY, BANDWIDTH = 1.0, 1e3
 
@@ -67,13 +67,6 @@ def test_a_merge_waits_for_the_slice_that_runs_and_goes_before_the_selection_beh
     assert timing.finish == pytest.approx(15.5)
 
 
-def test_a_merge_waits_for_the_selection_that_runs_and_goes_before_the_next_slice():
-    # The first swap ends at 7: the second slice ran 5-6, its selection 6-8. The merge comes before the third slice.
-    timing = timed([part(0.5), part(), part()], [4, 5, 8], [1, 2, 1])
-    assert timing.computed.begun["slice"][:, 0] == pytest.approx([0, 5, 8.5])
-    assert timing.messages.start[2] == pytest.approx(8.5)
-
-
 def test_what_unpacks_a_bucket_queues_but_does_not_hold_up_the_messages_of_the_next():
     # The swap ends at 7; unpacking waits for the selection of 6-9 and runs 9-9.5, beside the second swap of 9-11.
     timing = timed([part(unpack=0.5), part(unpack=0.25), part()], [4, 5, 5], [1, 3, 1])
@@ -83,24 +76,6 @@ def test_what_unpacks_a_bucket_queues_but_does_not_hold_up_the_messages_of_the_n
     late = timed([part(), part(unpack=7.0)], [1, 2], [0, 0])
     assert late.finish == pytest.approx(12)
     assert late.rank_compute == pytest.approx([7, 7])
-
-
-def test_a_side_stream_slows_slices_and_kernels_while_both_run():
-    # 4-6 both run: 1 s of selection at factor 2, 2 / 1.25 of the slice's 6 s; the rest of that alone, until 10.4.
-    timing = timed([part(), part()], [4, 10], [1, 1], side_stream=(1.25, 2.0))
-    assert timing.computed.ended["slice"][:, 0] == pytest.approx([4, 10.4])
-    assert timing.computed.ended["select"][:, 0] == pytest.approx([6, 11.4])
-    assert timing.messages.start[::2] == pytest.approx([6, 11.4])
-    assert timing.computed.slices == pytest.approx([10.4, 10.4])
-
-
-def test_slices_are_slower_while_messages_of_a_part_are_under_way():
-    # The swap of 4-6 lets 2 / 1.6 of the slice's 6 s pass: the slice ends at 10.75.
-    timing = timed([part(), part()], [4, 10], [0, 0], beside=[1.6, 1.0])
-    assert timing.computed.ended["slice"][:, 0] == pytest.approx([4, 10.75])
-    assert timing.messages.start[::2] == pytest.approx([4, 10.75])
-    # Of the last part it is no matter: no slice is left.
-    assert timed([part(), part()], [4, 10], [0, 0], beside=[1.0, 1.6]).finish == pytest.approx(12)
 
 
 seconds = st.floats(0.01, 3.0) | st.just(0.0)
@@ -145,20 +120,6 @@ def test_no_bucket_is_selected_before_it_is_computed_nor_sent_before_it_is_selec
         assert (ended - begun)[lasts].sum() == pytest.approx(slices + sum(select) + work)
 
 
-@settings(max_examples=40)
-@given(given=exchanges())
-def test_with_kernels_that_cost_nothing_parts_are_gated_as_they_become_ready(given):
-    parts, ready, select, _ = given
-    idle = [one.without_work() for one in parts]
-    old = pair().time(list(zip(idle, ready, strict=True)), origin=0.0, messages=True)
-    new = timed(idle, ready, [0.0] * len(select))
-    assert new.finish == old.finish
-    assert np.array_equal(new.messages.finish, old.messages.finish)
-    # In the event loop, by which a trace of work between rounds has it timed, it is the same to rounding.
-    again = timed([idle[0].with_work({0: 1e-12}), *idle[1:]], ready, [0.0] * len(select))
-    assert again.messages.finish == pytest.approx(old.messages.finish)
-
-
 @settings(max_examples=15)
 @given(given=exchanges())
 def test_compiled_and_interpreted_streams_are_the_same_to_the_last_bit(given):
@@ -177,16 +138,6 @@ def test_compiled_and_interpreted_streams_are_the_same_to_the_last_bit(given):
     assert all(np.array_equal(mine, yours) for mine, yours in zip(one.split, other.split, strict=True))
 
 
-@settings(max_examples=40)
-@given(given=exchanges(), slower=st.floats(0.0, 2.0))
-def test_a_kernel_that_takes_longer_never_makes_an_equal_pair_of_ranks_faster(given, slower):
-    parts, ready, select, _ = given
-    slow = [select[0] + slower, *select[1:]]
-    # Only selections queue: kernels that come between might come at a better time.
-    idle = [one.without_work() for one in parts]
-    assert timed(idle, ready, slow).finish >= timed(idle, ready, select).finish - 1e-9
-
-
 @pytest.mark.parametrize(
     ("ready", "computing", "message"),
     [
@@ -198,21 +149,6 @@ def test_a_kernel_that_takes_longer_never_makes_an_equal_pair_of_ranks_faster(gi
 def test_computing_that_does_not_fit_the_schedules_is_refused(ready, computing, message):
     with pytest.raises(ValueError, match=message):
         pair().time(list(zip([part(), part()], ready, strict=True)), computing=computing)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"select": [[-1.0]]}, "select must be seconds >= 0"),
-        ({"select": [1.0]}, "select must be seconds >= 0, of shape"),
-        ({"select": [[np.nan]]}, "select must be seconds >= 0"),
-        ({"select": [[1.0]], "side_stream": (0.0, 1.0)}, "factors of side_stream and beside must be > 0"),
-        ({"select": [[1.0]], "beside": [np.inf]}, "factors of side_stream and beside must be > 0"),
-    ],
-)
-def test_wrong_computing_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        Computing(**options)
 
 
 def test_one_selection_of_the_whole_gradient_goes_as_without_streams():
@@ -233,16 +169,6 @@ def test_software_before_rounds_is_told_apart_from_work(engine):
     timing = network.time(part(0.25, unpack=1.0), messages=True)
     host = timing.software.of_ranks(timing.messages)
     for found, expected in ((timing.work, [2.5, 2.75, 5.25, 6.25]), (host, [0, 0.5, 2.75, 3.25])):
-        own = found.rank == 0
-        assert np.sort(np.append(found.begun[own], found.ended[own])) == pytest.approx(expected)
-
-
-def test_software_before_rounds_of_parts_comes_behind_what_has_queued():
-    # Slices of 4 and 6 s, 1 s to select. The first swap 5.5-7.5, the merge 11-11.25 behind the slice, software -11.75,
-    # a swap -13.75, software -14.25, a swap.
-    timing = timed([part(0.25), part()], [4, 10], [1, 1], pair(software=before_messages))
-    host = timing.software.of_ranks(timing.messages)
-    for found, expected in ((timing.work, [11, 11.25]), (host, [5, 5.5, 11.25, 11.75, 13.75, 14.25])):
         own = found.rank == 0
         assert np.sort(np.append(found.begun[own], found.ended[own])) == pytest.approx(expected)
 
@@ -352,31 +278,6 @@ def test_copies_are_part_of_selecting_and_software_of_the_host_has_a_row_of_its_
 
 
 @pytest.mark.parametrize(
-    ("send_completion", "sender", "receiver"),
-    [
-        # 1 s of latency, 1 s for 1000 bytes, nothing for words; 0.25 s before and 0.5 s after.
-        ("taken", [(0, 0.25)], [(2.25, 2.75)]),
-        ("acknowledged", [(0, 0.25)], [(2.25, 2.75)]),
-        # The word 0.25 s, then under way until 1.25 s; the message arrives at 3.25 s, where all software is.
-        ("ready", [], [(0, 0.25), (3.25, 4)]),
-        # To ask 0.25 s, the answer at 1.25 s, the message at 2.5 s.
-        ("request", [(0, 0.25), (2.5, 2.75)], [(1.25, 1.5), (4.75, 5.25)]),
-    ],
-)
-@pytest.mark.parametrize("many", [0, 10**9])
-def test_software_of_one_message_by_hand(send_completion, sender, receiver, many, monkeypatch):
-    monkeypatch.setattr(engine_selection, "_MANY", many)
-    monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
-    network = pair(stack=Stack(send_completion, before=0.25, after=0.5))
-    timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]), messages=True)
-    host = timing.software.of_ranks(timing.messages)
-    for rank, expected in enumerate((sender, receiver)):
-        own = host.rank == rank
-        assert sorted(zip(host.begun[own], host.ended[own], strict=True)) == [pytest.approx(one) for one in expected]
-    assert network.time(Schedule(2, [Round([0], [1], [1000.0])])).software is None
-
-
-@pytest.mark.parametrize(
     ("stack", "scheme", "slower"), [("nccl", "dense", 0.25), ("tcp", "dense", 0.0), ("nccl", "topk", 0.0)]
 )
 def test_a_dense_collective_of_nccl_takes_a_share_of_the_device(stack, scheme, slower):
@@ -391,21 +292,6 @@ def test_a_dense_collective_of_nccl_takes_a_share_of_the_device(stack, scheme, s
     assert took == pytest.approx(under_way / 2 if slower else 0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
-def test_buckets_in_any_order_take_as_long_to_compute_and_select(order):
-    lengths, kernels = np.array([4.0, 1.0, 2.5, 0.5])[order], np.array([1.0, 0.0, 2.0, 0.25])[order]
-    # Without work between rounds, and with some before the first message of the first bucket, by which streams queue.
-    for first in (part(), part().with_work({0: 1e-12})):
-        timing = timed([first, part(), part(), part()], np.cumsum(lengths), kernels)
-        selected = np.cumsum(lengths + kernels)
-        assert timing.computed.ended["slice"][:, 0] == pytest.approx(selected - kernels)
-        assert timing.computed.done == pytest.approx([11.25, 11.25])
-        begun = [0.0]
-        for when in selected:
-            begun.append(max(begun[-1], when) + 2.0)
-        assert timing.finish == pytest.approx(begun[-1])
-
-
 @pytest.mark.parametrize("engine", ["vectorised", "fluid"])
 def test_once_their_own_streams_are_done_ranks_communicate_or_compute_or_wait(engine):
     both = timed([part(), part(unpack=7.0)], [1, 2], [0, 0], pair(engine=engine))
@@ -417,16 +303,6 @@ def test_once_their_own_streams_are_done_ranks_communicate_or_compute_or_wait(en
     assert timing.rank_communicate.tolist() == [1, 2]
     assert timing.rank_compute.tolist() == [3, 0]
     assert timing.rank_wait.tolist() == [0, 3]
-
-
-def test_who_only_sends_and_merges_never_waits():
-    # Of what rank 0 does between rounds, 3 s are over when its own stream is done, at 6, and 4 s are not.
-    one_way = Schedule(2, [Round([], [], [], [3, 0]), Round([0], [1], 1e3), Round([0], [1], 1e3, [0.5, 0.25])])
-    timing = timed([one_way, one_way], [1, 2], [0.5, 0.5])
-    assert timing.computed.done.tolist() == [6, 3]
-    assert timing.rank_compute.tolist() == [4, 0.5]
-    assert timing.rank_wait[0] == 0 < timing.rank_wait[1]
-    assert sum(timing.split) == pytest.approx(timing.left - timing.computed.done)
 
 
 def test_who_waits_for_a_failed_worker_has_stopped_once_its_own_stream_is_done():
@@ -453,13 +329,3 @@ def test_overlapped_jobs_whose_workers_fail_add_up(patience, side):
         for _, own in result.spans.groupby(["iteration", "worker", "resource"]):
             own = own.sort_values("start_s")
             assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-9).all()
-
-
-def test_an_overlapped_job_beside_another_one_is_as_alone_where_they_do_not_meet():
-    network = Network(topologies.star(4, 1e-4, 1e9))
-    one = replace(overlapped(profile()), stages=[(0, network)], placement=[0, 1])
-    other = replace(one, placement=[2, 3])
-    alone = run_policy(one, "p", Fixed(AG))
-    beside = run_policy(one, "p", Fixed(AG), colocated={"other": ColocatedJob(other, AG)})
-    assert beside.iterations["iteration_s"].to_numpy() == pytest.approx(alone.iterations["iteration_s"].to_numpy())
-    assert beside.iterations[SPLIT].to_numpy() == pytest.approx(alone.iterations[SPLIT].to_numpy(), abs=1e-9)

@@ -7,10 +7,8 @@ import os
 import random
 import signal
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -28,7 +26,6 @@ from simnet.base import dask_cluster, processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.report import learning, paired
-from simnet.report.run_summary import plain
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.scenario.short_keys import full_key
@@ -156,21 +153,6 @@ def test_ranges_are_even_and_hold_their_ends(low, ratio, count, kind):
     assert found == pytest.approx(made, rel=1e-9)
 
 
-def test_ranges_take_units_and_whole_numbers():
-    assert grid.axis("workers=2:64:6:log").values == ("2", "4", "8", "16", "32", "64")
-    assert grid.axis("b=1:100Gbit/s:3:log").values == ("1 Gbit/s", "10 Gbit/s", "100 Gbit/s")
-    assert grid.axis("b=1:100:3:log Gbit/s").values == ("1 Gbit/s", "10 Gbit/s", "100 Gbit/s")
-    assert grid.numbers(grid.axis("l=100us:10ms:3:log").values) == ("s", pytest.approx([1e-4, 1e-3, 1e-2]))
-    assert grid.axis("l=1:2:2, 5 ms").values == ("1 ms", "2 ms", "5 ms")
-
-
-def test_values_may_be_any_yaml():
-    axis = grid.axis("exchanges={a: {scheme: topk}, b: {scheme: dense}},{a: {scheme: 'x,y'}}")
-    assert axis.values == ("{a: {scheme: topk}, b: {scheme: dense}}", "{a: {scheme: 'x,y'}}")
-    assert grid.axis('model="a,b",resnet18').values == ('"a,b"', "resnet18")
-    assert grid.numbers(["resnet18", "4"]) == (None, ["resnet18", "4"])
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -213,12 +195,6 @@ def test_short_names_mean_the_field_of_the_scenario(scenario, name, field):
     assert full_key(name, load(scenario)) == field
 
 
-def test_density_is_named_as_the_scenario_names_it(tmp_path):
-    path = tmp_path / "ratio.yaml"
-    path.write_text(TINY.replace("density:", "compression_ratio:"))
-    assert full_key("density", load(path)) == "job.compression_ratio"
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -232,35 +208,6 @@ def test_names_that_mean_nothing_or_too_much_are_refused(name, said):
     with pytest.raises(InputError, match="--set") as caught:
         full_key(name, load("quickstart"))
     assert said in str(caught.value)
-
-
-def test_what_a_cell_may_have_though_the_scenario_has_not_is_taken_as_it_stands():
-    for name in ("job.overlap.bucket", "network.jitter.uniform.high", "exchanges.AG.wire", "job.compute.slow.3"):
-        assert full_key(name, load("quickstart")) == name
-
-
-def test_a_topology_with_several_bandwidths_names_them(tmp_path):
-    path = tmp_path / "nodes.yaml"
-    links = "intra_latency: 1 us, intra_bandwidth: 1 Tbit/s, nic_latency: 1 us, nic_bandwidth: 1 Gbit/s"
-    nodes = f"multi_gpu_nodes: {{nodes: 1, gpus_per_node: 2, {links}}}"
-    path.write_text(TINY.replace("star: {latency: 1 ms, bandwidth: 1 Gbit/s}", nodes))
-    assert full_key("nic_bandwidth", load(path)) == "network.topology.multi_gpu_nodes.nic_bandwidth"
-    assert full_key("bandwidth", load(path)) == "network.topology.multi_gpu_nodes.nic_bandwidth"
-
-
-def test_a_matrix_is_not_swept_by_its_short_name():
-    loaded = load("flexcomm_c1")
-    kind, part = loaded.config.network.topology.choice
-    if not isinstance(getattr(part, "bandwidth", None), list):
-        loaded = load("fluctuating_wan")
-        kind, part = loaded.config.network.topology.choice
-    assert isinstance(part.latency, list)
-    with pytest.raises(InputError, match=f"network.topology.{kind}.latency=... replaces all of them"):
-        full_key("latency", loaded)
-
-
-def test_an_option_of_sharding_may_be_one_that_is_not_set_yet():
-    assert full_key("job.sharding.FSDP2.param_dtype", load("sharded_nodes")) == "job.sharding.FSDP2.param_dtype"
 
 
 def test_other_parameters_go_by_the_topology_of_the_cell(tiny):
@@ -281,12 +228,6 @@ def test_the_grid_has_every_combination_and_together_only_pairs(tiny):
     assert [one.values for one in paired.cells] == [(*pair, s) for pair in (("2", "1 %"), ("3", "2%")) for s in "01"]
     with pytest.raises(InputError, match="workers has 2, seed has 3"):
         work.plan(str(tiny), ["workers=2,3; seed=0:2:3"])
-
-
-def test_marked_fields_that_set_several_can_be_an_axis(tiny):
-    planned = work.plan(str(tiny), ["schemes=topk,dense", "workers=2,3"])
-    assert [list(one.load().config.policies) for one in planned.tasks] == [["topk"], ["topk"], ["dense"], ["dense"]]
-    assert [one.load().config.workers for one in planned.tasks] == [2, 3, 2, 3]
 
 
 def test_what_is_too_large_or_given_twice_is_refused(tiny):
@@ -453,16 +394,6 @@ def test_policies_that_failed_cost_the_others_what_is_measured_by_them(trained):
     assert other["best_accuracy"] >= other["accuracy"] > 0
 
 
-def test_a_loss_that_is_no_number_and_a_training_that_never_began_are_blank():
-    frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "loss": [0.5, np.inf], "accuracy": [0.5, 0.25]})
-    never = pd.DataFrame({"start_s": [], "iteration_s": []})
-    trained = learning.learning_summaries({"p": frame, "q": never}, {"p": 1.0, "q": 0.0}, 0.5)
-    found = learning.learning_table(plain(trained))
-    assert found["p"]["loss"] is None
-    assert (found["p"]["best_loss"], found["p"]["accuracy"], found["p"]["best_accuracy"]) == (0.5, 0.25, 0.5)
-    assert found["q"] == dict.fromkeys(learning.COLUMNS) | {"target_accuracy": 0.5, "first_to_target": False}
-
-
 def test_cells_with_other_columns_run_again(trained, here):
     out, path, _ = trained
     before = contents(out)
@@ -477,30 +408,6 @@ def test_cells_with_other_columns_run_again(trained, here):
     assert contents(out) == before
     loaded = load(path)
     assert cell.identity(loaded, cell.FORMAT) != cell.identity(loaded, "simnet sweep cell 1")
-
-
-def test_the_figure_of_the_time_to_the_target_is_not_of_the_lucky_repetitions_alone(trained, monkeypatch):
-    monkeypatch.setattr(drawing, "plot", lambda name, title, explanation, figure: figure)
-    one = pd.read_csv(trained[0] / "sweep.csv")
-    found = pd.concat([one.assign(density=0.1), one.assign(density=0.2)], ignore_index=True)
-    found.loc[found["density"].eq(0.2) & found["policy"].eq("AG") & found["seed"].eq(1), "time_to_target_s"] = np.nan
-    columns = [grid.Column("density", [0.1, 0.2]), grid.Column("seed", [0, 1, 2])]
-    lines = {line.get_label(): line for line in draw_target(found, columns).axes[0].lines}
-    mean = 1e3 * one[one["policy"] == "AG"]["time_to_target_s"].mean()
-    np.testing.assert_allclose(lines["AG"].get_ydata(), [mean, np.nan])
-    assert np.isfinite(lines["dense"].get_ydata()).all()
-    never = found.assign(batch=16, first_to_target=False, time_to_target_s=np.nan)
-    wide = pd.concat([found.assign(batch=8), never], ignore_index=True)
-    wide.loc[wide["batch"].eq(8), "first_to_target"] = wide["policy"].eq("AG")
-    columns.append(grid.Column("batch", [8, 16]))
-    texts = [text.get_text() for text in draw_target(wide, columns).axes[0].texts]
-    assert texts == [units.format_seconds(mean / 1e3), "2 of 3"]
-    assert draw_target(wide[wide["batch"] == 16], columns[:2]) is None
-    assert draw_target(wide.assign(first_to_target=False), columns) is None
-
-
-def draw_target(found, columns):
-    return drawing.draw(found, columns, "title", measure=drawing.TARGET)
 
 
 def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
@@ -544,28 +451,6 @@ def test_several_seeds_are_seeds_as_a_parameter_that_are_compared(here, tiny, tm
         for name, difference in found.differences.items():
             assert more[name] == pytest.approx(difference.low, rel=1e-9, abs=1e-15)
     assert "tied" in shown
-
-
-def test_every_pair_that_moves_together_has_all_seeds(here, tiny, tmp_path):
-    zipped = ("--grid", "density=2,10%; iterations=2,3", "--policies", "AG")
-    did(tiny, *zipped, "--seed", 8, "--seeds", 2, "--out", tmp_path, "-q")
-    found = table(tmp_path)[["density", "iterations", "seed"]].to_numpy().tolist()
-    assert found == [[0.02, 2, 8], [0.02, 2, 9], [0.1, 3, 8], [0.1, 3, 9]]
-
-
-def test_one_seed_is_a_sweep_as_ever(here, tiny, tmp_path):
-    did(tiny, "--grid", "density=2,10%", "--policies", "AG", "--seeds", 1, "--out", tmp_path / "one", "-q")
-    did(tiny, "--grid", "density=2,10%", "--policies", "AG", "--out", tmp_path / "other", "-q")
-    assert contents(tmp_path / "one") == contents(tmp_path / "other")
-    assert "paired.csv" not in contents(tmp_path / "one")
-
-
-def test_seeds_in_two_ways_are_refused(here, tiny, tmp_path):
-    said = refused(tiny, "--grid", "seed=1,2", "--seeds", 2, "--out", tmp_path)
-    assert "--seeds: means nothing where seed is a parameter" in said
-    assert "there are 1,002 cells, more than 1,000" in refused(
-        tiny, "--grid", "density=2,10%", "--seeds", 501, "--out", tmp_path
-    )
 
 
 def test_a_bad_value_costs_no_other_cell(here, tiny, tmp_path):
@@ -720,16 +605,6 @@ def test_a_sweep_that_ends_while_it_writes_its_table_says_so_and_is_mended(here,
     assert contents(out) == before
 
 
-def test_what_was_begun_is_taken_away_and_nothing_else(here, tiny, tmp_path):
-    (tmp_path / "cells").mkdir()
-    begun = [tmp_path / "cells" / f".{'a' * 32}.json.{'0' * 16}.tmp", tmp_path / f".{'0123456789abcdef'}.tmp"]
-    others = [tmp_path / "cells" / "notes.tmp", tmp_path / ".hidden"]
-    for one in (*begun, *others):
-        one.write_text("x")
-    did(tiny, "--grid", "seed=1", "--policies", "AG", "--out", tmp_path, "-q")
-    assert [one.exists() for one in (*begun, *others)] == [False, False, True, True]
-
-
 @needs.posix
 def test_two_sweeps_do_not_share_a_folder(here, tiny, tmp_path):
     with work.lock_sweep(tmp_path):
@@ -754,12 +629,6 @@ def test_the_identity_goes_by_the_content_of_files(tmp_path):
         (tmp_path / "link.csv").write_text(f"time_s,bandwidth_Mbit_s\n0,{rate}\n")
         found.append(cell.identity(load(path), cell.FORMAT))
     assert found[0] != found[1]
-
-
-def test_a_cell_that_is_not_the_same_on_the_worker_is_refused(tiny):
-    kind, said = processes.run_task(cell.run, (Source(str(tiny)), "0" * 32))
-    assert kind == "refused"
-    assert "not the same on the worker" in said
 
 
 # Kills
@@ -801,41 +670,6 @@ def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_a
 
 
 # Dask
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "warned"),
-    [
-        ("tls://192.0.2.1:8786", False),
-        ("wss://192.0.2.1:8786", False),
-        ("tcp://127.0.0.1:8786", False),
-        ("tcp://localhost:8786", False),
-        ("tcp://[::1]:8786", False),
-        ("tcp://192.0.2.1:8786", True),
-        ("192.0.2.1:8786", True),
-        ("tcp://[2001:db8::1]:8786", True),
-        ("ucx://192.0.2.1:8786", True),
-        ("ws://192.0.2.1:8786", True),
-    ],
-)
-def test_dask_on_another_machine_without_tls_is_warned_of(monkeypatch, scheduler, warned):
-    asked = []
-
-    class Client:
-        def __init__(self, address, **options):
-            asked.append(address)
-
-        def close(self):
-            pass
-
-    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=Client))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        with dask_cluster.connect_dask(scheduler, f"--on {scheduler}"):
-            pass
-    assert asked == [scheduler]
-    assert [str(one.message).partition(": who")[0] for one in told] == [f"--on {scheduler}"] * warned
-    assert not [one for one in told if "\n" in str(one.message)]
 
 
 def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
@@ -903,19 +737,6 @@ def test_without_slurm_the_command_says_so(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refused(tiny, "--grid", "seed=1", "--on", "slurm", "--out", tmp_path / "out", "-q")
     assert "--on slurm: cannot submit jobs: " in said
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "said"),
-    [
-        ("slurm:partion=long", "'partion=long' is no FIELD=VALUE of a Slurm job; did you mean 'partition'?"),
-        ("slurm:jobs=0", "jobs must be a whole number > 0, got '0'"),
-        ("slurm:jobs=1e9", "jobs must be a whole number > 0, got '1e9'"),
-    ],
-)
-def test_what_is_said_of_jobs_is_checked(here, tiny, tmp_path, scheduler, said):
-    found = refused(tiny, "--grid", "seed=1", "--on", scheduler, "--out", tmp_path, "-q")
-    assert f"--on {scheduler}: {said}" in found
 
 
 def test_without_submitit_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):

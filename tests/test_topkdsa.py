@@ -3,17 +3,12 @@
 The golden runs of the released code stand with those of Ok-Topk.
 """
 
-import math
-from collections import Counter
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradients import KINDS, f32, gradients_of
-from looping import each
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.selection import top_k
 
@@ -27,16 +22,6 @@ def supported(supports, parameters):
     for row, support in zip(rows, supports, strict=True):
         row[support] = 1 + row[support] * 1e4
     return f32(rows)
-
-
-def bytes_of(schedule, phase=None):
-    """Bytes of the messages by source and destination."""
-    sizes = Counter()
-    for one in schedule.rounds:
-        if phase in (None, one.phase):
-            for src, dst, nbytes in zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True):
-                sizes[src, dst] += nbytes
-    return sizes
 
 
 # What comes out
@@ -160,79 +145,7 @@ def test_recursive_doubling_is_what_each_rank_does(workers, parameters, density,
     assert phases == ["fold"] * folds + ["doubling"] * levels + ["unfold"] * folds
 
 
-@each("workers", [2, 4, 8, 16])
-def test_recursive_doubling_costs_2k_log_p_words_of_equal_supports_and_2k_p_of_disjoint_ones(workers):
-    k, n = 10, 40 * workers
-    same = [np.arange(k)] * workers
-    apart = [np.arange(rank * k, rank * k + k) for rank in range(workers)]
-    for supports, words in ((same, 2 * k * math.log2(workers)), (apart, 2 * k * (workers - 1))):
-        model = create("topkdsa", workers, n, k / n, algorithm="recursive_doubling")
-        exchange = model.exchange(supported(supports, n))
-        assert exchange.stats["dense"] == 0
-        np.testing.assert_allclose(exchange.schedule.bytes_sent() / 4, words)
-
-
-def test_a_sum_of_streams_turns_dense_by_the_upper_bound_of_its_entries():
-    # Two streams of 25 entries of the same indices: their sum has 25 entries, but 50 are at most n / 2.
-    same = [np.arange(25)] * 4
-    for n, dense in ((101, False), (100, True)):
-        exchange = create("topkdsa", 4, n, 25.5 / n, algorithm="recursive_doubling").exchange(supported(same, n))
-        assert exchange.selected.tolist() == [25] * 4
-        assert exchange.stats["dense"] == dense
-        assert [one.nbytes.tolist() for one in exchange.schedule.rounds] == [[200] * 4, [4 * n if dense else 200] * 4]
-
-
-def test_a_dense_stream_stays_dense():
-    # n = 130: 31 + 31 entries of the fold are fewer than 65, those of rank 2 and of the sum more.
-    supports = [np.arange(31), np.arange(31, 62), np.arange(31)]
-    model = create("topkdsa", 3, 130, 0.24, algorithm="recursive_doubling", wire="released")
-    exchange = model.exchange(supported(supports, 130))
-    sizes = [dict(zip(one.src.tolist(), one.nbytes.tolist(), strict=True)) for one in exchange.schedule.rounds]
-    assert sizes == [{0: 4 + 8 * 31}, {1: 4 + 8 * 62, 2: 4 + 8 * 31}, {1: 4 + 4 * 130}]
-    assert exchange.stats["dense"] == 1
-    # n = 100: the sums of both pairs are dense, although that of ranks 2 and 3 has 26 entries only.
-    supports = [np.arange(26), np.arange(26, 52), np.arange(26), np.arange(26)]
-    exchange = create("topkdsa", 4, 100, 0.26, algorithm="recursive_doubling").exchange(supported(supports, 100))
-    assert [set(one.nbytes.tolist()) for one in exchange.schedule.rounds] == [{8 * 26}, {400}]
-
-
 # Splits
-
-
-@each("workers", [1, 2, 3, 5, 8, 17])
-@each("wire", ["paper", "released"])
-@pytest.mark.parametrize("density", [0.05, 0.6])
-@pytest.mark.parametrize("algorithm", ["split_allgather", "dense_allgather"])
-def test_sparcml_splits(algorithm, workers, wire, density):
-    P, n = workers, 403
-    gradients = gradients_of("normal", P, n, 0)
-    model = create("topkdsa", P, n, density, algorithm=algorithm, wire=wire, allgather="ring")
-    exchange = model.exchange(gradients)
-    header = 4 if wire == "released" else 0
-    ends = [*(np.arange(P) * (n // P)), n]
-    lengths = np.diff(ends)
-    expected = Counter()
-    for rank, row in enumerate(gradients):
-        chosen = top_k(row, model.k)
-        for owner in range(P):
-            if owner != rank:
-                entries = np.count_nonzero((chosen >= ends[owner]) & (chosen < ends[owner + 1]))
-                dense = entries * 8 >= 4 * lengths[owner]
-                expected[rank, owner] = header + (4 * lengths[owner] if dense else 8 * entries)
-    assert bytes_of(exchange.schedule, "split") == expected
-    # All are posted at once.
-    assert [one.phase for one in exchange.schedule.rounds].count("split") == (P > 1)
-    pieces = np.array([np.count_nonzero(exchange.update[a:b]) for a, b in pairwise(ends)])
-    received = sum((np.bincount(one.dst, one.nbytes, P) for one in exchange.schedule.rounds if one.phase != "split"), 0)
-    if algorithm == "dense_allgather":
-        assert exchange.stats["dense"] == 1
-        np.testing.assert_allclose(received, 4 * (n - lengths) if P > 1 else 0)
-    else:
-        assert exchange.stats["dense"] == 0
-        messages = sum(len(one) for one in exchange.schedule.rounds if one.phase == "doubling")
-        if P & (P - 1) == 0:
-            np.testing.assert_allclose(received, 8 * (pieces.sum() - pieces) + header * math.log2(P))
-        assert np.sum(received) >= 8 * (P - 1) * pieces.sum() + header * messages - 1e-6
 
 
 def test_split_allgather_of_the_released_code_drops_what_is_next_to_nothing():
@@ -276,49 +189,6 @@ def test_regions_are_gathered_dense_from_a_third_of_the_entries_on(rules, parame
             assert phases == {"split sizes", "split", "sizes", *gathered}
 
 
-@each("workers", [2, 4, 8])
-def test_volume_lies_between_equal_supports_and_dense(workers):
-    P, k = workers, 6 * workers
-    n = 10 * k
-
-    def spread(shift):
-        # k / P entries of each region.
-        return np.concatenate([np.arange(6) + region * (n // P) + 6 * shift for region in range(P)])
-
-    # Disjoint supports fill P k = n P / 10 entries, a third from P = 4 on.
-    apart = 2 * k * (P - 1) if P < 4 else n * (P - 1) / P
-    for supports, rest in (([spread(0)] * P, 2 * k * (P - 1) / P), ([spread(rank) for rank in range(P)], apart)):
-        exchange = create("topkdsa", P, n, k / n, allgather="ring").exchange(supported(supports, n))
-        assert exchange.stats["dense"] == (rest == n * (P - 1) / P)
-        words = exchange.schedule.bytes_received() / 4
-        np.testing.assert_allclose(words, 2 * k * (P - 1) / P + rest)
-        assert (words >= 4 * k * (P - 1) / P - 1e-9).all()
-        assert (words <= (2 * k + n) * (P - 1) / P + 1e-9).all()
-
-
-@pytest.mark.parametrize(("workers", "density", "share"), [(16, 0.02, 0.276), (32, 0.02, 0.476), (32, 0.01, 0.275)])
-def test_fill_in_of_independent_supports(workers, density, share):
-    n = 20_000
-    exchange = create("topkdsa", workers, n, density).exchange(gradients_of("normal", workers, n, 0))
-    assert exchange.stats["global_nnz"] / n == pytest.approx(share, abs=0.012)
-    assert exchange.stats["global_nnz"] / n == pytest.approx(1 - (1 - density) ** workers, abs=0.012)
-    assert exchange.stats["dense"] == (share > 1 / 3)
-
-
-def test_messages_of_both_wires():
-    gradients = gradients_of("normal", 4, 1000, 0)
-    paper = create("topkdsa", 4, 1000, 0.02).exchange(gradients)
-    assert [one.phase for one in paper.schedule.rounds] == ["split", "entries", "entries"]
-    assert len(paper.schedule.rounds[0]) == 12
-    released = create("topkdsa", 4, 1000, 0.02, wire="released").exchange(gradients)
-    assert Counter(one.phase for one in released.schedule.rounds) == {
-        "split sizes": 3, "split": 1, "sizes": 2, "entries": 2
-    }  # fmt: skip
-    assert len(next(one for one in released.schedule.rounds if one.phase == "split")) == 24
-    assert bytes_of(paper.schedule, "split") == bytes_of(released.schedule, "split")
-    assert bytes_of(paper.schedule, "entries") == bytes_of(released.schedule, "entries")
-
-
 def test_the_released_code_loses_the_kth_entry_of_each_worker():
     gradients = gradients_of("normal", 5, 400, 0)
     model = create("topkdsa", 5, 400, 0.05, compat="released")
@@ -336,13 +206,3 @@ def test_the_released_code_loses_the_kth_entry_of_each_worker():
         assert right.traits.conserves
         assert right.exchange(gradients).selected.tolist() == [20] * 5
     assert create("topkdsa", 5, 400, 0.05, algorithm="recursive_doubling", compat="released").traits.conserves
-
-
-def test_density_one_is_dense_and_the_mean():
-    gradients = gradients_of("normal", 4, 120, 0)
-    for algorithm in ALGORITHMS:
-        model = create("topkdsa", 4, 120, 1.0, algorithm=algorithm)
-        exchange = model.exchange(gradients)
-        np.testing.assert_allclose(exchange.update, gradients.mean(0, dtype=np.float64), rtol=1e-5, atol=1e-6)
-        assert not model.residual.any()
-        assert exchange.stats["dense"] == (algorithm != "split_allgather")

@@ -12,20 +12,10 @@ from commands import did, refused
 from gradients import build_up
 from simnet.base.errors import InputError
 from simnet.scenario import load
-from simnet.traces import SyntheticParameters, fit, recorded, synthetic
+from simnet.traces import fit, recorded, synthetic
 from simnet.traces.comparing import compare_with_synthetic, describe_trace, overlap
-from simnet.traces.converting import ReadArchive, in_memory, part_of, write_npz
-from simnet.traces.files import decode_values, encode_values
-from simnet.traces.ordering import (
-    SHARES,
-    EntryKinds,
-    count_largest,
-    fit_order,
-    overall_share_beyond,
-    share_beyond,
-)
-from simnet.traces.refining import BANDS, BEYOND
-from simnet.traces.synthetic_parameters import LayerParameters
+from simnet.traces.converting import ReadArchive, part_of, write_npz
+from simnet.traces.ordering import SHARES, EntryKinds, count_largest, fit_order, overall_share_beyond, share_beyond
 
 STEPS = (0, 1, 20, 40, 41, 79)
 
@@ -135,22 +125,6 @@ class TestFit:
         parameters.save(tmp_path / "parameters.json")
         assert synthetic(10, 1, like=tmp_path / "parameters.json").like == parameters
 
-    def test_quantiles_are_those_of_the_trace(self, tmp_path):
-        source = recorded(written(tmp_path / "heavy", heavy(2, 0.0)))
-        parameters = fit(source)
-        assert parameters.layers[0].magnitudes is not None
-        made = synthetic([("weight", (120, 80)), ("bias", (80,))], 8, like=parameters, iterations=80)
-        for step in (0, 40):
-            both = [np.abs(one.gradients(step)[:, :9600]) for one in (source, made)]
-            levels = [0.1, 0.5, 0.9, 0.99]
-            np.testing.assert_allclose(np.quantile(both[1], levels), np.quantile(both[0], levels), rtol=0.1)
-
-    def test_many_workers_and_other_models_take_after_such_a_trace(self, tmp_path):
-        parameters = fit(recorded(written(tmp_path / "heavy", heavy(2, 0.0))))
-        gradients = synthetic("resnet18", 3, like=parameters, scale=1000).gradients(5)
-        assert np.isfinite(gradients).all()
-        assert (gradients != 0).mean() > 0.99
-
     @pytest.mark.parametrize("shared", [0.0, 0.6])
     @pytest.mark.parametrize(
         "kinds",
@@ -182,12 +156,6 @@ class TestFit:
             many = (n * SHARES > 100) & (SHARES < 0.25)
             np.testing.assert_allclose(found[many], count.figures[0][many], rtol=0.08)
 
-    def test_signs_that_workers_share(self, tmp_path):
-        source = recorded(written(tmp_path / "signs", shared_signs()))
-        made = synthetic(source.shapes, 8, like=fit(source), iterations=80).gradients(20)
-        assert np.abs(np.sign(made).mean(axis=0)).mean() > 0.98
-        assert build_up(made, 0.01) == pytest.approx(build_up(source.gradients(20), 0.01), rel=0.1)
-
     @pytest.mark.parametrize("between", ["linear", "logarithmic"])
     def test_tables_go_from_step_to_step_as_magnitudes_did(self, tmp_path, between):
         def size(step):
@@ -195,31 +163,6 @@ class TestFit:
 
         made = {step: {"w": size(step) * layers["w"]} for step, layers in shared_signs().items()}
         assert fit(recorded(written(tmp_path / "sizes", made))).between == between
-
-    def test_workers_are_as_large_as_recorded_ones(self):
-        parameters = fit(recorded("digits", scale=10))
-        sizes = np.array(parameters.worker_sizes[-1])
-        source = synthetic([("w", (50, 400))], 70, like=parameters, iterations=400)
-        means = np.abs(source.gradients(399)).mean(axis=1, dtype=np.float64)
-        np.testing.assert_allclose(np.sort(means[:64]) / means[:64].mean(), sizes / sizes.mean(), rtol=0.1)
-        few = synthetic([("w", (50, 400))], 5, like=parameters, iterations=400)
-        np.testing.assert_array_equal(few.gradients(399), source.gradients(399)[:5])
-
-    def test_small_layers_have_every_kind_in_its_share(self):
-        """Entries of a kind that is large at all workers: as many as its share says, whatever the seed."""
-        layer = LayerParameters(
-            name="w", matrix=True, rms=(1.0,), dead=(0.0,), spread=(0.0,), tail=(0.0,), shared=(0.0,),
-            agree_bands=((0.0,) * (len(BANDS) + 1),), against=(1.0,), magnitudes=(tuple((1.0 / BEYOND).tolist()),),
-            kinds=((0.0, -8.0), (-6.0, 3.0)), shares=((0.9, 0.1),),
-        )  # fmt: skip
-        like = SyntheticParameters(
-            name="two", steps=9, knots=(0.0,), worker_spread=(0.0,), memory=0.0, fixed=0.3, period=1.0, layers=(layer,)
-        )
-        for seed in range(3):
-            gradients = synthetic([("w", (20, 50))], 4, like=like, seed=seed).gradients(5)
-            assert build_up(gradients, 0.1) == 1
-            assert build_up(gradients, 0.05) > 1.5
-            assert build_up(gradients, 0.15) > 1.3
 
     @pytest.mark.parametrize("ending", ["png", "svg"])
     def test_the_command(self, small, tmp_path, ending):
@@ -283,14 +226,6 @@ class TestInfo:
         source = recorded(written(tmp_path / "t", {0: {"w": np.random.default_rng(0).standard_t(2, (2, 200_000))}}))
         assert describe_trace(source)["tail_index"] == pytest.approx(2, rel=0.15)
 
-    def test_gradients_that_are_zero(self, tmp_path):
-        found = describe_trace(
-            recorded(written(tmp_path / "zero", {0: {"w": np.zeros((2, 2000)), "b": np.zeros((2, 1))}}))
-        )
-        assert found["tail_index"] is None
-        assert found["layers"][0]["zeros"] == 1
-        json.dumps(found, allow_nan=False)
-
     def test_the_command(self, small, tmp_path):
         text = " ".join(simnet("show", "digits", "--out", tmp_path / "i.svg").split())
         assert "8 workers, 18,586 parameters in 13 layers" in text
@@ -333,21 +268,6 @@ class TestSynth:
         assert found.true_parameters == source.true_parameters
         assert found.scale == source.scale
 
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
-        [
-            (("--model", "resnet19"), "did you mean 'resnet18'"),
-            (
-                ("--model", 10, *fields("job.scale=1", "job.iterations=1000000"), "--part", "every=1"),
-                "more than 100,000",
-            ),
-            (("--gradients", "synthetic:like=digit"), "did you mean 'digits'"),
-        ],
-    )
-    def test_what_cannot_be_done(self, tmp_path, arguments, says):
-        assert says in simnet("convert", "base", tmp_path / "made", *SYNTHETIC, *arguments, ok=False)
-        assert not list(tmp_path.iterdir())
-
     def test_nothing_is_written_over(self, tmp_path):
         made = "convert", "base", tmp_path / "made", *SYNTHETIC, "--model", 100, *fields("job.scale=1")
         simnet(*made)
@@ -355,19 +275,6 @@ class TestSynth:
 
 
 class TestConvert:
-    @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-    def test_types(self, small, tmp_path, dtype):
-        simnet("convert", small, tmp_path / "out", "--dtype", dtype)
-        kind = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}[dtype]
-        source, found = recorded(small), recorded(tmp_path / "out")
-        assert found.dtypes() == [kind]
-        for step in STEPS:
-            np.testing.assert_array_equal(
-                found.gradients(step), decode_values(encode_values(source.gradients(step), dtype), kind)
-            )
-        simnet("convert", tmp_path / "out", tmp_path / "again")
-        assert recorded(tmp_path / "again").dtypes() == [kind]
-
     @pytest.mark.parametrize("per_worker", [False, True])
     def test_parts(self, small, tmp_path, per_worker):
         simnet(
@@ -391,14 +298,6 @@ class TestConvert:
         for step in STEPS:
             np.testing.assert_array_equal(recorded(tmp_path / "back").gradients(step), recorded(small).gradients(step))
         assert recorded(tmp_path / "back").info == recorded(small).info
-
-    def test_archives_that_numpy_wrote(self, tmp_path):
-        arrays = {f"{step}/fc": np.arange(12.0).reshape(3, 4) + step for step in (0, 10)}
-        np.savez_compressed(tmp_path / "mine.npz", **arrays)
-        simnet("convert", tmp_path / "mine.npz", tmp_path / "out")
-        found = recorded(tmp_path / "out")
-        assert (found.workers, found.layers) == (3, (("fc", 4),))
-        np.testing.assert_array_equal(found.gradients(10), arrays["10/fc"])
 
     def test_archives_of_strangers(self, small, tmp_path):
         def refused(change):
@@ -440,41 +339,3 @@ class TestConvert:
         (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04nonsense")
         with pytest.raises(InputError, match="is no npz archive"):
             ReadArchive(tmp_path / "bad.npz")
-
-    @pytest.mark.parametrize("to", ["out", "out.npz"])
-    def test_a_value_beyond_single_precision_is_refused_with_its_entry(self, to, tmp_path):
-        values = np.full((2, 3, 4), 1e38)
-        np.savez(tmp_path / "wide.npz", **{"0/fc.weight": values})
-        simnet("convert", tmp_path / "wide.npz", tmp_path / to)
-        values[1, 2, 0] = -4e38
-        np.savez(tmp_path / "wide.npz", **{"0/fc.weight": values})
-        said = simnet("convert", tmp_path / "wide.npz", tmp_path / to, "--force", ok=False)
-        where = f"{tmp_path / 'wide.npz'}:0/fc.weight.npy: gradient of worker 1, layer 'fc.weight', index [2, 0]"
-        assert f"{where} is -4e+38, beyond float32, which ends at 3.4e+38" in " ".join(said.split())
-
-    def test_values_too_large_for_half_precision(self, tmp_path):
-        large = written(tmp_path / "large", {0: {"w": np.full((2, 5), 1e6)}})
-        said = simnet("convert", large, tmp_path / "out", "--dtype", "fp16", ok=False)
-        assert "layer 'w' has 1e+06 at step 0, too large; take bf16 or fp32" in said
-        assert not (tmp_path / "out").exists()
-
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
-        [
-            (("out.npz", "--dtype", "bf16"), "numpy has no bfloat16"),
-            (("out.npz", "--part", "per-worker"), "per-worker is for folders"),
-            (("out", "--part", "steps=2"), "step 2 is not recorded; there are 0, 1, 20"),
-            (("out", "--part", "steps=5:9"), "nothing is recorded within 5:9"),
-            (("out", "--part", "steps=1+x"), "must be whole numbers and ranges"),
-            (("out", "--part", "workers=4"), "there are workers 0 to 3, got 4"),
-        ],
-    )
-    def test_what_cannot_be_done(self, small, tmp_path, arguments, says):
-        out, *rest = arguments
-        assert says in simnet("convert", small, tmp_path / out, *rest, ok=False)
-        assert not list(tmp_path.iterdir())
-
-    def test_traces_larger_than_memory_are_refused_before(self, small):
-        info = recorded(small).info.model_copy(update={"workers": 10**7})
-        with pytest.raises(InputError, match="GiB of memory"):
-            in_memory(info)

@@ -4,21 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
 from simnet import topologies
-from simnet.base.errors import StalledError
-from simnet.collectives import allreduce_ring
 from simnet.cost_models import costs
-from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile, KernelMethod, load_device
-from simnet.network import Network, Stack
+from simnet.cost_models.costs.devices import DeviceProfile, KernelMethod, load_device
+from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
-from simnet.policies import Candidate, Decision, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
-from simnet.schedule import Round, Schedule
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.training.job.exchange import SparsifierSet
-from simnet.training.job.job import Compute, Overlap, gradient_buckets
+from simnet.training.job.job import Compute, Overlap
 from simnet.training.job.running import run_policy
 
 
@@ -72,40 +69,6 @@ def test_without_a_barrier_workers_go_on_where_they_have_ended(stack, overlap):
         assert begin[0].nunique() > 1
 
 
-def test_workers_compute_when_they_are_through_with_probing():
-    network, shift = Network(topologies.star(4, 1e-3, 1e6)), [1, 2, 3, 0]
-    one = job(network=network, iterations=1, barrier=False)
-    policy = Flexible([AG], Monitor(every=0.0), probe_bytes=1e4, probe_times=2)
-    spans = run_policy(one, "p", policy, timeline=1).spans
-    assert "host thread" not in set(spans["resource"])
-    begun = spans[spans["what"] == "compute"].groupby("worker")["start_s"].min()
-    begins = one.begins(0.0)
-    assert begins.max() > 0
-    rounds = [Round(range(4), shift, nbytes) for nbytes in (4, 4, 1e4, 1e4)]
-    probe = Schedule(4, rounds).concat(allreduce_ring(4, 16))
-    assert begun.to_numpy() == pytest.approx(network.time(probe, begins).left)
-
-
-def test_the_host_does_the_software_of_probes():
-    network = Network(topologies.star(2, 1e-3, 1e6), stack=Stack("taken", before=2e-3, after=1e-3))
-    policy = Flexible([DENSE], Monitor(every=0.0), probe_bytes=1e4, probe_times=1)
-    one = job(2, iterations=1, network=network, barrier=False)
-    result = run_policy(one, "p", policy, timeline=1)
-    spans = result.spans[result.spans["worker"] == 0]
-    host, computing = (spans[spans[name] == what] for name, what in (("resource", "host thread"), ("what", "compute")))
-    # It sends 4 bytes, then 1e4, and gathers what was found in two rounds; then its gradient goes in two rounds.
-    probing = host[host["finish_s"] <= computing["start_s"].min()]
-    for rounds, own in ((4, probing), (6, host)):
-        assert (own["finish_s"] - own["start_s"]).sum() == pytest.approx(rounds * 3e-3)
-
-
-def test_a_probe_that_stalls_says_whose_iteration_it_was():
-    down = {(1, "switch"): Weather(bandwidth=steps([0, 0.015], [1e6, 0.0]))}
-    policy = Flexible([AG], Monitor(every=0.0), decide_every=1, probe_bytes=1e4)
-    with pytest.raises(StalledError, match=r"(?s)p, iteration 0: .*\(probe\)"):
-        run_policy(job(3, network=Network(topologies.star(3, 1e-3, 1e6), down)), "p", policy)
-
-
 def test_who_is_slow_now_and_then_holds_others_up_less_without_a_barrier():
     # One all-reduce in a ring of two: each worker needs the other's gradient of the same iteration, and no more.
     compute = Compute(0.01, straggle=0.3, slowdown=5.0)
@@ -129,20 +92,6 @@ def test_probes_hold_up_the_iterations_before_which_workers_decide():
     assert took.iterations["iteration_s"].to_numpy() == pytest.approx(expected.to_numpy())
     check_split(took)
     check_spans(took)
-
-
-class Watching(Fixed):
-    """A policy that keeps what it observes."""
-
-    def __init__(self, exchange):
-        super().__init__(exchange)
-        self.observed = []
-
-    def decide(self, context):
-        return Decision(self.shortlist(context))
-
-    def observe(self, context, observation):
-        self.observed.append(observation)
 
 
 MERGING = [Candidate(name, name) for name in ("gtopk", "spardl", "oktopk", "topkdsa", "signsgd")]
@@ -180,32 +129,6 @@ def test_the_time_to_select_has_the_interval_of_the_kernels_that_ran(overlap):
     assert cheap[["select_s", "select_low_s", "select_high_s"]].to_numpy().tolist() == [[0, 0, 0]]
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8, 16])
-def test_a_merge_keeps_its_worker_from_sending_on(workers):
-    n, k, levels = 4000, 40, int(math.log2(workers))
-    source = Source(workers, sizes=(1000, 3000))
-    one = job(workers, source=source, iterations=2, latency=2e-3, device="v100", density=[Ramp(1, 0.01, 0.01)])
-    result = run_policy(one, "p", Fixed(Candidate("gtopk", "gtopk")), timeline=2)
-    merge = one.device.seconds([DeviceOp("scatter", k), DeviceOp("topk", 2 * k)], 1)[0]
-    rest = one.device.seconds([DeviceOp("topk", n), DeviceOp("gather", k), DeviceOp("scatter", k, 2)], 1)[0]
-    network = float(costs.gtopk(2e-3, 1e-6, 4.0 * n, 0.01, workers))
-    took = 0.01 + rest + levels * merge + network
-    assert result.iterations["iteration_s"].to_numpy() == pytest.approx(took, rel=1e-9)
-    # Who receives in all levels merges in all, who is a leaf in none; a worker merges while others send.
-    select = result.workers.loc[result.workers["iteration"] == 0].set_index("worker")["select_s"]
-    merges = [levels if worker == 0 else (worker & -worker).bit_length() - 1 for worker in range(workers)]
-    assert select.sort_index().to_numpy() == pytest.approx(rest + np.array(merges) * merge, rel=1e-9)
-
-
-def test_policies_observe_how_long_the_slowest_worker_selects_and_merges():
-    one = job(8, source=Source(8), iterations=1, device="v100", compute=Compute(0.01, spread=0.5))
-    policy = Watching(Candidate("gtopk", "gtopk"))
-    result = run_policy(one, "p", policy)
-    (observed,) = policy.observed
-    assert observed.compression == pytest.approx(result.workers["select_s"].max(), rel=1e-9)
-    assert observed.compression > 1.5 * result.workers["select_s"].min()
-
-
 def test_an_iteration_on_an_idle_star_takes_compute_plus_closed_form():
     source = Source(8, sizes=(1000, 3000))
     one = job(8, source=source, iterations=3, latency=2e-3, bandwidth=1e6, density=[Ramp(1, 0.01, 0.01)])
@@ -231,17 +154,6 @@ def test_scale_multiplies_bytes_but_not_the_norms_of_var():
     ]
     assert extra[0].to_numpy() == pytest.approx(extra[1].to_numpy())
     assert extra[0].to_numpy() == pytest.approx(4 * 4 * 3)
-
-
-def test_an_entry_that_a_sample_selects_costs_what_it_stands_for():
-    """0.7 entries of the sample are one, which stands for 1000 of the model: what is trained with is what is sent."""
-    one = job(4, source=Source(4, sizes=(50, 20), scale=1000.0), density=[Ramp(1, 0.01, 0.01)])
-    sent = run_policy(one, "p", Fixed(RING)).iterations["bytes_sent_B"].to_numpy()
-    # A broadcast of 1000 indices to three workers, and a ring all-reduce of 1000 values.
-    assert sent == pytest.approx(4 * 1000 * (3 + 2 * 3))
-    layers = job(4, source=Source(4, sizes=(50, 20), scale=1000.0), density=[Ramp(1, 0.01, 0.01)])
-    sent = run_policy(layers, "p", Fixed(Candidate("LW", "lwtopk"))).iterations["bytes_sent_B"].to_numpy()
-    assert sent == pytest.approx(4 * 3 * 8 * 1000)
 
 
 def test_policies_meet_the_same_compute_times_and_the_run_repeats_itself():
@@ -288,24 +200,6 @@ def test_the_residual_goes_along_when_the_exchange_changes(monkeypatch):
     assert result.iterations["choice"].nunique() == 2
     entered = sum(source.gradients(iteration).sum(axis=0, dtype=np.float64) for iteration in range(12))
     assert applied + kept[0].sum(axis=0) == pytest.approx(entered, abs=1e-3)
-
-
-def test_stages_change_the_network_by_iteration():
-    fast, slow = (Network(topologies.star(4, 1e-3, bandwidth)) for bandwidth in (1e9, 1e4))
-    one = job(4, iterations=6, stages=[(0, fast), (2, slow), (5, fast)])
-    took = run_policy(one, "p", Fixed(DENSE)).iterations["iteration_s"].to_numpy()
-    assert took[[0, 1, 5]] == pytest.approx(took[0])
-    assert (took[2:5] > 2 * took[0]).all()
-
-
-def test_buckets_cover_the_gradient_from_the_last_layer_to_the_first():
-    source = Source(2, sizes=(10, 20, 30, 40), scale=2.0)
-    found = gradient_buckets(source, Overlap(bucket=300.0))
-    assert [bucket.entries for bucket in found] == [slice(60, 100), slice(10, 60), slice(0, 10)]
-    assert [bucket.ready for bucket in found] == [0.25, 0.75, 1.0]
-    assert [bucket.layers for bucket in found] == [slice(3, 4), slice(1, 3), slice(0, 1)]
-    (whole,) = gradient_buckets(source, None)
-    assert (whole.entries, whole.ready) == (slice(0, 100), 1.0)
 
 
 def test_overlap_hides_communication_behind_the_backward_pass():
@@ -366,26 +260,3 @@ def test_compute_times_have_the_mean_and_spread_asked_for():
 def test_wrong_jobs_and_parts_of_jobs_are_refused(build, arguments, message):
     with pytest.raises(ValueError, match=message):
         build(**arguments)
-
-
-def test_a_policy_does_not_mix_exchanges_with_and_without_error_feedback():
-    forgetful = Candidate("forgetful", "topk", {"error_feedback": False})
-    with pytest.raises(ValueError, match=r"with error feedback \(ART-ring\) and without \(forgetful\)"):
-        run_policy(job(4), "p", OneStepOracle([RING, forgetful]))
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=4))
-@settings(max_examples=30)
-def test_density_stays_within_its_ramps_and_holds_the_last(ramps):
-    ramps = [Ramp(*ramp) for ramp in ramps]
-    length = sum(ramp.iterations for ramp in ramps)
-    seen = [density_at(ramps, iteration) for iteration in range(length + 3)]
-    assert seen[length:] == [ramps[-1].end] * 3
-    at = 0
-    for ramp in ramps:
-        low, high = sorted((ramp.start, ramp.end))
-        assert all(low <= density <= high for density in seen[at : at + ramp.iterations])
-        if ramp.iterations > 1:
-            assert seen[at] == ramp.start
-        assert seen[at + ramp.iterations - 1] == pytest.approx(ramp.end)
-        at += ramp.iterations

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet import scenario, topologies
-from simnet.base import rng
 from simnet.base.errors import InputError
 from simnet.network.links import Links
 from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast, Transport
@@ -61,14 +60,6 @@ def test_pftk_is_the_tfrc_table_of_linux(p: float, f: float) -> None:
     assert 1000.0 / (rtt * float(transport.goodput(p, rtt))) == pytest.approx(f, abs=1.01e-6)
 
 
-@pytest.mark.parametrize("p", [1e-5, 1e-3, 0.02, 0.1])
-def test_pftk_with_delayed_acknowledgements_is_the_formula_of_rfc_3819(p: float) -> None:
-    """Section 8.5: MSS / (RTT sqrt(1.33 p) + RTO p (1 + 32 p^2) min(1, 3 sqrt(0.75 p)))."""
-    rtt, rto = 0.08, 0.3
-    seconds = rtt * math.sqrt(1.33 * p) + rto * p * (1 + 32 * p**2) * min(1, 3 * math.sqrt(0.75 * p))
-    assert float(Transport("pftk", timeout=rto).goodput(p, rtt)) == pytest.approx(1460 / seconds, rel=2e-3)
-
-
 def test_the_square_root_law_gives_the_example_of_rfc_3649() -> None:
     """10 Gbit/s over 100 ms with 1,500-byte packets: 83,333 segments in flight, one loss in 5,000,000,000 packets."""
     transport = Transport("mathis", segment=1500, acked=1)
@@ -77,32 +68,7 @@ def test_the_square_root_law_gives_the_example_of_rfc_3649() -> None:
     assert round(1 / p, -9) == 5e9
 
 
-@pytest.mark.parametrize("acked", [1, 2])
-def test_the_square_root_law_is_the_mean_of_a_sawtooth(acked: int) -> None:
-    """Per acknowledged round trip the window grows by 1 / b from W / 2; at W one packet is lost and it is halved."""
-    window, sent, rounds = 1000.0, 0.0, 0
-    now = window / 2
-    while now < window:
-        sent, rounds, now = sent + now, rounds + 1, now + 1 / acked
-    rate = sent / rounds
-    assert float(Transport("mathis", segment=1.0, acked=acked).goodput(1 / sent, 1.0)) == pytest.approx(rate, rel=1e-3)
-
-
-def test_go_back_n_wastes_a_window_for_each_loss() -> None:
-    p, window, delivered = 0.02, 30, 200_000
-    losses = rng.stream(1, "go back n").geometric(1 - p, delivered) - 1
-    slots = delivered + window * losses.sum()
-    assert float(Transport("go_back_n", window=window).limits(p).share) == pytest.approx(delivered / slots, rel=0.02)
-
-
 # Packet loss: laws
-
-
-@given(transports, trips)
-def test_without_loss_nothing_changes(transport: Transport, rtt: float) -> None:
-    limits = transport.limits(0.0)
-    assert (limits.a, limits.b, limits.share) == (0, 0, 1)
-    assert limits.rate(rtt, transport.segment) == math.inf
 
 
 @given(transports, st.tuples(probabilities, probabilities), st.tuples(trips, trips))
@@ -111,29 +77,6 @@ def test_more_loss_and_longer_trips_are_never_faster(
 ) -> None:
     less, more = (useful(transport, one, trip, 1e9) for one, trip in zip(sorted(p), sorted(rtt), strict=True))
     assert 0 < more <= less * (1 + 1e-12)
-
-
-@given(probabilities, trips, st.sampled_from([1, 2]))
-def test_time_outs_only_slow_down_and_connections_add_up(p: float, rtt: float, acked: int) -> None:
-    mathis, pftk = (Transport(law, acked=acked).goodput(p, rtt) for law in ("mathis", "pftk"))
-    assert pftk <= mathis
-    assert Transport(acked=acked, connections=8).goodput(p, rtt) == pytest.approx(8 * pftk, rel=1e-12)
-
-
-@given(probabilities, st.integers(1, 10_000))
-def test_selective_repeat_is_never_worse_than_go_back_n(p: float, window: int) -> None:
-    selective = Transport("retransmit").limits(p).share
-    assert selective == 1 - p
-    assert Transport("go_back_n", window=window).limits(p).share <= selective * (1 + 1e-12)
-    assert Transport("go_back_n", window=1).limits(p).share == pytest.approx(1 - p)
-
-
-@given(transports, st.lists(probabilities, min_size=1, max_size=5))
-def test_arrays_are_worked_out_entry_by_entry(transport: Transport, p: list[float]) -> None:
-    together = transport.limits(p)
-    for index, one in enumerate(p):
-        alone = transport.limits(one)
-        assert [column[index] for column in together] == pytest.approx([float(x) for x in alone], rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -155,18 +98,6 @@ def test_what_is_no_transport_is_refused(arguments: dict[str, object], message: 
         Transport(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("p", [-0.1, 1.0, math.nan, "1 %", True])
-def test_what_is_no_probability_is_refused(p: object) -> None:
-    with pytest.raises(ValueError, match="must be in 0 <= p < 1"):
-        Loss({(0, "switch"): p})  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize("p", [-0.1, 1.0, math.nan, [0.1, -1e-9]])
-def test_limits_refuse_what_is_no_probability_and_certain_loss(p: object) -> None:
-    with pytest.raises(ValueError, match="a probability of loss must be in 0 <= p < 1"):
-        Transport().limits(p)  # type: ignore[arg-type]
-
-
 # Incast
 
 
@@ -181,15 +112,6 @@ incasts = st.builds(
 bandwidths = st.sampled_from([GIGABIT, 10 * GIGABIT, 100 * GIGABIT])
 
 
-@given(incasts, bandwidths)
-def test_factors_begin_at_one_and_never_rise(incast: Incast, bandwidth: float) -> None:
-    factors = incast.shares(300, bandwidth)
-    assert factors.shape == (301,)
-    assert (factors[: incast.senders_that_fit(bandwidth) + 1] == 1).all()
-    assert (factors > 0).all()
-    assert (np.diff(factors) <= 0).all()
-
-
 @given(incasts, bandwidths, st.integers(1, 300))
 def test_the_factor_is_that_of_senders_who_wait_in_turn(incast: Incast, bandwidth: float, senders: int) -> None:
     least = 1.0
@@ -200,16 +122,6 @@ def test_the_factor_is_that_of_senders_who_wait_in_turn(incast: Incast, bandwidt
             seconds += incast.timeout
         least = min(least, m * incast.block / bandwidth / seconds)
     assert incast.shares(senders, bandwidth)[-1] == pytest.approx(least, rel=1e-9)
-
-
-@given(incasts, bandwidths)
-def test_more_buffer_and_shorter_time_outs_are_never_worse(incast: Incast, bandwidth: float) -> None:
-    factors = incast.shares(100, bandwidth)
-    for better in ({"buffer": incast.buffer + 1e5}, {"timeout": incast.timeout / 2}, {"block": incast.block * 3}):
-        changed = Incast(
-            **{name: getattr(incast, name) for name in ("buffer", "window", "timeout", "rtt", "block")} | better
-        )
-        assert (changed.shares(100, bandwidth) >= factors * (1 - 1e-12)).all()
 
 
 def test_a_shallow_switch_collapses_by_the_published_order_of_magnitude() -> None:
@@ -259,14 +171,6 @@ def test_what_is_no_incast_is_refused(make: object, message: str) -> None:
 
 def links_of(graph: object, **troubles: object) -> Links:
     return Links(graph, {}, (), 0, **troubles)  # type: ignore[arg-type]
-
-
-def test_losses_of_a_route_are_independent() -> None:
-    transport = Transport("retransmit")
-    links = links_of(topologies.star(3, 1e-3, 1e6), loss=Loss({(0, "switch"): 0.1, ("switch", 1): 0.2}, transport))
-    shares = {pair: links.limits(links.routes.route(*pair)).share for pair in [(0, 1), (0, 2), (2, 1), (1, 2), (1, 1)]}
-    assert shares == pytest.approx({(0, 1): 0.72, (0, 2): 0.9, (2, 1): 0.8, (1, 2): 1.0, (1, 1): 1.0})
-    assert not links.lossless
 
 
 def test_small_losses_keep_their_precision() -> None:
@@ -329,33 +233,6 @@ def test_incast_befalls_the_links_from_switches_into_hosts() -> None:
     assert crowded(topologies.star(3, 1e-3, 1e6), links=[("switch", 1)]) == {("switch", 1)}
 
 
-def test_each_bandwidth_has_factors_of_its_own() -> None:
-    graph = topologies.star(3, 1e-3, GIGABIT)
-    graph.edges["switch", 2]["bandwidth"] = 10 * GIGABIT
-    links = links_of(graph, incast=Incast())
-    assert links.incast_derating is not None
-    assert links.incast_derating.factors.shape[0] == 2
-    for host, bandwidth in ((0, GIGABIT), (1, GIGABIT), (2, 10 * GIGABIT)):
-        down, up = (links.routes.index[link] for link in (("switch", host), (host, "switch")))
-        shares = Incast().shares(40, bandwidth)
-        assert links.incast_derating.factors[links.incast_derating.rows[down], :41].tolist() == shares.tolist()
-        assert links.incast_derating.rows[up] == -1
-
-
-@pytest.mark.parametrize(
-    ("troubles", "message"),
-    [
-        ({"loss": Loss({(0, 1): 0.1})}, r"loss names the link \(0, 1\)"),
-        ({"loss": 0.1}, "loss must be a Loss"),
-        ({"incast": Incast(links=[(0, 1)])}, r"incast names the link \(0, 1\)"),
-        ({"incast": 0.5}, "incast must be an Incast"),
-    ],
-)
-def test_links_refuse_what_is_no_trouble(troubles: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        links_of(topologies.star(2, 1e-3, 1e6), **troubles)
-
-
 # Scenarios
 
 
@@ -415,15 +292,6 @@ def test_a_scenario_says_where_packets_get_lost(troubles) -> None:
 def test_a_scenario_says_what_transfers_make_of_loss(troubles, given: str, expected: Transport) -> None:
     loss, _ = troubles("loss=[{links: wan, probability: 0.1 %}]", f"transport={given}")
     assert loss.transport == expected
-
-
-def test_a_scenario_says_what_incast_does(troubles) -> None:
-    assert troubles("incast={timeouts: }") == (None, Incast())
-    _, given = troubles("incast={timeouts: {buffer: 64 KiB, timeout: 1 ms, links: a->b}}")
-    assert given == Incast(buffer=65536.0, timeout=0.001, links=[("site:a", "site:b")])
-    _, given = troubles("incast={measured: {senders: [4, 8], factors: [50 %, 0.1]}}")
-    assert given == MeasuredIncast((4, 8), (0.5, 0.1))
-    assert troubles() == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from simnet.studies.utilisation import (
     equal_buckets,
     interval_by_error,
     period_for,
-    stall,
     utilisation,
 )
 from simnet.topologies import star
@@ -66,13 +65,6 @@ def test_71_of_the_75_published_bandwidths_are_within_a_step_of_their_grid():
     assert len(steps) == 75
     assert sum(abs(one) <= 1 for one in steps) == 71
     assert sorted(one for one in steps if abs(one) > 1) == [-4, -2, -2, 2]
-
-
-def test_a_run_of_the_page_by_others_has_the_same_bandwidths_as_printed():
-    for one in lowcomm.cells():
-        ours = 8e-9 * bandwidth_for(one.training, one.target, grid=True)
-        # They print one decimal, of a value of the grid.
-        assert ours == pytest.approx(one.page, abs=0.0501), one.what
 
 
 def test_published_bandwidths_lie_on_the_grid():
@@ -172,32 +164,6 @@ def test_the_bandwidth_for_the_utilisation_of_a_bandwidth_is_that(one, share):
     rate = bandwidth_for(one, target)
     assert utilisation(one, rate) == pytest.approx(target, rel=1e-9)
     assert bandwidth_for(one, utilisation(one, rate)) == pytest.approx(rate, rel=1e-9)
-
-
-@given(trainings(), ANY_TARGET, RATES)
-def test_the_period_for_a_utilisation_is_the_least(one, target, rate):
-    least = period_for(one, target, rate)
-    assert utilisation(replace(one, period=least), rate) >= target
-    if least > one.fragments:
-        assert utilisation(replace(one, period=least - 1), rate) < target
-
-
-def test_limits():
-    assert utilisation(ONE, math.inf) == 1
-    assert utilisation(ONE, 1e-3) < 1e-10
-    assert stall(replace(ONE, delay=None), 100 * GIGABIT) == 0
-    # One bucket leaves at the end of the step, and all of it is waited for.
-    assert stall(replace(ONE, buckets=equal_buckets(1)), 16 * GIGABIT) == pytest.approx(1)
-    # A latency that is longer than the steps beside it cannot be bought off.
-    assert bandwidth_for(replace(ONE, latency=10.0), 0.99) == math.inf
-
-
-def test_an_interval_is_from_what_its_ends_give():
-    found = interval_by_error(utilisation, ONE, GIGABIT, 0.1)
-    assert found.value == utilisation(ONE, GIGABIT)
-    assert found.low == utilisation(replace(ONE, compute=0.9 * 0.1), 0.9 * GIGABIT)
-    assert found.high == utilisation(replace(ONE, compute=1.1 * 0.1), 1.1 * GIGABIT)
-    assert found.low < found.value < found.high
 
 
 # The command
@@ -353,17 +319,3 @@ def test_a_closed_form_holds_on_other_networks_and_stacks(words, tmp_path):
     did("run", tmp_path / "saved.yaml", *NO_PAGE, "--out", tmp_path / "run")
     last = pd.read_csv(tmp_path / "run" / "iterations.csv").iloc[-1]
     assert found["utilisation"] == pytest.approx(last["compute_s"] / last["iteration_s"], rel=0.01)
-
-
-def test_several_exchanges_under_a_strategy_are_rounds_part_by_part():
-    found = json.loads(did("step", "local_steps_wan", "--set", "job.iterations=2", "--json").stdout)
-    assert found["strategy"] == {"name": "diloco", "steps": 100}
-    assert {one["policy"] for one in found["rows"]} == {"dense", "half", "topk", "oktopk"}
-    assert "a round of 100 steps" in found["answer"]
-
-
-def test_the_embedding_of_gpt2_comes_last_and_is_waited_for(tmp_path):
-    # 154 MB round a ring of 8 take 25 ms at 100 Gbit/s, whatever goes beside the backward pass before them.
-    last = 2 * 7 * (10e-6 + 4 * (50257 + 1024) * 768 / 8 / 12.5e9)
-    found = asked(tmp_path / "same.yaml", "10 us", "100 Gbit/s")
-    assert 0.212 / (0.212 + 1.2 * last) < found < 0.212 / (0.212 + last)

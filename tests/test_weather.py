@@ -3,7 +3,6 @@
 import csv
 import math
 import sys
-from array import array
 from bisect import bisect_right
 from fractions import Fraction
 from itertools import pairwise
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import InputError
 from simnet.network.weather import (
     PROFILES,
     Signal,
@@ -24,7 +23,6 @@ from simnet.network.weather import (
     ornstein_uhlenbeck,
     outages,
     product,
-    profile,
     profile_state,
     steps,
     trace_csv,
@@ -101,16 +99,6 @@ def test_integral_is_exact_to_rounding(given_pieces, start, duration):
         assert abs(Fraction(signal.integral(start, start + duration)) - expected) <= 8 * EPS * expected + TINY
 
 
-def test_a_short_integral_late_in_a_long_signal_is_exact_too():
-    rng = np.random.default_rng(3)
-    times = np.arange(50_000) * 0.7
-    values = rng.uniform(1e8, 1e10, times.size)
-    signal = steps(times, values)
-    for start in (34_990.0, 34_000.1, 20_000.3):
-        expected = exact_integral(times.tolist(), values.tolist(), start, start + 2)
-        assert abs(Fraction(signal.integral(start, start + 2)) - expected) <= 8 * EPS * expected
-
-
 @given(pieces(), st.floats(0, 500), st.floats(0, 1e12))
 def test_inverse_is_the_earliest_time(given_pieces, start, amount):
     times, values = given_pieces
@@ -161,38 +149,6 @@ def test_next_change_is_the_next_other_value(given_pieces, t):
     times, values = given_pieces
     changes = [b for (a, x), (b, y) in pairwise(zip(times, values, strict=True)) if x != y]
     assert steps(times, values).next_change(t) == next((time for time in changes if time > t), math.inf)
-
-
-@given(pieces(), st.booleans(), st.floats(0, 300), st.floats(0, 300), st.integers(1, 5))
-def test_ahead_tells_all_pieces_before_its_end(given_pieces, repeating, start, duration, known):
-    times, values = given_pieces
-    signal = steps(times, values, period=times[-1] + 1 if repeating else None)
-    first, last, end = signal.ahead(start, start + duration, known)
-    when, what = array("d"), array("d")
-    signal.write(first, last, when, what)
-    assert end > start
-    assert end >= start + duration
-    assert when[0] <= start
-    past = np.arange(len(when)) > 0
-    window = signal.window(start, min(end, max(when[-1], start) + 1))
-    np.testing.assert_array_equal(np.where(past, when, start), window[0])
-    np.testing.assert_array_equal(what, window[1])
-
-
-@given(pieces(), st.floats(0, 300), st.floats(0, 300))
-def test_window_holds_the_pieces(given_pieces, start, duration):
-    signal = steps(*given_pieces)
-    end = start + duration
-    times, values = signal.window(start, end)
-    if end == start:
-        assert times.size == values.size == 0
-        return
-    assert times[0] == start
-    assert (np.diff(times) > 0).all()
-    assert times[-1] < end
-    assert values.tolist() == [signal.at(t) for t in times.tolist()]
-    total = (values * np.diff(times, append=end)).sum()
-    assert total == pytest.approx(signal.integral(start, end), rel=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 5)), min_size=1, max_size=6), st.integers(1, 4))
@@ -276,30 +232,6 @@ def test_a_signal_that_never_changes_again_is_recognised():
     assert never.integral(0, 1e9) == 0
 
 
-def test_the_bound_on_quiet_points_does_not_depend_on_the_chunks(monkeypatch):
-    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 10)
-    for quiet, seen in ((9, True), (10, True), (11, False)):
-        values = [0.0, 1.0, *[1.0] * quiet, 2.0]
-        times = [float(t) for t in range(len(values))]
-        for size in (1, 2, 5, 100):
-            signal = in_chunks(times, values, size)
-            assert signal.next_change(1) == (times[-1] if seen else math.inf)
-            assert signal.at(100) == (2 if seen else 1)
-
-
-@pytest.mark.parametrize("asked_before", [0.0, 30.0])
-def test_changes_of_the_others_while_a_factor_is_down_are_not_quiet_points(monkeypatch, asked_before):
-    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 100)
-    noise = ornstein_uhlenbeck(0.1, 10, 1e-3, mean=1e6, seed=1)
-    flicker = steps([0, 0.001], [0, 1], period=0.002)
-    for other in (noise, flicker, noise * flicker):
-        other.at(asked_before)
-        down = product(other, outages(at=[(1, 20)]))
-        assert down.at(20.5) == 0
-        assert down.at(21.0015) == other.at(21.0015) > 0
-        assert down.next_change(2) == pytest.approx(21 if other is noise else 21.001, abs=1e-9)
-
-
 def test_a_factor_that_is_down_for_long_spares_the_others():
     drawn = []
 
@@ -313,58 +245,6 @@ def test_a_factor_that_is_down_for_long_spares_the_others():
     assert signal.at(9_999) == 0
     assert len(drawn) <= 12
     assert signal.at(10_010) == 10_010 % 7
-
-
-def test_when_a_product_counts_as_constant_does_not_depend_on_the_chunks(monkeypatch):
-    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 3)
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        factors = []
-        for up in range(rng.integers(2, 4)):
-            waits = rng.integers(1, rng.choice([3, 20]), rng.integers(1, 30))
-            factors.append((np.cumsum([0, *waits]), (np.arange(waits.size + 1) + up) % 2))
-        made = [[in_chunks(*factor, size=rng.integers(1, 9)) for factor in factors] for _ in range(3)]
-        # The last product's factors are known to their end before it asks for anything.
-        assert all(one.at(1e4) == values[-1] for one, (_, values) in zip(made[-1], factors, strict=True))
-        first, *others = ([part.tolist() for part in product(*one).window(0, 1e4)] for one in made)
-        assert others == [first, first]
-
-
-def test_signals_keep_what_they_were_given():
-    times, values, transition = np.array([0.0, 1.0]), np.array([3.0, 4.0]), np.array([[0.0, 1.0], [1.0, 0.0]])
-    repeated, chain = steps(times, values, 2.0), markov(values, np.array([1.0, 2.0]), seed=1, transition=transition)
-    times[1], values[:], transition[:] = 1.5, 99.0, math.nan
-    assert [repeated.at(t) for t in (0, 1, 20, 21)] == [3, 4, 3, 4]
-    assert set(chain.window(0, 50)[1].tolist()) == {3.0, 4.0}
-
-
-def test_an_interrupted_signal_does_not_pass_for_constant():
-    def chunks():
-        yield [1.0], [2.0]
-        raise KeyboardInterrupt
-
-    signal = Signal([0.0], [1.0], chunks())
-    assert signal.at(1) == 2
-    with pytest.raises(KeyboardInterrupt):
-        signal.at(2)
-    with pytest.raises(SimnetError, match="interrupted"):
-        signal.at(2)
-
-
-def test_a_link_that_is_down_for_good_ends_a_product_of_noise():
-    signal = product(ornstein_uhlenbeck(0.2, 60, 1, seed=1), outages(at=[(10, math.inf)]))
-    assert signal.inverse(0, 1e3) == math.inf
-    assert 0 < signal.inverse(0, 5) < 10
-    assert signal.next_change(10) == math.inf
-
-
-def test_too_many_changes_are_an_error_every_time(monkeypatch):
-    monkeypatch.setattr("simnet.network.weather.signal.MAX_CHANGES", 2000)
-    signal = product(ornstein_uhlenbeck(0.2, 60, 1, seed=1), constant(2.0))
-    for _ in range(3):
-        with pytest.raises(SimnetError, match="more than 2,000 times"):
-            signal.at(1e9)
-    assert signal.at(3) > 0
 
 
 @pytest.mark.parametrize(
@@ -389,43 +269,6 @@ def test_bad_signals_are_refused(times, values, words):
         steps(times, values)
 
 
-@pytest.mark.parametrize("chunk", [([], []), ([1.0], [2.0]), ([3.0], [-1.0]), ([3.0, 4.0], [1.0])])
-def test_bad_chunks_are_refused_when_reached(chunk):
-    signal = Signal([0.0, 2.0], [1.0, 2.0], iter([chunk]))
-    assert signal.at(1.5) == 1
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"times|values"):
-            signal.at(2.5)
-
-
-@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf])
-def test_bad_questions_are_refused(bad):
-    for signal in (constant(1.0), wild()):
-        for ask in (
-            signal.at,
-            signal.next_change,
-            lambda t, signal=signal: signal.integral(0, t),
-            lambda t, signal=signal: signal.integral(t, 1),
-            lambda t, signal=signal: signal.window(0, t),
-            lambda t, signal=signal: signal.inverse(t, 1),
-        ):
-            with pytest.raises(ValueError, match="time must be finite"):
-                ask(bad)
-        if bad != math.inf:
-            with pytest.raises(ValueError, match="amount"):
-                signal.inverse(0, bad)
-        with pytest.raises(ValueError, match="before"):
-            signal.integral(2, 1)
-        with pytest.raises(ValueError, match="before"):
-            signal.window(2, 1)
-
-
-def test_period_must_outlast_the_steps():
-    for period in (1, 0.5, -1, math.nan, math.inf):
-        with pytest.raises(ValueError, match="period"):
-            steps([0, 1], [1, 2], period)
-
-
 # Products
 
 
@@ -438,30 +281,6 @@ def test_product_is_pointwise(factors, points):
         edges = np.unique([0.0, *points, *(t for times, _ in factors for t in times if t < max(points))])
         brute = sum(result.at(a) * (b - a) for a, b in pairwise(edges[edges <= max(points)].tolist()))
         assert result.integral(0, max(points)) == pytest.approx(brute, rel=1e-12)
-
-
-def test_product_of_endless_factors_changes_where_they_do():
-    noise = ornstein_uhlenbeck(0.3, 5, 0.25, mean=1e6, seed=5)
-    state, day = markov([1, 0.5], [3, 2], seed=5), diurnal(0.5, period=17, every=1.3)
-    result = product(noise, state, day)
-    edges = np.unique(np.concatenate([one.window(0, 300)[0] for one in (noise, state, day)]))
-    times, values = result.window(0, 300)
-    assert np.array_equal(times, edges)
-    assert values.tolist() == [noise.at(t) * state.at(t) * day.at(t) for t in times.tolist()]
-
-
-def test_multiplication_takes_numbers_and_signals():
-    signal = steps([0, 1], [2.0, 3.0])
-    for other in (signal * 2, 2 * signal, signal * 2.0, np.float64(2) * signal, signal * constant(2)):
-        assert [other.at(0), other.at(1)] == [4.0, 6.0]
-    assert product().at(5) == 1
-    assert product(signal).at(1) == 3
-    with pytest.raises(ValueError, match="values"):
-        signal * -1
-    with pytest.raises(TypeError):
-        signal * "2"
-    with pytest.raises(ValueError, match="inf"):
-        product(constant(1e200), constant(1e200))
 
 
 # Processes
@@ -631,25 +450,6 @@ def test_csv_units_and_extra_columns(tmp_path):
     assert [weather.latency.at(t) for t in (0, 1.4, 1.5, 1e6)] == pytest.approx([0.01, 0.01, 0.25, 0.25])
 
 
-def test_csv_columns_that_are_not_mistaken_for_a_missing_one(tmp_path):
-    text = "timestamp_s,time_s,times_s,latency_ms,band,rtt_ms,note\n9,0,1,2,3,4,x\n"
-    assert trace_csv(written(tmp_path, text)).latency.at(0) == 0.002
-    text = "late_s,time_s,bandwidth_Bps\n9,0,1\n"
-    assert trace_csv(written(tmp_path, text)).latency is None
-
-
-def test_csv_columns_named_otherwise(tmp_path):
-    path = written(tmp_path, "t_s,mbps\n0,8\n1,16\n")
-    weather = trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")})
-    assert weather.bandwidth.at(1) == 2e6
-    with pytest.raises(InputError, match=r"trace\.csv:1: has no column 'rtt'"):
-        trace_csv(path, columns={"time": ("t_s", "s"), "latency": ("rtt", "ms")})
-    with pytest.raises(InputError, match="unknown unit 'mbps'"):
-        trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "mbps")})
-    with pytest.raises(ValueError, match="did you mean 'latency'"):
-        trace_csv(path, columns={"time": ("t_s", "s"), "latencies": ("mbps", "ms")})
-
-
 def test_csv_at_its_end_holds_or_repeats(tmp_path):
     path = written(tmp_path, "time_s,latency_s\n0,1\n1,2\n3,3\n")
     assert trace_csv(path).latency.at(1000) == 3
@@ -741,17 +541,6 @@ def test_mahimahi_conserves_bytes(tmp_path_factory, stamps, width):
         assert signal.integral(count * period / 1000, end) == pytest.approx(1500 * len(stamps), rel=1e-9)
 
 
-@settings(max_examples=40)
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 120))
-def test_mahimahi_round_trip(tmp_path_factory, stamps, width):
-    folder, every = tmp_path_factory.mktemp("mahimahi"), width / 1000
-    signal = mahimahi(written(folder, "".join(f"{stamp}\n" for stamp in sorted(stamps))), every=every)
-    write_mahimahi(signal, folder / "again", duration=max(stamps) / 1000)
-    again = mahimahi(folder / "again", every=every)
-    for one, other in zip(signal.window(0, 2), again.window(0, 2), strict=True):
-        assert one == pytest.approx(other, rel=1e-12)
-
-
 def test_mahimahi_writer_never_promises_too_early(tmp_path):
     signal = wild()
     write_mahimahi(signal, tmp_path / "out", duration=30.0, packet_bytes=9000)
@@ -792,33 +581,6 @@ def test_bad_mahimahi_is_refused_with_its_line(tmp_path, text, words):
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
 
 
-def test_mahimahi_parameters(tmp_path):
-    path = written(tmp_path, "10\n")
-    for every in (0, -1, 0.0004, 0.0015, math.nan, math.inf):
-        with pytest.raises(ValueError, match="whole number of milliseconds"):
-            mahimahi(path, every=every)
-    for packet_bytes in (0, -1, math.nan):
-        with pytest.raises(ValueError, match="packet_bytes"):
-            mahimahi(path, packet_bytes=packet_bytes)
-
-
-def test_mahimahi_of_a_recorded_cellular_link(tmp_path, shared):
-    source = shared / "measured" / "wan_mahimahi_cellular" / "data.csv"
-    with source.open(newline="") as file:
-        rates = [float(row["mbps"]) for row in csv.DictReader(file) if row["trace"] == "ATT-LTE-driving-2016.down"]
-    packets = [round(rate * 1e6 / 8 / 1500) for rate in rates]
-    stamps = [1000 * s + 1 + 999 * i // max(1, n - 1) for s, n in enumerate(packets) for i in range(n)]
-    signal = mahimahi(written(tmp_path, "".join(f"{stamp}\n" for stamp in stamps)), every=1.0)
-    assert len(rates) > 100
-    for second, rate in enumerate(rates[:-1]):
-        assert signal.at(second + 0.5) * 8e-6 == pytest.approx(rate, abs=1e-9)
-    rows = "".join(f"{second},{rate}\n" for second, rate in enumerate(rates))
-    table = trace_csv(written(tmp_path, "time_s,bandwidth_Mbit_s\n" + rows, "t.csv")).bandwidth
-    end = float(len(rates) - 1)
-    assert table.integral(0, end) == pytest.approx(signal.integral(0, end), rel=1e-12)
-    assert table.inverse(3.3, 50e6) == pytest.approx(signal.inverse(3.3, 50e6), rel=1e-12)
-
-
 # Published schedules
 
 
@@ -833,27 +595,3 @@ def test_profiles_equal_the_published_table(shared):
             assert state.bandwidth == float(row["bandwidth_Gbps"]) * 1e9 / 8
             found[name] += 1
     assert found == {name: schedule.epochs for name, schedule in PROFILES.items()}
-
-
-@pytest.mark.parametrize("name", sorted(PROFILES))
-@pytest.mark.parametrize("epoch_seconds", [1.0, 37.3])
-def test_profile_as_weather_follows_the_epochs(name, epoch_seconds):
-    weather = profile(name, epoch_seconds)
-    for epoch in range(PROFILES[name].epochs):
-        state, t = profile_state(name, epoch), (epoch + 0.5) * epoch_seconds
-        assert (weather.latency.at(t), weather.bandwidth.at(t)) == (state.latency, state.bandwidth)
-        assert state.first_epoch <= epoch
-    assert weather.bandwidth.at(1e4 * epoch_seconds) == state.bandwidth
-
-
-def test_profile_refusals():
-    with pytest.raises(ValueError, match="did you mean 'C1-resnet50'"):
-        profile("C1-resnet5", 1.0)
-    for epoch in (-1, 51, 1.5, True):
-        with pytest.raises(ValueError, match=rf"epoch of C2 must be a whole number in 0\.\.50, got {epoch}"):
-            profile_state("C2", epoch)
-    for epoch_seconds in (0, -1, math.nan, math.inf):
-        with pytest.raises(ValueError, match="epoch_seconds"):
-            profile("C1", epoch_seconds)
-    with pytest.raises(TypeError):
-        PROFILES["C3"] = PROFILES["C1"]
