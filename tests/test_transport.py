@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet import scenario, topologies
+from simnet.base import rng
 from simnet.base.errors import InputError
 from simnet.network.links import Links
 from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast, Transport
@@ -68,6 +69,20 @@ def test_the_square_root_law_gives_the_example_of_rfc_3649() -> None:
     assert round(1 / p, -9) == 5e9
 
 
+def test_go_back_n_wastes_a_window_for_each_loss() -> None:
+    p, window, delivered = 0.02, 30, 200_000
+    losses = rng.stream(1, "go back n").geometric(1 - p, delivered) - 1
+    slots = delivered + window * losses.sum()
+    assert float(Transport("go_back_n", window=window).limits(p).share) == pytest.approx(delivered / slots, rel=0.02)
+
+
+@given(transports, trips)
+def test_without_loss_nothing_changes(transport: Transport, rtt: float) -> None:
+    limits = transport.limits(0.0)
+    assert (limits.a, limits.b, limits.share) == (0, 0, 1)
+    assert limits.rate(rtt, transport.segment) == math.inf
+
+
 # Packet loss: laws
 
 
@@ -77,6 +92,14 @@ def test_more_loss_and_longer_trips_are_never_faster(
 ) -> None:
     less, more = (useful(transport, one, trip, 1e9) for one, trip in zip(sorted(p), sorted(rtt), strict=True))
     assert 0 < more <= less * (1 + 1e-12)
+
+
+@given(probabilities, st.integers(1, 10_000))
+def test_selective_repeat_is_never_worse_than_go_back_n(p: float, window: int) -> None:
+    selective = Transport("retransmit").limits(p).share
+    assert selective == 1 - p
+    assert Transport("go_back_n", window=window).limits(p).share <= selective * (1 + 1e-12)
+    assert Transport("go_back_n", window=1).limits(p).share == pytest.approx(1 - p)
 
 
 @pytest.mark.parametrize(
