@@ -3,7 +3,7 @@
 import numpy as np
 
 from simnet.scenario import load
-from simnet.studies.choosing.flips import closed_forms
+from simnet.studies.choosing.closed_forms import closed_forms
 from simnet.studies.choosing.policy import make
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 

@@ -9,10 +9,8 @@ from looping import each
 from simnet import sparsifier_models, topologies
 from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
-from simnet.studies.choosing.choices import choices
-from simnet.studies.choosing.cost_models import by_closed_form
-from simnet.studies.choosing.flips import fastest
-from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.choices import usual_exchanges
+from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")
@@ -22,17 +20,19 @@ ALPHA, BANDWIDTH = 1e-3, 1e8
 def exchanged(choice, point):
     """Return an exchange of made-up gradients at a point."""
     workers, entries = int(point.workers), int(point.parameters)
-    one = choice.candidate
-    model = sparsifier_models.create(one.scheme, workers, entries, float(point.density), **one.options)
+    model = sparsifier_models.create(choice.scheme, workers, entries, float(point.density), **choice.options)
     return model.exchange(np.random.default_rng(0).standard_normal((workers, entries)).astype(np.float32))
 
 
 @each("workers", [*range(1, 18), 32])
-@pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
+@pytest.mark.parametrize("choice", usual_exchanges(), ids=lambda one: one.label)
 def test_closed_forms_are_what_the_network_says(choice, workers):
     point = OperatingPoint(workers, 20_000, 0.05, ALPHA, BANDWIDTH)
     network = Network(topologies.star(workers, latency=ALPHA, bandwidth=BANDWIDTH))
-    found, expected = network.time(exchanged(choice, point).schedule).finish, float(choice.communicate(point))
+    found, expected = (
+        network.time(exchanged(choice, point).schedule).finish,
+        float(by_closed_form(IDEAL)(choice, point).communicate),
+    )
     exact = workers & (workers - 1) == 0 or choice.label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")
     # Who has passed the indices on need not wait for them to be there: at most a level of the tree for each level.
     saved = ALPHA * math.log2(workers) if choice.label.startswith("ART-tree") else 0.0
@@ -40,7 +40,7 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
     assert (expected - saved) * (1 - off) <= found <= expected * (1 + off)
 
 
-@pytest.mark.parametrize("choice", choices(4), ids=lambda one: one.label)
+@pytest.mark.parametrize("choice", usual_exchanges(), ids=lambda one: one.label)
 @each("workers", [1, 2, 8, 12])
 def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
     point = OperatingPoint(workers, 100_000, 0.01, ALPHA, BANDWIDTH)
@@ -53,7 +53,7 @@ def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
 def test_table_vi_36_of_36():
     rows = table_vi()
     labels = {"AG": "AG-Topk", "ART-ring": "ART-ring", "ART-tree": "ART-tree"}
-    among = [one for one in choices() if one.label in labels.values()]
+    among = [one for one in usual_exchanges() if one.label in labels.values()]
     cells = list(rows.groupby(["parameters", "bandwidth_Gbps", "density"]))
     for (parameters, rate, density), cell in cells:
         published = labels[cell.loc[cell["published_ms"].idxmin(), "collective"]]

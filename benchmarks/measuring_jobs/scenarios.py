@@ -33,10 +33,7 @@ from simnet.cost_models.costs.devices import DeviceProfile, KernelMethod, load_d
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.cost_models import by_closed_form
-from simnet.studies.choosing.flips import ClosedForms
-from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.closed_forms import ClosedForms, Estimate, OperatingPoint
 from simnet.studies.choosing.policy import make
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
@@ -218,22 +215,21 @@ def policy_table(loaded: Scenario) -> str:
     """Return a table by which a hook picks among the exchanges of a scenario's flexible policy, as it does."""
     policy = loaded.config.policies[FLEXIBLE].flexible
     assert policy is not None
-    among = (candidate(label, loaded.config.exchanges[label]) for label in policy.among or ())
+    among = [candidate(label, loaded.config.exchanges[label]) for label in policy.among or ()]
     job = loaded.build().job
     point = OperatingPoint(job.source.workers, job.source.true_parameters, job.density[-1].end, 1e-3, 1e7)
-    forms = ClosedForms(tuple(map(_weighed, among)), point, by_closed_form(job.device))
+    forms = ClosedForms(among, point, _weighed)
     latency, bandwidth = np.geomspace(*_LATENCIES, _CELLS), np.geomspace(*_BANDWIDTHS, _CELLS)
     return make(forms, loaded, job, latency, bandwidth).text()
 
 
-def _weighed(exchange: Candidate) -> Choice:
-    """Return an exchange as a choice by the closed form that the flexible policy weighs it by."""
-    cost = closed_form(exchange)
-
-    def communicate(point: OperatingPoint) -> Floats:
-        return cost(point.latency, point.beta, point.dense_bytes, point.kept_share, point.workers, point.nodes)
-
-    return Choice(exchange, "sparse", communicate, kernel_calls=lambda _: ())
+def _weighed(exchange: Candidate, point: OperatingPoint) -> Estimate:
+    """Return the time of an exchange by the closed form that the flexible policy weighs it by."""
+    nbytes = 4.0 * np.asarray(point.parameters, dtype=np.float64)
+    seconds = closed_form(exchange)(
+        point.latency, 1 / point.bandwidth, nbytes, 4.0 * point.kept / nbytes, point.workers
+    )
+    return Estimate(seconds, np.zeros(()))
 
 
 def _weather(setting: Setting, host: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from simnet.report.summary import Column, Summary, percent, three_digits
 from simnet.scenario import Scenario, load
 from simnet.studies.choosing.flips import Flip
 from simnet.studies.choosing.forecast import Forecast, Gain
-from simnet.studies.choosing.operating_point import FORMATS
 from simnet.studies.choosing.ranking import Ranking
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.samples import sample_warnings, warning_lines
@@ -39,6 +38,13 @@ COLUMNS = (
     Column("iterations_simulated", "simulated", priority=5),
 )
 """Of the table."""
+
+FORMATS: dict[str, Callable[[float], str]] = {
+    "latency": format_seconds,
+    "bandwidth": format_bandwidth,
+    "density": lambda value: f"{100 * value:.3g} %",
+}
+"""The text of a value of a quantity."""
 
 BASE = "base"
 """The scenario whose fields stand where a request says nothing."""

@@ -10,22 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, SimnetError
-from simnet.network.stack import name_of
+from simnet.base.errors import SimnetError
 from simnet.scenario import Run, Scenario
 from simnet.studies.assumptions import is_large
-from simnet.studies.choosing.choices import Choice, named
-from simnet.studies.choosing.cost_models import CostModel, Estimate, by_closed_form
+from simnet.studies.choosing.closed_forms import (
+    AGREE,
+    QUANTITIES,
+    ClosedForms,
+    OperatingPoint,
+    closed_forms,
+    fastest,
+)
 from simnet.studies.choosing.forecast import WholeJob
-from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.whole_job import decide_job
-from simnet.training.job.job import Job, job_buckets, job_overlap
-
-QUANTITIES = ("latency", "bandwidth", "density", "workers")
-"""What a decision is held against, one at a time."""
-
-AGREE = 0.02
-"""By which share of an iteration closed forms may be off for the first two exchanges."""
 
 AWAY = 1.03
 """How far from a flip simulations have to confirm it, as a factor."""
@@ -90,41 +87,6 @@ class Misjudged(NamedTuple):
     holds: float
 
 
-class ClosedForms(NamedTuple):
-    """Closed forms of the iterations of a job: its exchanges in order, where it is, and the time of each anywhere."""
-
-    among: tuple[Choice, ...]
-    point: OperatingPoint
-    model: CostModel
-
-
-def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
-    """Return the closed forms of a job; None where there are none.
-
-    There are some on a star of constant links without a stack, of exchanges that all have closed forms.
-    """
-    job, network = run.job, loaded.config.network
-    kind, topology = network.topology.choice
-    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
-    if kind != "star" or network.weather or run.colocated or ramps or len(job.stages) > 1 or is_large(run):
-        return None
-    if name_of(job.network(0).stack) != "ideal" or job.strategy is not None:
-        return None
-    try:
-        among = named([row.candidate for row in found.rows])
-    except InputError:
-        return None
-    if any(one.kernel_calls is None for one in among):
-        return None
-    links = topology.arguments()
-    if not all(isinstance(links.get(name), int | float) for name in ("latency", "bandwidth")):
-        return None
-    point = OperatingPoint(
-        job.source.workers, job.source.true_parameters, job.density[0].end, links["latency"], links["bandwidth"]
-    )
-    return ClosedForms(among, point, iteration_model(job))
-
-
 def _agree(forms: ClosedForms, found: WholeJob) -> bool:
     """Return whether the first two exchanges take as long as simulated, within `AGREE`."""
     pairs = zip(forms.among, found.rows[:2], strict=False)
@@ -165,42 +127,6 @@ def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: 
         except SimnetError:
             return False
     return True
-
-
-def iteration_model(job: Job) -> CostModel:
-    """Return the cost model of whole iterations of a job by closed forms, on links that are all alike.
-
-    Buckets follow each other on the links, and kernels of a bucket, which all count before its messages, delay the
-    slices of the backward pass to come, as of `simnet.training.job.streams.exposed_after_backward`.
-    """
-    exchange = by_closed_form(job.device)
-
-    def model(choice: Choice, point: OperatingPoint) -> Estimate:
-        overlap = job_overlap(job, [choice.candidate])
-        backward = 0.0 if overlap is None else overlap.backward * job.compute.mean
-        buckets = job_buckets(job, [choice.candidate])
-        shares = [(one.entries.stop - one.entries.start) / job.source.parameters for one in buckets]
-        # All buckets of a size take the same; the first axis goes over sizes.
-        sizes, which = np.unique(shares, return_inverse=True)
-        cells = np.broadcast_shapes(*(np.shape(getattr(point, name)) for name in ("parameters", *QUANTITIES)))
-        each = np.multiply.outer(sizes, np.broadcast_to(point.parameters, cells))
-        own = exchange(choice, point.at("parameters", each))
-        select, send = (np.broadcast_to(part, each.shape) for part in (own.select, own.communicate))
-        computed: Floats = np.asarray(job.compute.mean - backward)
-        sent, before = np.zeros(()), 0.0
-        for bucket, size in zip(buckets, which.tolist(), strict=True):
-            computed = computed + backward * (bucket.ready - before) + select[size]
-            sent, before = np.maximum(sent, computed) + send[size], bucket.ready
-        seconds = np.asarray(np.maximum(sent, computed) + job.update)
-        return Estimate(seconds, np.zeros(()))
-
-    return model
-
-
-def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel) -> tuple[np.ndarray, Floats]:
-    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
-    times = np.stack(np.broadcast_arrays(*(cost_model(choice, point).seconds for choice in choices)))
-    return times.argmin(axis=0), times.min(axis=0)
 
 
 def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:

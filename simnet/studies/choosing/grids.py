@@ -22,7 +22,8 @@ from simnet.report.summary import WIDTH, Column, Summary, percent
 from simnet.report.wording import ahead, listed
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.answering import assumed_text, evidence_text
-from simnet.studies.choosing.flips import AGREE, QUANTITIES, ClosedForms, closed_forms
+from simnet.studies.choosing.choices import exchange_kind
+from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms
 from simnet.studies.choosing.maps import Map, map_of, plot_map
 from simnet.studies.choosing.policy import make, table_of_map
 from simnet.studies.choosing.ranking import Ranking, load_job, rank
@@ -316,7 +317,7 @@ def _check(asked: Asked, forms: ClosedForms, made: Map) -> Check:
         where = {made.x.name: made.x.values[column], made.y.name: made.y.values[row]}
         first, *others = np.argsort(made.seconds[:, row, column])[:_RIVALS]
         run = asked.load([_fields(name, float(value)) for name, value in where.items()], ()).build()
-        rivals = [(made.among[one], forms.among[one].kind) for one in (first, *others)]
+        rivals = [(made.among[one], exchange_kind(made.among[one])) for one in (first, *others)]
         found = whole_job.decide_job(run, rivals, policies=False)
         took = {one.label: one.seconds / one.iterations for one in found.rows}
         took |= {label: took[one] for one, alike in found.alike.items() for label in alike}

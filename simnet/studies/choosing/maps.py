@@ -15,7 +15,7 @@ from simnet.policies import Candidate
 from simnet.report.paired import TIE
 from simnet.report.summary import Unit
 from simnet.report.wording import listed
-from simnet.studies.choosing.flips import ClosedForms
+from simnet.studies.choosing.closed_forms import ClosedForms
 
 if TYPE_CHECKING:
     from simnet.report.drawing import Plot
@@ -126,7 +126,7 @@ def map_of(
     """Return the map of closed forms over two quantities, or of times that are known."""
     (x, along), (y, down) = values.items()
     if forms is not None:
-        among = [one.candidate for one in forms.among]
+        among = forms.among
         where = forms.point.at(x, along[np.newaxis, :]).at(y, down[:, np.newaxis])
         shape = len(down), len(along)
         seconds = np.stack([np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among])

@@ -24,7 +24,6 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.reading import read_text
-from simnet.policies import moo
 
 MAX_BYTES = 8 * 2**20
 """The largest file that is read."""
@@ -67,59 +66,16 @@ class Entry(_FilePart):
         return name
 
 
-class Gain(_FilePart):
-    """The mean compression gain of an exchange at a density, over iterations from the first to before the second."""
-
-    exchange: _Text
-    density: Annotated[float, Field(gt=0, le=1)]
-    gain: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    iterations: tuple[int, int]
-
-
-class Gains(_FilePart):
-    """On what gains were measured, and what they are."""
-
-    source: _Text
-    workers: Annotated[int, Field(ge=1)]
-    entries: Annotated[int, Field(ge=1)]
-    of: Annotated[tuple[Gain, ...], Field(max_length=10_000)]
-
-
-class Loss(_FilePart):
-    """By how much the table is slower than the exact choice, at random points inside its cells.
-
-    Parameters
-    ----------
-    points : int
-        How many.
-    mean, worst : float
-        As a fraction of the fastest at the density that the table has there.
-    latency_s, bandwidth_B_per_s : float
-        Where it is worst.
-    same_exchange, same_density : float
-        In which share of the points the exact choice is the same.
-    """
-
-    points: Annotated[int, Field(ge=1)]
-    mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    worst: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    latency_s: _Positive
-    bandwidth_B_per_s: _Positive  # noqa: N815
-    same_exchange: _Share
-    same_density: _Share
-
-
 class MadeFor(_FilePart):
     """What a table was made for."""
 
     title: _Text
     workers: Annotated[int, Field(ge=1)]
     parameters: Annotated[int, Field(ge=1)]
-    gpus_per_node: Annotated[int, Field(ge=1)] = 1
     device: _Text
     method: _Text
     densities: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1, max_length=1000)]
-    weights: moo.ObjectiveWeights | None = None
+    weights: dict[_Text, float] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -149,12 +105,10 @@ class Found(NamedTuple):
 class PolicyTable(_FilePart):
     """A policy table: what stands in its file, and what is looked up in it."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     made_for: MadeFor
     edges: Edges
     choices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=1000)]
-    gains: Gains | None = None
-    regret: Loss | None = None
     matrix: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
     @pydantic.model_validator(mode="after")
@@ -212,19 +166,9 @@ class PolicyTable(_FilePart):
         return {labels[one]: float(shares[one]) for one in np.argsort(-shares, kind="stable").tolist()}
 
     def text(self) -> str:
-        """Return the file: a line per choice and per row of the matrix."""
-        shown = self.model_dump(mode="json")
-        if self.made_for.weights is not None:
-            shown["made_for"]["weights"] = self.made_for.weights._asdict()
-        parts = []
-        for name, value in shown.items():
-            if name in ("choices", "matrix"):
-                listed = ",\n".join(f"    {json.dumps(one)}" for one in value)
-                text = f"[\n{listed}\n  ]"
-            else:
-                text = _json_lines(value)
-            parts.append(f'  "{name}": {text}')
-        return "{\n" + ",\n".join(parts) + "\n}\n"
+        """Return the file: a line per field."""
+        shown = self.model_dump(mode="json").items()
+        return "{" + ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in shown) + "}\n"
 
 
 def load_policy(path: str | Path) -> PolicyTable:
@@ -237,32 +181,17 @@ def load_policy(path: str | Path) -> PolicyTable:
         raise InputError(f"is no JSON: {error}", file=name) from None
     if not isinstance(loaded, dict) or "version" not in loaded:
         raise InputError("is no policy table: it has no version", file=name)
-    if loaded["version"] != 1 or not is_number(loaded["version"]):
+    if loaded["version"] != 2:
         found = ascii(loaded["version"])[:40]
-        raise InputError(f"must be 1, the version that is read, got {found}", file=name, field="version")
+        raise InputError(f"must be 2, the version that is read, got {found}", file=name, field="version")
     try:
         return PolicyTable.model_validate(loaded)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            message = f"there is no such field; {suggest_names(str(first['loc'][-1]), _sibling_fields(first['loc']))}"
+        message = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
+        message = message.removeprefix("Value error, ")
         raise InputError(message, file=name, field=where[:200] or None) from None
-
-
-def _sibling_fields(where: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that there are beside one."""
-    parts: dict[str, type[_FilePart]] = {
-        "made_for": MadeFor,
-        "edges": Edges,
-        "choices": Entry,
-        "gains": Gains,
-        "of": Gain,
-        "regret": Loss,
-    }
-    above = [one for one in where[:-1] if isinstance(one, str)]
-    return list(parts.get(above[-1] if above else "", PolicyTable).model_fields)
 
 
 def _no_number(word: str) -> float:
@@ -271,17 +200,3 @@ def _no_number(word: str) -> float:
 
 def _name_text(one: Entry) -> str:
     return f"{one.label} at {100 * one.density:.3g} %" if one.kind == "sparse" else one.label
-
-
-def _json_lines(value: Any) -> str:
-    """Return JSON: a line per field of what has fields, lists on one line unless of what has fields."""
-    if not isinstance(value, dict):
-        return json.dumps(value)
-    parts = []
-    for name, one in value.items():
-        if isinstance(one, list) and one and isinstance(one[0], dict):
-            listed = ",\n".join(f"      {json.dumps(each)}" for each in one)
-            parts.append(f'    "{name}": [\n{listed}\n    ]')
-        else:
-            parts.append(f'    "{name}": {json.dumps(one)}')
-    return "{\n" + ",\n".join(parts) + "\n  }"

@@ -36,7 +36,7 @@ from simnet.policies import (
 from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.choices import Kind, choices, exchange_kind, same_exchange
+from simnet.studies.choosing.choices import Kind, exchange_kind, same_exchange, usual_exchanges
 from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, ahead, error_between
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
@@ -73,7 +73,7 @@ def candidates_of(
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
     found: dict[tuple[str, str], Candidate] = {}
     labels: set[str] = set()
-    for one in (*own, *(each.candidate for each in choices(per_node))):
+    for one in (*own, *usual_exchanges(per_node)):
         key = same_exchange(one)
         if key not in found:
             found[key] = one if one.label not in labels else replace(one, label=f"{one.label} (usual)")

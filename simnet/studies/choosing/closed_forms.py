@@ -1,0 +1,198 @@
+"""Closed forms of exchanges and of iterations of a job, on a star of links that are all alike.
+
+They are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no
+power of two; AR-Topk over a tree saves up to log N latencies.
+
+References
+----------
+S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, arXiv 2312.02493.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
+from simnet.network.stack import name_of
+from simnet.policies import Candidate, closed_form
+from simnet.scenario import Run, Scenario
+from simnet.studies.assumptions import is_large
+from simnet.studies.choosing.choices import exchange_kind, same_exchange, usual_exchanges
+from simnet.studies.choosing.forecast import WholeJob
+from simnet.training.job.job import Job, job_buckets, job_overlap
+
+Number: TypeAlias = float | Floats
+"""A number, or an array of them."""
+
+QUANTITIES = ("latency", "bandwidth", "density", "workers")
+"""What a decision is held against, one at a time."""
+
+AGREE = 0.02
+"""By which share of an iteration closed forms may be off for the first two exchanges."""
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A job on links that are all alike; fields may be arrays that broadcast.
+
+    Parameters
+    ----------
+    workers, parameters : int or ndarray
+        P and n, >= 1.
+    density : float or ndarray
+        c, the fraction kept, in (0, 1].
+    latency, bandwidth : float or ndarray
+        From worker to worker [s], and of each worker's link in each direction [byte/s].
+
+    Examples
+    --------
+    >>> float(OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9).kept)
+    255571.0
+    """
+
+    workers: Number
+    parameters: Number
+    density: Number
+    latency: Number
+    bandwidth: Number
+
+    @cached_property
+    def kept(self) -> Floats:
+        """Entries that a worker keeps, k = ceil(c n)."""
+        # What binary fractions add to a product that is a whole number in decimal is less than that.
+        exact = np.multiply(np.asarray(self.parameters, dtype=np.float64), self.density)
+        return np.asarray(np.maximum(np.ceil(exact * (1 - 1e-12)), 1.0))
+
+    def at(self, quantity: str, values: Number) -> OperatingPoint:
+        """Return the point with other values of one field."""
+        changed: dict[str, Any] = {quantity: values}
+        return replace(self, **changed)
+
+
+class Estimate(NamedTuple):
+    """The time to send, and to select and put together [s]; of the shape of the operating point."""
+
+    communicate: Floats
+    select: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """Both together [s]."""
+        return np.asarray(self.communicate + self.select)
+
+
+CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], Estimate]
+"""The time of an exchange at an operating point."""
+
+
+class ClosedForms(NamedTuple):
+    """Closed forms of the iterations of a job: its exchanges in order, where it is, and the time of each anywhere."""
+
+    among: Sequence[Candidate]
+    point: OperatingPoint
+    model: CostModel
+
+
+def closed_forms(loaded: Scenario, run: Run, found: WholeJob) -> ClosedForms | None:
+    """Return the closed forms of a job; None where there are none.
+
+    There are some on a star of constant links without a stack, of the usual exchanges.
+    """
+    job, network = run.job, loaded.config.network
+    kind, topology = network.topology.choice
+    ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
+    if kind != "star" or network.weather or run.colocated or ramps or len(job.stages) > 1 or is_large(run):
+        return None
+    if name_of(job.network(0).stack) != "ideal" or job.strategy is not None:
+        return None
+    among, links = [row.candidate for row in found.rows], topology.arguments()
+    if not {same_exchange(one) for one in among} <= _usual():
+        return None
+    if not all(isinstance(links.get(name), int | float) for name in ("latency", "bandwidth")):
+        return None
+    point = OperatingPoint(
+        job.source.workers, job.source.true_parameters, job.density[0].end, links["latency"], links["bandwidth"]
+    )
+    return ClosedForms(among, point, iteration_model(job))
+
+
+@cache
+def _usual() -> frozenset[tuple[str, str]]:
+    return frozenset(map(same_exchange, usual_exchanges()))
+
+
+def by_closed_form(device: DeviceProfile) -> CostModel:
+    """Return the cost model of single exchanges, of the usual ones.
+
+    Examples
+    --------
+    >>> from simnet.cost_models.costs.devices import load_device
+    >>> point = OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9)
+    >>> estimate = by_closed_form(load_device("ideal"))(usual_exchanges()[0], point)
+    >>> f"{estimate.seconds:.4f} s"
+    '0.0795 s'
+    """
+
+    def cost_model(one: Candidate, point: OperatingPoint) -> Estimate:
+        select = sum((device.once(call) for call in _kernel_calls(one, point)), np.zeros(()))
+        nbytes = 4.0 * np.asarray(point.parameters, dtype=np.float64)
+        share = 4.0 * point.kept / nbytes if exchange_kind(one) == "sparse" else 1.0
+        beta = 1.0 / np.asarray(point.bandwidth, dtype=np.float64)
+        send = closed_form(one)(point.latency, beta, nbytes, share, point.workers)
+        return Estimate(send, np.asarray(select))
+
+    return cost_model
+
+
+def _kernel_calls(one: Candidate, point: OperatingPoint) -> list[DeviceOp]:
+    """Return what a worker goes through to select and to put together, of a usual exchange."""
+    kept, entries = point.kept, point.parameters
+    if one.scheme == "topk":
+        calls = [DeviceOp("gather", kept), DeviceOp("scatter", kept), DeviceOp("pack", kept)]
+        return [DeviceOp("topk", entries), *calls, DeviceOp("scatter", point.workers * kept)]
+    if one.scheme == "artopk":
+        norm = [DeviceOp("norm", kept)] if one.options.get("selection") == "var" else []
+        return [DeviceOp("topk", entries), *norm, DeviceOp("gather", kept), DeviceOp("scatter", kept, 2)]
+    return [DeviceOp("cast", entries, 2)] if one.scheme == "fp16" else []
+
+
+def iteration_model(job: Job) -> CostModel:
+    """Return the cost model of whole iterations of a job.
+
+    Buckets follow each other on the links, and kernels of a bucket, which all count before its messages, delay the
+    slices of the backward pass to come, as of `simnet.training.job.streams.exposed_after_backward`.
+    """
+    exchange = by_closed_form(job.device)
+
+    def model(one: Candidate, point: OperatingPoint) -> Estimate:
+        overlap = job_overlap(job, [one])
+        backward = 0.0 if overlap is None else overlap.backward * job.compute.mean
+        buckets = job_buckets(job, [one])
+        shares = [(each.entries.stop - each.entries.start) / job.source.parameters for each in buckets]
+        # All buckets of a size take the same; the first axis goes over sizes.
+        sizes, which = np.unique(shares, return_inverse=True)
+        cells = np.broadcast_shapes(*(np.shape(getattr(point, name)) for name in ("parameters", *QUANTITIES)))
+        each = np.multiply.outer(sizes, np.broadcast_to(point.parameters, cells))
+        own = exchange(one, point.at("parameters", each))
+        select, send = (np.broadcast_to(part, each.shape) for part in (own.select, own.communicate))
+        computed: Floats = np.asarray(job.compute.mean - backward)
+        sent, before = np.zeros(()), 0.0
+        for bucket, size in zip(buckets, which.tolist(), strict=True):
+            computed = computed + backward * (bucket.ready - before) + select[size]
+            sent, before = np.maximum(sent, computed) + send[size], bucket.ready
+        seconds = np.asarray(np.maximum(sent, computed) + job.update)
+        return Estimate(seconds, np.zeros(()))
+
+    return model
+
+
+def fastest(among: Sequence[Candidate], point: OperatingPoint, model: CostModel) -> tuple[np.ndarray, Floats]:
+    """Return which exchange is fastest, as its place among them, and its time [s]; of equals the first."""
+    times = np.stack(np.broadcast_arrays(*(model(one, point).seconds for one in among)))
+    return times.argmin(axis=0), times.min(axis=0)
