@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import did, refused
-from simnet.base.errors import InputError
 from simnet.cost_models.calibration.device import (
     fit_launch_cost,
-    fit_method,
     held_out_factors,
     measure_device,
     profile_of,
     profile_yaml,
 )
-from simnet.cost_models.calibration.device_kernels import LibraryKernels, event_timer, kernels_of, torch_kernels
+from simnet.cost_models.calibration.device_kernels import LibraryKernels, kernels_of, torch_kernels
 from simnet.cost_models.costs.device_file import read_profile
 from simnet.cost_models.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
 from simnet.cost_models.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
@@ -59,15 +57,6 @@ def test_the_interval_holds_every_second_length():
         changed[place] *= factor
         # Of the longest, which is too long, the one before it knows half.
         assert held_out_factors(entries, changed) == pytest.approx(interval, rel=1e-3)
-
-
-@given(st.dictionaries(st.integers(1, 10**9), positive, min_size=1, max_size=9))
-def test_lengths_that_were_measured_take_as_long(points):
-    entries = sorted(points)
-    method = fit_method(entries, [points[one] for one in entries])
-    profile = DeviceProfile("mine", "toy", "toy", 1e9, {"topk": method})
-    for one in entries:
-        assert profile.once(DeviceOp("topk", one)) == pytest.approx(points[one], rel=1e-3, abs=1e-3 * points[one])
 
 
 @given(st.text(max_size=40).map(lambda text: f"a{text}".replace("\x00", "").strip()))
@@ -129,14 +118,6 @@ def test_what_is_timed_are_the_codes_of_messages(density):
             np.testing.assert_array_equal(found, read_back(sent, code))
 
 
-def test_codes_of_which_too_few_lengths_are_there_are_left_to_their_passes():
-    # At one entry in 5,000 a message has one, two or four of them, and one or two at every second length.
-    profile = profile_of(kernels_of("numpy"), "mine", 2e-4, 18_000, 1e-6)
-    assert {one for one in CODE_METHODS if one in profile.methods} == {"encode_bitmap", "decode_bitmap"}
-    with pytest.raises(InputError, match=r"--what device: largest .* fewer than 3 lengths of gather, scatter, pack"):
-        profile_of(kernels_of("numpy"), "mine", 2e-4, 10_000, 1e-6)
-
-
 class Event:
     """An event of a GPU whose stream never waits: it is over when it is recorded."""
 
@@ -180,21 +161,6 @@ def test_profile_of_torch_on_a_gpu(tmp_path):
     checked(profile, tmp_path, {*KERNEL_METHODS, "copy"})
 
 
-def test_events_time_from_before_the_first_call_to_after_the_last():
-    happened = []
-
-    class Recorded:
-        def record(self):
-            happened.append("record")
-
-        def synchronize(self):
-            happened.append("wait")
-
-    seconds = event_timer(Recorded, lambda begin, end: happened.append("read") or 250.0)
-    assert seconds(lambda: happened.append("call"), 2) == 0.25
-    assert happened == ["record", "call", "call", "record", "wait", "read"]
-
-
 def made_up(took):
     """Return kernels that take as long as a function of method, entries of the gradient and density says."""
 
@@ -213,17 +179,6 @@ def test_intervals_hold_what_selecting_takes_at_other_densities():
     assert (found["topk"].low, found["topk_layer"].low, found["scan"].low) == pytest.approx((0.2, 0.2, 0.9), rel=1e-3)
     assert (found["topk"].high, found["scan"].high) == pytest.approx((1, 1.5), rel=1e-3)
     assert (found["norm"].low, found["norm"].high) == pytest.approx((1, 1), rel=1e-3)
-
-
-@pytest.mark.parametrize("density", [0.1, 1e-4])
-def test_short_gradients_take_as_long_as_a_launch(density):
-    # On a cache the slope is less; a line alone would have no launch.
-    profile = profile_of(made_up(lambda method, n, _: 3e-6 + 1e-10 * n**1.2), "toy", density, 1_000_000, 1e-4)
-    for entries in (10, 20, 70, 100, 300, 10_000):
-        assert float(profile.once(DeviceOp("topk", entries))) == pytest.approx(3e-6 + 1e-10 * entries**1.2, rel=0.02)
-    # What goes through as many entries at several lengths is timed once.
-    sizes = [count for count, _ in profile.methods["gather"].corrections]
-    assert sizes == sorted(set(sizes))
 
 
 def test_time_of_a_kernel_is_that_of_its_calls():

@@ -13,18 +13,8 @@ from commands import timed as time_said
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.cost_models.calibration import (
-    Curve,
-    Setting,
-    calibrate,
-    choose_models,
-    cost_model_yaml,
-    load_cost_model,
-)
-from simnet.cost_models.calibration.crossval import (
-    MIXTURE_NAME,
-    mean_log_error,
-)
+from simnet.cost_models.calibration import Curve, Setting, calibrate, choose_models, cost_model_yaml, load_cost_model
+from simnet.cost_models.calibration.crossval import MIXTURE_NAME, mean_log_error
 from simnet.cost_models.calibration.curve_models import (
     CURVE_FITS,
     MIXED_MODELS,
@@ -52,11 +42,7 @@ from simnet.cost_models.calibration.step_model import (
     has_switch_reduction,
     undetermined_parameters,
 )
-from simnet.cost_models.evidence.intervals import (
-    HeldOut,
-    bin_of,
-    half_widths,
-)
+from simnet.cost_models.evidence.intervals import HeldOut, bin_of, half_widths
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))

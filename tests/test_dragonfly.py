@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing import LINK, flow, nodes_of
+from routing import LINK, nodes_of
 from simnet.topologies import Routes, check_connected, dragonfly, select_links
 
 
@@ -80,17 +80,6 @@ def test_routes_are_minimal_among_those_with_at_most_one_global_link(given_sizes
         assert len(path) <= 6
 
 
-@pytest.mark.parametrize("routers", [2, 4, 6])
-def test_balanced_by_default(routers):
-    half, groups = routers // 2, routers * routers // 2 + 1
-    graph = dragonfly(routers, **LINK)
-    spelled = dragonfly(routers, **LINK, groups=groups, hosts_per_router=half, global_links=half)
-    assert nx.utils.graphs_equal(graph, spelled)
-    assert len(select_links(graph, "global")) == groups * (groups - 1)
-    # The router radix of the paper, k' = p + h + a - 1.
-    assert {graph.out_degree(node) for node in graph if isinstance(node, str)} == {2 * routers - 1}
-
-
 def test_example_of_the_paper():
     # Figure 5: p = h = 2 and a = 4 make 9 groups and N = 72 terminals of routers with 7 ports.
     graph = dragonfly(4, **LINK)
@@ -135,21 +124,6 @@ def test_pairs_spread_over_the_equal_links_between_two_groups():
     single = Routes(graph, routing="single")
     assert len({single.route(src, 70)[1:] for src in range(8)}) == 1
     assert len({routes.route(src, 120)[1:] for src in range(16, 24)}) > 1
-
-
-def test_bisection_bandwidth():
-    graph = dragonfly(4, **LINK)
-    # A group's a h global links carry all that its a p hosts send; between 4 and 5 groups there are 20 links.
-    assert flow(graph, range(8), range(8, 72)) == 8 * 8.0
-    assert flow(graph, range(32), range(32, 72)) == 20 * 8.0
-
-
-def test_global_links_have_their_own_latency_and_bandwidth():
-    graph = dragonfly(4, **LINK, global_latency=1e-5, global_bandwidth=2.0)
-    values = {(link["kind"], link["latency"], link["bandwidth"]) for _, _, link in graph.edges(data=True)}
-    assert values == {("host", 1e-6, 8.0), ("local", 1e-6, 8.0), ("global", 1e-5, 2.0)}
-    two = dragonfly(4, **LINK, groups=2, global_bandwidth=2.0)
-    assert {two.edges[link]["bandwidth"] for link in select_links(two, "global")} == {4.0}
 
 
 @pytest.mark.parametrize(

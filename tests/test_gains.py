@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import did
-from simnet.collectives import alltoall_pairwise
-from simnet.network import Network
-from simnet.topologies import multi_gpu_nodes
 from simnet.validate.published import read
-from simnet.validate.reproduction import (
-    MISSING,
-    REPRODUCTIONS,
-    gains,
-    gains_adam,
-    gains_sharded,
-    page,
-)
+from simnet.validate.reproduction import MISSING, REPRODUCTIONS, gains, gains_adam, gains_sharded, page
 from simnet.validate.reproduction.table import Interval, Row
 
 ENDS = st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)).map(sorted)
@@ -86,37 +76,6 @@ def test_every_published_gain_has_a_row():
 # What is simulated, by its bytes
 
 
-@pytest.mark.parametrize("gpus", [8, 16])
-def test_dense_steps_and_signs_take_what_a_card_carries(gpus):
-    found = gains_adam.adam(gpus, 4, 4.1, 0.0, 150e9, "ideal")
-    entries, rate = 335_141_888, 4.1e9 / 8
-    ring = (gpus - 1) / gpus
-    assert found.dense == pytest.approx(2 * 2 * entries * ring / rate, rel=2e-3)
-    # All four GPUs of a node send all that is not for their node; of the ring that gathers one does.
-    carried = entries / 8 * (4 * (gpus - 4) / gpus + ring)
-    assert found.signs >= carried / rate
-    assert found.signs == pytest.approx(carried / rate, rel=0.25)
-    assert found.fewer == pytest.approx(16, rel=1e-3)
-    assert found.gain(0.0) > found.gain(0.1) > found.gain(10.0) > 1
-
-
-def test_measured_all_reduces_mean_what_a_card_carries():
-    rows = gains_adam.dense_steps("Ethernet")
-    # Twice two bytes of each entry, of which a ring of 64 sends 63 / 64 through each card, in 2.27543 s.
-    assert rows["gigabits"].iloc[0] == pytest.approx(8e-9 * 4 * 335_141_888 * 63 / 64 / 2.27543, rel=1e-9)
-    assert rows["computing"].iloc[0] == pytest.approx(0.03571 + 0.06081 + 0.07559, rel=1e-9)
-    assert gains_adam._IPERF < rows["gigabits"].min() < rows["gigabits"].max() < gains_adam._CARD
-
-
-@pytest.mark.parametrize("latency", [0.0, 1.7e-6, 2.5e-6, 5e-6, 50e-6])
-def test_an_all_to_all_from_all_gpus_of_nodes_takes_what_their_cards_carry(latency):
-    graph = multi_gpu_nodes(8, 4, intra_latency=2e-6, intra_bandwidth=150e9, nic_latency=latency, nic_bandwidth=4e9)
-    found = Network(graph).time(alltoall_pairwise(32, 1e6)).duration
-    # Each of four GPUs sends a megabyte to each of the 28 on other nodes; in 31 rounds some stay in the node.
-    carried = 4 * 28 * 1e6 / 4e9
-    assert carried <= found <= 1.01 * carried + 31 * latency + 3 * 1e6 / 150e9
-
-
 def test_steps_of_zero_one_adam_are_counted_as_by_hand():
     # Dense at 1, 2, then by twos, 8 of each interval; silent steps of two after five local ones.
     found = gains_adam._step_kinds(
@@ -130,32 +89,6 @@ def test_steps_of_zero_one_adam_are_counted_as_by_hand():
                 interval, count = 2 * interval, 0
     silent = sum(step % 2 for step in range(22 + 5, 41))
     assert found == gains_adam.Steps(dense, 40 - dense - silent, silent)
-
-
-def test_cards_carry_what_the_paper_counts():
-    nodes, each, entries = 24, 16, 18_443_962_368
-    dense, plus = (gains_sharded.card_bytes(one, nodes, each) for one in (False, True))
-    ring = (nodes * each - 1) / (nodes * each)
-    # What is used again within 10^9 entries is gathered once.
-    assert 2 * ring * (3 * entries - 1e9) <= dense <= 1.001 * 2 * ring * 3 * entries
-    assert plus == pytest.approx(entries + entries / 2 * (nodes - 1) / nodes, rel=0.02)
-
-
-def test_fewer_nodes_take_as_long_as_all_where_their_cards_are_slower(monkeypatch):
-    asked = []
-
-    def step_seconds(model, way, network, *given, **more):
-        asked.append(max(network.routes.bandwidth[network.routes.bandwidth < 1e11]) * 8e-9)
-        return 1.0
-
-    monkeypatch.setattr(gains_sharded, "_step_seconds", step_seconds)
-    for plus in (False, True):
-        gains_sharded.zero_seconds.__wrapped__(plus, 100.0, 1.0, 0.0, None)
-        rate = asked[-1]
-        few, every = (gains_sharded.card_bytes(plus, *size) for size in ((8, 2), (24, 16)))
-        assert few / rate == pytest.approx(every / 100.0)
-    # A ring of 16 sends 15 / 16 of all, one of 384 383 / 384.
-    assert asked[0] == pytest.approx(100 * 15 / 16 * 384 / 383, rel=1e-3)
 
 
 def test_exchanges_of_megatron_take_what_a_link_carries():

@@ -1,6 +1,5 @@
 """Where ranks are in step, a few of them tell the times of all: those that the event loop has for all of them."""
 
-import dataclasses
 import itertools
 import math
 
@@ -18,7 +17,7 @@ from simnet.collectives import (
     alltoallv_pairwise,
     broadcast_binomial,
 )
-from simnet.network import Network, OnOffFlow, symmetric_ranks
+from simnet.network import Network, OnOffFlow
 from simnet.network.stack import STACKS, Stack
 from simnet.network.transport import Loss, Transport
 from simnet.network.weather import Weather, steps
@@ -114,14 +113,6 @@ def agree(one, other):
     np.testing.assert_allclose(one.software.for_messages, other.software.for_messages, **near)
 
 
-@pytest.mark.parametrize("switches", [1, 2])
-@pytest.mark.parametrize("name", sorted(set(STACKS) - {"ideal"}))
-def test_hosts_may_be_several_links_away(name, switches):
-    graph, schedule = far_star(8, 1e-3, switches), looping(1e4, 30).concat(looping(2e4, 30))
-    alone = Network(graph, stack=name, engine="vectorised").time(schedule, messages=True)
-    agree(alone, Network(graph, stack=name, engine="fluid").time(schedule, messages=True))
-
-
 def hold_to_the_event_loop(stack, program, overhead, accounted):
     graph, parts = program
     options = {"stack": stack, "send_overhead": overhead, "receive_overhead": 2 * overhead}
@@ -212,40 +203,6 @@ def test_work_that_is_lost_in_rounding_is_left_to_the_event_loop():
     np.testing.assert_array_equal(auto.left, fluid.left)
 
 
-def test_a_loop_is_not_gone_through_to_its_end():
-    """A thousand ranks are as quick as ten, and so are loops of any length."""
-    stack = dataclasses.replace(STACKS["gloo"], pieces=1)
-    network = Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine="vectorised")
-    long, longer = (network.time(looping(1e4, count)).duration for count in (10**4, 2 * 10**4))
-    shorter = network.time(looping(1e4, 100)).duration
-    assert longer - long == pytest.approx(10**4 / 9900 * (long - shorter), rel=1e-9)
-
-
-def test_the_network_of_few_hosts_is_built_once(monkeypatch):
-    built = []
-    monkeypatch.setattr(
-        symmetric_ranks,
-        "_symmetric_graph",
-        lambda *few, build=symmetric_ranks._symmetric_graph: built.append(few) or build(*few),
-    )
-    network = Network(topologies.star(8, 1e-3, 1e6), stack="tcp")
-    for size in (1e4, 2e4, 1e4):
-        network.time(looping(size, 30))
-    assert len(built) == 1
-
-
-@pytest.mark.parametrize("ready", [5.0, [0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-@pytest.mark.parametrize("last", [False, True])
-def test_an_empty_schedule_holds_up_the_next_one_or_the_end(ready, last):
-    parts = [(Schedule(8, []), ready), (looping(1e3, 2), 0.0)]
-    network = {
-        engine: Network(topologies.star(8, 1e-3, 1e6), stack="tcp", engine=engine) for engine in ("auto", "fluid")
-    }
-    went, solved = (one.time(parts[::-1] if last else parts, messages=True) for one in network.values())
-    np.testing.assert_allclose(went.left, solved.left, rtol=1e-9)
-    np.testing.assert_allclose(went.messages.sent, solved.messages.sent, rtol=1e-9)
-
-
 OWN = (0, "switch")
 
 
@@ -292,24 +249,6 @@ def test_ranks_are_done_with_one_schedule_before_the_next_but_where_rounds_diffe
     assert is_in_step(stack, [(one, ready), (one, ready)], start=0.25) is apart
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_a_ring_of_one_round_is_cut_as_a_call_alone(pieces):
-    bare = looping(1e4, 1, ranks=2)
-    ring = Schedule(2, bare.rounds, [Call(0, 1, "all_reduce", "ring", 0.0)])
-    stack = Stack("taken", pieces=pieces)
-    assert is_in_step(stack, [(bare, 0.0)])
-    assert is_in_step(stack, [(ring, 0.0)]) is (pieces == 1)
-
-
-@pytest.mark.parametrize("latency", [0.0, 1e-3, 1.0])
-@pytest.mark.parametrize("gather", [False, True])
-def test_a_word_that_comes_as_its_rank_enters_is_left_to_the_event_loop(latency, gather):
-    bare = looping(1e4, 3)
-    one = Schedule(8, bare.rounds, [Call(0, 3, "all_gather", "", 0.0)]) if gather else bare
-    stack = Stack("ready", gathers_send_first=True)
-    assert is_in_step(stack, [(one, 0.0)], latency) is not (gather and latency == 0)
-
-
 @pytest.mark.parametrize(
     "stack",
     [
@@ -332,17 +271,6 @@ def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count
 def test_rounds_of_other_phases_are_not_under_way_at_once(rounds):
     phases = looping(1e3, 4, phase="a").concat(looping(1e3, 4, phase="b"), looping(1e3, 4, phase="a"))
     assert is_in_step(Stack("taken", rounds=rounds), [(Schedule(8, phases.rounds), 0.0)])
-
-
-@pytest.mark.parametrize("stack", [Stack("taken"), Stack("taken", rounds=2)], ids=["one round", "two rounds"])
-def test_a_network_takes_no_exchange_for_another(stack):
-    same = {"size": 1e4, "count": 30, "compute": 1e-3, "shift": 1, "phase": "a"}
-    others = {"size": 2e4, "count": 31, "compute": 2e-3, "shift": 2, "phase": "b"}
-    kept = Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine="vectorised")
-    for name in (None, *others):
-        one = looping(**{**same, **({name: others[name]} if name else {})})
-        fresh = Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine="vectorised")
-        assert kept.time(one).duration == fresh.time(one).duration
 
 
 def test_ranks_in_step_wait_for_what_they_do_neither_compute_nor_send():

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from schedules import canonical, schedules
 from simnet.base.errors import InputError
-from simnet.collectives import allreduce_ring
 from simnet.interchange import goal, operations, read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
@@ -41,36 +40,6 @@ def test_the_same_file_with_other_labels_takes_the_same_time(tmp_path_factory, s
     graph = star(schedule.n_ranks, 1e-3, 1e9)
     expected = Network(graph).time(schedule).rank_finish
     assert Network(graph).time(again).rank_finish == pytest.approx(expected, rel=1e-12)
-
-
-LOGGOPSIM = """\
-// a ping-pong with work, in the style of LogGOPSim's examples
-num_ranks 2
-
-rank 0 {
-l1: calc 100 cpu 0
-l2: send 10b to 1 tag 4 cpu 0 nic 0
-l3: recv 20b from 1 tag 4 cpu 1
-l2 requires l1
-l3 requires l2   /* a comment
-over lines */
-}
-rank 1 { l1: recv 10b from 0 tag 4
-l2: calc 300
-l3: calc 200
-l4: send 20b to 0 tag 4
-l2 requires l1
-l3 requires l2
-l4 requires l3
-}
-"""
-
-
-def test_foreign_ping_pong(tmp_path):
-    assert read(tmp_path, LOGGOPSIM) == Schedule(
-        2, [Round([0], [1], [10], [1e-7, 0.0]), Round([1], [0], [20], [0.0, 5e-7])]
-    )
-    assert read(tmp_path, LOGGOPSIM, nanoseconds_per_calc=1000).rounds[1].compute[1] == 5e-4
 
 
 def test_receives_posted_together_of_messages_sent_in_turn(tmp_path):
@@ -232,15 +201,6 @@ def test_files_come_back_however_they_are_cut_and_written(way, schedule, block, 
         assert read_goal(path) == canonical(schedule)
 
 
-def test_what_simnet_writes_needs_no_graph(tmp_path, monkeypatch):
-    ring = allreduce_ring(5, 10**6).in_phase("")
-    ring.to_goal(tmp_path / "a.goal")
-    monkeypatch.setattr(operations, "match_messages", None)
-    read = read_goal(tmp_path / "a.goal")
-    assert read == ring
-    assert len({id(one) for one in read.rounds}) == 1
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -267,25 +227,3 @@ def test_what_no_longer_is_as_simnet_writes_it_is_found_out(old, new, tmp_path, 
 
 
 real = operations.match_messages
-
-
-def test_a_larger_file_is_read_if_the_limit_says_so(tmp_path):
-    path = tmp_path / "a.goal"
-    allreduce_ring(4, 10**6).to_goal(path)
-    size = path.stat().st_size
-    assert read_goal(path, largest=size).n_messages == 24
-    with pytest.raises(InputError, match=f"is larger than {size - 1:,} bytes"):
-        read_goal(path, largest=size - 1)
-
-
-@pytest.mark.parametrize("one", [Round([0], [1], [1e18]), Round([0], [1], [1], [1e9, 0.0])], ids=["bytes", "work"])
-def test_numbers_that_the_format_cannot_hold_are_not_written(one, tmp_path):
-    with pytest.raises(ValueError, match="the most that is written is 999999999999999999"):
-        Schedule(2, [one]).to_goal(tmp_path / "a.goal")
-
-
-def test_bytes_that_are_no_text_are_refused_where_they_stand(tmp_path):
-    path = tmp_path / "a.goal"
-    path.write_bytes(b"num_ranks 1\nrank 0 {\n// \xff\n}\n")
-    with pytest.raises(InputError, match="byte 24 is 0xff"):
-        read_goal(path)

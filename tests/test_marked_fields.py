@@ -9,7 +9,6 @@ import pytest
 import simnet
 from commands import NO_PAGE, did, refused
 from simnet.base.errors import InputError
-from simnet.scenario.finding import shipped
 from simnet.scenario.marked_fields import MARKED_FIELDS, Fields, overrides_of
 from simnet.scenario.network_choice import network_taken_for
 from test_interchange_cli import NCCL
@@ -143,35 +142,6 @@ def test_sharding_takes_the_place_of_exchanges():
     assert list(found.policies) == ["fsdp2"]
 
 
-def test_a_strategy_and_recorded_gradients():
-    found = given("base", model="1000000", compute="10 ms", strategy="diloco:period=4,scaled=false", device="cpu").job
-    assert found.strategy.options["period"] == 4
-    assert found.strategy.options["scaled"] is False
-    trained = given("base", gradients="train", compute="10 ms", workers=2).job
-    assert trained.gradients.train is not None
-    assert given("base", gradients="synthetic:like=digits").job.gradients.synthetic.like == "digits"
-    recorded = given("base", gradients="digits", compute="10 ms").job
-    assert (recorded.gradients.recorded.trace, recorded.model) == ("digits", None)
-
-
-@pytest.mark.parametrize("name", sorted(shipped()))
-def test_what_is_saved_loads_equal(name, tmp_path):
-    loaded = simnet.load(name)
-    (tmp_path / "that.yaml").write_text(loaded.to_yaml())
-    assert simnet.load(tmp_path / "that.yaml").config == loaded.config
-
-
-def test_replace_keeps_policies_and_seed():
-    loaded = simnet.load("quickstart", seed=3).only(["AG", "flexible"])
-    found = loaded.replace(density="1%", bandwidth="1Gbit/s")
-    assert (found.config.seed, list(found.config.policies), found.config.job.density) == (3, ["AG", "flexible"], 0.01)
-    assert found.config.network.topology.star.bandwidth == 1.25e8
-    assert loaded.config.job.density == 0.05
-    assert list(loaded.replace(schemes="topk,dense").config.policies) == ["topk", "dense"]
-    Path("that.yaml").write_text(found.to_yaml())
-    assert simnet.load("that.yaml").config == found.config
-
-
 def test_density_takes_the_place_of_a_compression_ratio():
     Path("ratio.yaml").write_text(simnet.load("quickstart").to_yaml().replace("density:", "compression_ratio:"))
     assert given("ratio.yaml", density="1%").job.density == 0.01
@@ -213,19 +183,6 @@ def test_what_a_scenario_cannot_have_is_refused_in_a_line(scenario, field, value
     assert "\n" not in str(caught.value)
 
 
-def test_links_that_a_file_has_are_refused():
-    Path("cluster.yaml").write_text(CLUSTER)
-    for network, key in (("cluster.yaml", "file"), ("dgx-h100", "platform")):
-        with pytest.raises(InputError, match=f"--bandwidth: is that of network.topology.{key}, which says itself"):
-            simnet.load("base", network=network, bandwidth="1Gbit/s")
-
-
-def test_a_field_that_there_is_not_is_like_one():
-    with pytest.raises(InputError, match=r"bandwidht: there is no such field; did you mean 'bandwidth'\?"):
-        overrides_of("quickstart", {"bandwidht": "1Gbit/s"})
-    assert "did you mean 'bandwidth'?" in refused("run", "quickstart", "--set", "bandwith=1Gbit/s", *FEW)
-
-
 TEXTS = """\
 workers: 4
 network: star:latency=2 ms,bandwidth=10 Gbit/s
@@ -241,30 +198,6 @@ policies:
   AG: fixed:AG
   tree: {fixed: tree}
 """
-MAPPINGS = """\
-workers: 4
-network: {topology: {star: {latency: 2 ms, bandwidth: 10 Gbit/s}}}
-job:
-  parameters: 50000
-  iterations: 2
-  density: 5 %
-  compute: {mean: 15 ms, spread: 3 %}
-  gradients: {synthetic: {like: digits}}
-  strategy: {name: diloco, period: 4, inner: {sgd: {lr: 0.1}}}
-exchanges: {AG: {scheme: topk}, tree: {scheme: artopk, collective: tree}}
-policies:
-  AG: {fixed: AG}
-  tree: {fixed: tree}
-"""
-
-
-def test_a_choice_is_text_or_a_mapping_and_runs_the_same():
-    seen = []
-    for text in (TEXTS, MAPPINGS):
-        Path("that.yaml").write_text(text)
-        did("run", "that.yaml", *FEW)
-        seen.append((lock(), Path("run", "iterations.csv").read_bytes()))
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model, model_names, transformer_flops
 
 PUBLISHED = {
@@ -52,26 +51,6 @@ def test_layers_are_sound(name):
         assert layer.shape
         assert all(isinstance(side, int) and side >= 1 for side in layer.shape)
         assert layer.size == math.prod(layer.shape)
-
-
-@pytest.mark.parametrize(
-    ("name", "index", "layer"),
-    [
-        ("resnet18", 0, Layer("conv1.weight", (64, 3, 7, 7))),
-        ("resnet18", 21, Layer("layer2.0.downsample.0.weight", (128, 64, 1, 1))),
-        ("resnet50", 3, Layer("layer1.0.conv1.weight", (64, 64, 1, 1))),
-        ("resnet50", 12, Layer("layer1.0.downsample.0.weight", (256, 64, 1, 1))),
-        ("resnet50", -2, Layer("fc.weight", (1000, 2048))),
-        ("alexnet", 10, Layer("classifier.1.weight", (4096, 9216))),
-        ("vgg16", 24, Layer("features.28.weight", (512, 512, 3, 3))),
-        ("vgg16", 26, Layer("classifier.0.weight", (4096, 25088))),
-        ("vit-l-16", 3, Layer("encoder.pos_embedding", (1, 197, 1024))),
-        ("bert-base", -1, Layer("pooler.dense.bias", (768,))),
-        ("gpt2", 4, Layer("h.0.attn.c_attn.weight", (768, 2304))),
-    ],
-)
-def test_single_tensors_stand_where_the_reference_implementation_has_them(name, index, layer):
-    assert load_model(name).layers[index] == layer
 
 
 def test_names_are_matched_without_case_and_punctuation():
@@ -255,11 +234,3 @@ def test_names_count_on_as_in_the_reference_implementation():
 def test_shapes_of_a_block_are_those_of_the_reference_implementation(name, start, shapes):
     found = {layer.name: layer.shape for layer in load_model(name).layers}
     assert {one: found[start + one] for one in shapes} == shapes
-
-
-def test_estimates_stay_below_the_peak_of_the_device():
-    peak = 15.7e12
-    flops = {"bert-base": (8, 128, 12, 768), "gpt2": (4, 1024, 12, 768, 50257), "vit-l-16": (32, 197, 24, 1024)}
-    flops["gpt2-xl"] = (1, 1024, 48, 1600, 50257)
-    for name, shape in flops.items():
-        assert 0.4 < transformer_flops(*shape) / load_model(name).compute / peak < 0.8

@@ -12,7 +12,6 @@ from simnet.base.errors import SimnetError, StalledError
 from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, markov, outages, steps
 from simnet.policies import Fixed
-from simnet.schedule import Round, Schedule
 from simnet.training.job.job import Compute
 from simnet.training.job.loop import JobLoop
 from simnet.training.job.record import JobRecord
@@ -114,21 +113,6 @@ def test_runs_in_a_simulation_that_is_late_are_as_exact_as_alone():
     assert [timing.start for timing in timings] == pytest.approx(begun, rel=4e-16, abs=0)
 
 
-def test_runs_that_follow_each_other_at_once_lose_nothing():
-    """The second begins when the first has ended, which `env.now` tells less exactly than the network does."""
-    env = simpy.Environment(initial_time=1e9)
-    network = Network(FAST, env=env)
-
-    def job():
-        first = yield network.run(RING)
-        second = yield network.run(RING)
-        assert second.origin == first.origin
-        return second.left.max() - first.entered.min()
-
-    expected = Network(FAST).time(RING.concat(RING)).duration
-    assert env.run(env.process(job())) == pytest.approx(expected, rel=1e-9, abs=0)
-
-
 @pytest.mark.parametrize("late", [True, False])
 def test_what_the_clock_of_a_simulation_cannot_tell_is_refused(late):
     for begin in (lambda network: network.run(RING), lambda network: network.transfer(0, 1, 1e3)):
@@ -139,20 +123,6 @@ def test_what_the_clock_of_a_simulation_cannot_tell_is_refused(late):
                 env.run(event)
         else:
             env.run(event)
-
-
-def test_times_given_count_from_the_origin():
-    graph = topologies.star(2, 1e-3, 1e6)
-    schedule = Schedule(2, [Round([0], [1], [500])])
-    weather = {link: Weather(steps([0.0, 1e9 + 0.25], [1e6, 1e5])) for link in graph.edges}
-    for network in (Network(graph, weather), Network(graph, weather, engine="fluid")):
-        timing = network.time([(schedule, [0.5, 0.0])], [0.125, 0.0], origin=1e9)
-        assert timing.origin == 1e9
-        assert timing.left.max() == pytest.approx(0.506, rel=1e-12)
-        assert timing.lasts_from(1e9 - 1) == pytest.approx(1.506, rel=1e-12)
-        assert timing.finish == 1e9 + timing.left.max()
-    with pytest.raises(ValueError, match="origin must be finite and >= 0, got -1"):
-        network.time(schedule, origin=-1.0)
 
 
 @pytest.mark.parametrize(
@@ -167,15 +137,6 @@ def test_times_given_count_from_the_origin():
 def test_changes_that_doubles_cannot_tell_apart_are_refused_with_the_reason(late):
     with pytest.raises((SimnetError, ValueError), match=r"numbers (there )?are \S+ s apart"):
         late()
-
-
-def test_a_network_whose_weather_cannot_be_told_refuses_to_time():
-    weather = {link: Weather(steps([0.0, 1e-3], [12.5e9, 1e9], period=1e5)) for link in FAST.edges}
-    for engine in ("auto", "fluid"):
-        network = Network(FAST, weather, engine=engine)
-        assert network.time(RING, 1e9).duration > 0
-        with pytest.raises(SimnetError, match=r"0\.001 s cannot be told at .* numbers are .* s apart"):
-            network.time(RING, 1e12)
 
 
 def test_messages_of_a_network_tell_absolute_times_too():

@@ -14,8 +14,7 @@ import killing
 from commands import on_ranks
 from rank_threads import run_ranks
 from simnet.base.errors import InputError
-from simnet.cluster.measure.communicators import connect_ranks, torch_environment
-from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise, registry
+from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise
 from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
@@ -118,31 +117,6 @@ def test_output_is_read_back_as_measurements(tmp_path):
     ]
     assert (back.rows["elapsed"] >= back.rows["seconds_min"]).all()
     assert len(replay.table(work, done, "x", per_rank=True)) == 12
-
-
-def test_all_collectives_with_a_size_can_be_named():
-    for one in registry.built_in():
-        if not one.needs:
-            assert replay.of_collective(one.name, 4, 4096).facts["size_convention"], one.name
-    with pytest.raises(InputError, match="hierarchical needs more than ranks and a size: group_size"):
-        replay.of_collective("hierarchical", 4, 4096)
-    with pytest.raises(InputError, match="allreduce_ring"):
-        replay.of_collective("allreduce_rin", 4, 4096)
-
-
-def test_ranks_come_from_slurm_where_torchrun_has_not_set_them():
-    slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    assert torch_environment(slurm) == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    with pytest.raises(InputError, match="torchrun"):
-        torch_environment({})
-
-
-def test_bad_input_ends_with_2_and_one_line(capsys):
-    assert replay.main([]) == 2
-    assert replay.main(["--collective", "allreduce_ring", "--size", "much"]) == 2
-    assert [line[:6] for line in capsys.readouterr().err.splitlines()] == ["error:"] * 2
-    with pytest.raises(InputError, match="did you mean 'gloo'"):
-        connect_ranks("glo")
 
 
 def replayed(folder, backend, start):

@@ -17,7 +17,7 @@ from simnet.base.shards import open_shards
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, create
-from simnet.traces import recorded, synthetic
+from simnet.traces import synthetic
 from simnet.traces.sharded import ShardedSource
 from simnet.training.job.checkpoint import Checkpoint
 from test_checkpoints import FEEDBACK, JOBS, assert_same, job, killed_after, run
@@ -66,13 +66,6 @@ def test_the_gradients_of_some_workers_are_those_among_all(workers):
         assert (one.gradients_of(workers, iteration) == other.gradients(iteration)[workers]).all()
 
 
-def test_the_recorded_gradients_of_some_workers_are_those_among_all():
-    one = recorded("digits", workers=[5, 0, 3, 1], scale=3)
-    assert (one.gradients_of([1, 3], 40) == one.gradients(40)[[1, 3]]).all()
-    out = np.empty((1, one.parameters), dtype=np.float32)
-    assert one.gradients_of([2], 40, out) is out
-
-
 @pytest.mark.parametrize("name", [name for name in JOBS if "training" not in name and name != "adviser, failures"])
 def test_a_job_in_shards_has_the_same_results(name, processes):
     make, policy = JOBS[name]
@@ -97,16 +90,6 @@ def test_every_separable_scheme_exchanges_the_same_in_shards(scheme, options, co
         assert (exchange.schedule.bytes_sent() == elsewhere.schedule.bytes_sent()).all()
         assert [str(kernel) for kernel in exchange.kernels] == [str(kernel) for kernel in elsewhere.kernels]
         assert (model.residual == np.stack(list(other.residual))).all()
-
-
-def test_who_derives_from_a_separable_scheme_says_so_for_itself():
-    class Counting(SCHEMES["topk"]):
-        def _select(self, values, worker):
-            self.count = 1 + getattr(self, "count", 0)
-            return super()._select(values, worker)
-
-    with pytest.raises(ValueError, match="topk takes gradients that are here together"):
-        Counting(4, 200, 0.1).exchange(here(source(), 2).gradients(0))
 
 
 def test_what_this_machine_has_is_no_limit_to_what_lives_elsewhere():
@@ -136,16 +119,6 @@ def test_a_part_of_rows_is_the_same_part_of_each_and_no_other_is_taken():
     for part in ((slice(0, 2), slice(5, 9)), (slice(None), slice(5, 9, 2))):
         with pytest.raises(IndexError, match="shards"):
             rows[part]
-
-
-def test_what_nobody_has_any_more_is_forgotten_where_it_lives():
-    shards = here(source(3), 2)
-    model = create("topk", 3, shards.parameters, 0.1)
-    for iteration in range(5):
-        model.exchange(shards.gradients(iteration))
-        shards.zeros(1)
-    # The residual, and what was made last, which goes when something is asked for again.
-    assert [len(ask.shard._kept) for ask in shards._asks] == [2, 2]
 
 
 def test_an_entry_that_is_not_finite_is_told_as_without_shards():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from commands import contents, did, refused, timed, wide
+from commands import did, refused, timed, wide
 from scenario_texts import SMALL
 from simnet import topologies
 from simnet.collectives import allreduce_ring
@@ -59,15 +59,6 @@ def test_the_spread_of_a_time_is_said_and_the_same_each_time() -> None:
     assert "360 ms to 438 ms, median 414 ms, where ranks enter up to 17 us apart" in said
     assert did(*asked).stdout == said
     assert timed(*asked[1:], "--seed", 1)["duration_draws"] == 16
-
-
-def test_nothing_is_drawn_without_software_and_what_is_too_large_is_said() -> None:
-    assert "ranks enter" not in did("time", *RING, *STAR, "--wide").stdout
-    ideal = timed(*RING, *STAR)
-    assert ideal["duration_low_s"] == ideal["duration_high_s"] == ideal["time_s"]
-    assert ideal["duration_draws"] == 1
-    large = ("allreduce_ring", "--workers", 72, "--size", "1 MB", *STAR, "--stack", "gloo")
-    assert "More than 10,000 messages: how far" in did("time", *large, "--wide").stdout
 
 
 # Scenarios
@@ -153,12 +144,6 @@ def test_a_topology_from_a_file_has_the_stack_of_the_scenario(small: str) -> Non
 # The command line
 
 
-def test_the_option_is_the_field(small: str) -> None:
-    did("run", small, "--stack", "gloo", "--out", "a", "--quiet")
-    did("run", small, "--set", "network.stack=gloo", "--out", "b", "--quiet")
-    assert contents(Path("a")) == contents(Path("b"))
-
-
 @pytest.mark.parametrize(
     "command",
     [("run", "small.yaml"), ("run", "small.yaml", "--grid", "density=0.1"),
@@ -168,16 +153,6 @@ def test_a_stack_that_there_is_not_is_refused_everywhere(small: str, command: tu
     said = refused(*command, "--stack", "tpc")
     assert said.startswith("error: --stack: ")
     assert "there is no stack 'tpc': did you mean 'tcp'?" in said
-
-
-def test_stacks_are_an_axis(small: str) -> None:
-    did("run", small, "--stack", "mpich", "--out", "compared", "--quiet")
-    assert "stack: mpich" in Path("compared/scenario.lock.yaml").read_text()
-    did("run", small, "--grid", "stack=ideal,tcp", "--out", "swept", "--quiet")
-    swept = pd.read_csv("swept/sweep.csv").set_index("stack")["simulated_s"]
-    assert swept["tcp"] > swept["ideal"]
-    did("run", small, "--grid", "density=0.5", "--stack", "tcp", "--out", "tcp", "--quiet")
-    assert pd.read_csv("tcp/sweep.csv")["simulated_s"].tolist() == [swept["tcp"]]
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -211,14 +186,6 @@ def test_choose_simulates_on_a_stack(small: str) -> None:
     assert best(small, "--exact", "--stack", "tcp")["stack"] == "tcp"
     assert best(small, "--set", "network.stack=tcp")["stack"] == "tcp"
     assert best(small, "--stack", "gloo")["stack"] == "gloo"
-
-
-def test_messages_are_those_that_the_stack_made(small: str) -> None:
-    counts = {}
-    for name in ("tcp", "gloo"):
-        did("time", *RING, *STAR, "--stack", name, "--out", f"{name}.csv")
-        counts[name] = pd.read_csv(f"{name}.csv")["nbytes_B"].agg(["count", "sum"]).tolist()
-    assert counts["gloo"] == [STACKS["gloo"].pieces * counts["tcp"][0], pytest.approx(counts["tcp"][1])]
 
 
 def test_an_exported_network_says_that_it_has_no_stack(small: str) -> None:

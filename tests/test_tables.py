@@ -9,10 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharing import max_min_shares
-from simnet.base.arrays import unique_places
-from simnet.base.errors import SimnetError
-from simnet.network import jitter as jitter_module
-from simnet.network import tables as tables_module
 from simnet.network.event_loop import records
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
@@ -44,77 +40,10 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
             assert all(store.state.links[row].is_dirty for row in range(other, other + length))
 
 
-# Fields that name a row of another table, or a place: -1 is none.
-ROWS = {
-    records.Event: "row",
-    records.Flow: "bottleneck new_bottleneck place port route owner behind next",
-    records.FlowEnd: "flow",
-    records.LinkMembership: "before behind flow",
-    records.Link: "first_membership incast_derating bandwidths latencies port_rank port_flow port_first port_last"
-    " first_passing",
-    records.Route: "own loss",
-    records.Background: "route flow timeline",
-    records.Run: "ranks rounds delays picks sent arrived software",
-    records.Rank: "run stream round_index early controls",
-    records.Round: "tasks gates worked opens unpacks",
-    records.Task: "messages incoming",
-    records.Stream: "compute_slices",
-    records.Message: "src dst route connection back",
-    records.Connection: "last",
-    records.EarlyArrival: "round_index next",
-    records.State: "free_flow free_early",
-}
-# Fields that others are multiplied with or shared by, and counts of at least one.
-ONES = {
-    records.Flow: "weight",
-    records.Loss: "payload",
-    records.Background: "weight",
-    records.Round: "control_factor",
-    records.Stream: "beside slower_slices slower_kernels",
-    records.ComputeSlice: "beside",
-    records.Message: "candidates",
-    records.State: "most_sends",
-}
-
-
-def test_a_new_row_names_no_other_and_counts_nothing():
-    for kind in filter(dataclasses.is_dataclass, vars(records).values()):
-        for field in dataclasses.fields(kind):
-            value = getattr(kind(), field.name)
-            if field.name in ROWS.get(kind, "").split():
-                assert value == -1, (kind, field.name)
-            elif field.name in ONES.get(kind, "").split():
-                assert value == 1, (kind, field.name)
-            elif isinstance(value, (list, np.ndarray)):
-                assert len(value) == 0, (kind, field.name)
-            else:
-                # What is a bound, or a time that is not known yet, is no number to count with.
-                assert value is False or value == 0 or not np.isfinite(value), (kind, field.name)
-
-
 def test_what_is_no_row_is_told_apart():
     for names in ([records.TRANSFER, records.BACKGROUND], [records.NOTHING, records.ITSELF, records.UNSOLVED]):
         assert len(set(names)) == len(names)
         assert max(names) == -1
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_more_rows_than_their_numbers_can_tell_are_refused(compiled, monkeypatch):
-    monkeypatch.setattr(tables_module, "_MOST_ROWS", 100)
-    store = Store(compiled, 0)
-    store.tables["messages"].take(60)
-    store.tables["sent"].take(200)
-    with pytest.raises(SimnetError, match="needs 101 messages at once, at most 100 fit"):
-        store.tables["messages"].take(41)
-
-
-@given(st.lists(st.integers(0, 60)), st.integers(61, 5000))
-def test_numbers_are_told_apart_as_by_sorting(numbers, below):
-    given_numbers = np.array(numbers, dtype=np.int64)
-    found, places = unique_places(given_numbers, below)
-    wanted = np.unique(given_numbers, return_inverse=True)
-    np.testing.assert_array_equal(found, wanted[0])
-    np.testing.assert_array_equal(places, wanted[1])
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -166,15 +95,6 @@ def test_lists_have_room_for_all_that_may_stand_in_them_at_once(flows, links, ra
     }
     for name, count in most.items():
         assert len(getattr(store.state, name)) >= count, name
-
-
-@given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 40))
-def test_delays_do_not_depend_on_who_asks_for_how_many(counts, block):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jitter_module, "_BLOCK", block)
-        delays = Delays(lambda draws, n: draws.exponential(1.0, n), lambda: np.random.default_rng(3), sum(counts))
-        read = delays.reader()
-        np.testing.assert_array_equal(np.concatenate([np.zeros(0), *map(read, counts)]), delays.all())
 
 
 def test_without_jitter_there_are_no_delays():

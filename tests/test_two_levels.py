@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from simnet import Network, choose
-from simnet.base.errors import InputError
 from simnet.cost_models.costs import NodeLinks
 from simnet.network import ring_order as rings
-from simnet.network.ring_order import pair_seconds, ring_order
+from simnet.network.ring_order import ring_order
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, conformance, create, scheme
-from simnet.topologies import multi_gpu_nodes, star, wan_of_clusters
-from simnet.training.job.job import create_sparsifier, gradient_buckets, node_sizes
+from simnet.topologies import multi_gpu_nodes, star
+from simnet.training.job.job import create_sparsifier, gradient_buckets
 
 LINKS = {"intra_latency": 2e-6, "intra_bandwidth": 1e11, "nic_latency": 5e-5, "nic_bandwidth": 1.25e9}
 OVER_NODES = [name for name, one in SCHEMES.items() if "ranks_per_node" in one.option_type.__dataclass_fields__]
@@ -157,15 +156,6 @@ def test_parts_meet_the_ranks_of_their_own_place():
     assert np.array_equal(columns["src"][across] % 2, columns["dst"][across] % 2)
 
 
-def test_rings_go_by_the_order_of_the_nodes():
-    order = [0, 2, 1, 3]
-    rows = gradients(4, 60)
-    plain = flat("dense", 4, 60).exchange(rows)
-    turned = on_two_levels("dense", 4, 60, 1, node_order=order).exchange(rows)
-    assert turned.schedule == plain.schedule.embed(order, 4)
-    assert turned.update == pytest.approx(plain.update, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -219,41 +209,11 @@ class TestRingOrder:
         taken = [seconds[a, b] for a, b in itertools.pairwise((*found.order, found.order[0]))]
         assert max(taken) == found.slowest
 
-    def test_of_eight_all_orders_are_tried(self):
-        draws = np.random.default_rng(8)
-        proven = []
-        for _ in range(6):
-            seconds = draws.random((8, 8))
-            found = ring_order(seconds)
-            assert found.slowest == found.bound == self.brute(seconds)
-            proven.append(rings._ring_bound(seconds) == found.slowest)
-        # The bound that larger rings have is not that of some of them.
-        assert not all(proven)
-
-    def test_of_many_is_never_slower_than_as_numbered_or_faster_than_the_bound(self):
-        seconds = np.random.default_rng(3).random((20, 20))
-        found = ring_order(seconds)
-        numbered = max(seconds[i, (i + 1) % 20] for i in range(20))
-        assert found.bound <= found.slowest <= numbered
-
     def test_sites_that_interleave_are_gone_through_one_by_one(self):
         site = np.arange(12) % 3
         far = np.array([[0, 1, 9], [1, 0, 1], [9, 1, 0.0]])[site][:, site] + 0.1
         found = ring_order(np.where(np.eye(12, dtype=bool), 0, far + 0.0))
         assert found.slowest == found.bound == pytest.approx(1.1)
-
-
-SITES = {name: multi_gpu_nodes(2, 2, **LINKS) for name in ("A", "B", "C")}
-
-
-def test_cuts_are_nodes_and_sites():
-    graph = wan_of_clusters(SITES, latency=20e-3, bandwidth=1e8, border_bandwidth=1e9)
-    network = Network(graph)
-    assert node_sizes(network, range(12), 1e6) == (2, 4)
-    assert node_sizes(network, [0, 4, 8, 1, 5, 9], 1e6) == ()
-    assert node_sizes(Network(star(4, latency=1e-3, bandwidth=1e9)), range(4), 1e6) == ()
-    seconds = pair_seconds(network, [0, 1, 4], 1e6)
-    assert seconds[0, 1] < seconds[0, 2] == pytest.approx(seconds[1, 2])
 
 
 class TestJobs:
@@ -262,10 +222,6 @@ class TestJobs:
         (bucket,) = gradient_buckets(job.source, job.overlap)
         model = create_sparsifier(Candidate("two", "two_level/topk"), bucket, job)
         assert (model.ranks, model.nodes) == (4, 4)
-
-    def test_auto_without_nodes_is_refused(self):
-        with pytest.raises(InputError, match="ranks_per_node auto: among 16 workers"):
-            load("two_level_nodes", ["network.topology={star: {latency: 1 ms, bandwidth: 1 Gbit/s}}"]).build()
 
     def test_a_grid_weighs_cuts_of_the_network(self):
         found = choose(

@@ -240,16 +240,6 @@ def swap(folder, names, said=""):
         mark_incomplete(stage, said)
 
 
-def test_the_last_one_goes_first_and_comes_last(tmp_path, monkeypatch):
-    names = ("a.csv", "below/b.csv", "z.csv")
-    laid(tmp_path, dict.fromkeys(names, b"old"))
-    seen = moments(tmp_path, monkeypatch, lambda: swap(tmp_path, names))
-    for held in map(settled, seen):
-        assert "z.csv" not in held or len(held) == 3
-        assert len(set(held.values())) < 2
-    assert [one for one in seen if not settled(one)]
-
-
 def test_who_is_killed_in_between_is_helped_by_whoever_comes_next(tmp_path, monkeypatch):
     start = {"a.csv": b"old", "gone.csv": b"old", "below/gone.csv": b"old", "z.csv": b"old", "mine.txt": b"mine"}
     new = {"a.csv": b"new", "c.csv": b"new", "z.csv": b"new", "mine.txt": b"mine"}
@@ -308,32 +298,3 @@ def test_files_beside_each_other_are_old_or_new_at_every_moment(profiles, tmp_pa
     assert set(seen[-1].values()) == {b"new"}
     assert seen[-1].keys() == before.keys()
     assert all(len(set(settled(held).values())) < 2 for held in seen)
-
-
-@pytest.mark.parametrize("fails", range(5))
-def test_files_beside_each_other_stay_where_one_cannot_be_replaced(fails, tmp_path, monkeypatch):
-    targets = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
-    for target in targets[:2]:
-        target.write_text("old")
-    before, calls = contents(tmp_path), []
-
-    def failing(real):
-        def call(*arguments):
-            calls.append(arguments)
-            if len(calls) == fails + 1:
-                raise OSError(5, "Input/output error")
-            return real(*arguments)
-
-        return call
-
-    def replaced():
-        with stage_files(targets, force=True) as folder:
-            for target in targets:
-                (folder / target.name).write_text("new")
-
-    with monkeypatch.context() as patch:
-        for name in ("rename", "replace"):
-            patch.setattr(os, name, failing(getattr(os, name)))
-        with pytest.raises(InputError, match="cannot be written: Input/output error"):
-            replaced()
-    assert contents(tmp_path) == before

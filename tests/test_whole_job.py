@@ -106,24 +106,6 @@ def test_the_pace_of_a_job_is_found_from_its_iterations():
     assert pace.until(9.0, 1 / slow + 4 / fast) == pytest.approx(14.0)
 
 
-def test_links_that_cost_nothing_for_a_while_have_a_pace():
-    # Latency alone tells these iterations apart, and on links without any they would take no time.
-    latency, seconds = np.array([0.01, 0.02]), np.array([1.0, 2.0])
-    pace = fit_progress_model(lambda moment: (0.01 if moment < 5 else 0.0, 1e9), 1.0, latency, np.full(2, 1e9), seconds)
-    assert pace is not None
-    assert pace.between(0.0, 5.0) == pytest.approx(5.0)
-    assert 50 < pace.between(5.0, 10.0) < 1e5
-
-
-def test_a_job_that_takes_too_long_is_not_followed():
-    sampling = IterationSampling(100, block=1.0, give_up=5.0)
-    number, now = 0, 0.0
-    while number < 100:
-        number, now = sampling.after(now, 1.0)
-    assert len(sampling.stands_for) == 6
-    assert sum(sampling.stands_for) == pytest.approx(100)
-
-
 @pytest.mark.parametrize("label", ["AG", "ART-ring"])
 def test_recordings_take_as_long_as_the_job_itself(label):
     run = load("quickstart", ["job.iterations=30"]).build()

@@ -11,19 +11,18 @@ from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
 from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.cost_models.costs.layers import Layer
-from simnet.policies import Candidate, Ramp
+from simnet.policies import Candidate
 from simnet.report import cost_summary as told
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.steps import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
-from simnet.training.job.job import LocalSteps, Overlap, create_sparsifier, gradient_buckets
+from simnet.training.job.job import LocalSteps, create_sparsifier, gradient_buckets
 from simnet.training.job.memory import (
     WorkerMemory,
     candidates_memory,
     combine_memory,
     exchange_memory,
-    is_measurable,
     scheme_memory,
     with_shared_gradients,
 )
@@ -193,20 +192,6 @@ def test_what_is_added_up_makes_room():
     assert released.tolist() == [32.0] * 4
 
 
-def test_buckets_share_the_room_for_messages_and_not_that_of_residuals():
-    whole = exchange_memory(JOB, AG)
-    parts = exchange_memory(replace(JOB, overlap=Overlap(bucket=1.0)), AG)
-    assert parts.residual == whole.residual
-    assert parts.received == pytest.approx(whole.received / 2, rel=0.01)
-
-
-def test_the_largest_density_counts():
-    ramps = [Ramp(4, 0.4, 0.1), Ramp(1, 0.1, 0.1)]
-    assert exchange_memory(replace(JOB, density=ramps), AG).received == pytest.approx(
-        4 * exchange_memory(JOB, AG).received
-    )
-
-
 def test_who_may_switch_needs_what_the_largest_needs():
     known = {}
     assert candidates_memory(JOB, [DENSE, AG, RING], known) == known["AG"]
@@ -289,13 +274,6 @@ def test_nothing_is_chosen_where_nothing_fits():
     assert "no exchange is left" in refused("choose", "--model", "1000000", "--memory", "1 MB")
 
 
-def test_a_job_is_not_tried_with_what_does_not_fit():
-    asked = ("choose", "quickstart", "--schemes", "topk,artopk", "--set", "job.iterations=4", "--json")
-    found = json.loads(did(*asked, "--memory", "245 MB").stdout)
-    assert [row["exchange"] for row in found["rows"]] == ["artopk"]
-    assert list(found["memory"]["ruled_out"]) == ["topk"]
-
-
 def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     fields = ("--set", "job.iterations=1", "--set", "job.scale=200000", "--memory", "3.6 GB")
     found = json.loads(did("choose", "local_steps_wan", "--grid", "job.strategy.period=5", *fields, "--json").stdout)
@@ -304,14 +282,6 @@ def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     assert all(row["memory"]["peak_B"] <= 3_600_000_000 for row in found["rows"])
     ruled_out = [one for one in found["notes"] if one.startswith("diloco:period=5, ") and "of the 3.6 GB" in one]
     assert ruled_out
-
-
-def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monkeypatch):
-    assert is_measurable(JOB, elsewhere=False)
-    assert is_measurable(JOB, elsewhere=True)
-    monkeypatch.setattr("simnet.training.job.memory._HERE", 4 * WORKERS * JOB.source.parameters - 1)
-    assert is_measurable(JOB, elsewhere=False)
-    assert not is_measurable(JOB, elsewhere=True)
 
 
 def test_a_run_makes_the_gradients_of_a_job_once_where_what_is_sent_follows_them():
