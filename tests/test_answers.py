@@ -323,6 +323,13 @@ def test_defaults_that_would_change_the_first_place_are_named_as_runs_with_them_
             assert one["first"] == (None if then[was] <= 1.001 * then[fastest] else fastest)
 
 
+def test_exchanges_under_a_strategy_are_not_ranked_without_it(tmp_path):
+    diloco = ("--set", "job.strategy={name: diloco, period: 2}", "--set", "job.iterations=4")
+    console = did("run", job(tmp_path), "--schemes", "topk,dense", *diloco, "--out", tmp_path / "out").stdout
+    assert "depends_on" not in json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert "Depends on" not in console
+
+
 def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
     """Without a barrier the two fastest exchanges of this job are closer than its sample of iterations can tell."""
     said = json.loads(did("choose", "quickstart", "--exact", "--json").stdout)

@@ -303,11 +303,8 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
 
 
 def _dependences(loaded: Scenario, built: Run, source: Source) -> list[Fields] | None:
-    """Return which defaults the first place of exchanges depends on, where exchanges are what is compared.
-
-    Workers that come and go, or may be late, do so under a strategy alone, and exchanges are tried without one.
-    """
-    if not keeps_to_one(built) or len(built.policies) < 2 or built.job.elastic:
+    """Return which defaults the first place of exchanges depends on, where these are compared without a strategy."""
+    if not keeps_to_one(built) or len(built.policies) < 2 or built.job.strategy is not None:
         return None
     found = assumed(lambda fields: replace(source, overrides=[*source.overrides, *fields]).load(), loaded, built)
     return [{**one} for one in found.depends] or None

@@ -13,7 +13,6 @@ import os
 import shutil
 import time
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,16 +31,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBER = 8
-# Bytes that are in memory, and that are read at a time.
-_HELD = 1 << 20
 _TEXT, _FLOAT, _INT = "text", "float64", "int64"
 
 
 class RowTable:
     """Rows with equal keys: integers, floats or texts, one type a column, eight bytes each.
 
-    Long tables move to the file `path`, whose folder must exist; without a file they stay in memory. A table without
-    rows has the columns `expected`; `constants` are texts of all rows.
+    A table without rows has the columns `expected`; `constants` are texts of all rows.
 
     Examples
     --------
@@ -52,19 +48,15 @@ class RowTable:
     (3, array([1.5 , 0.25]), ['train', 'train', 'explore'], ['policy', 'worker', 'seconds', 'purpose'])
     """
 
-    def __init__(self, path: Path | None = None, expected: Sequence[str] = (), **constants: str) -> None:
-        self._path, self._most, self._expected, self._constants = path, _HELD, expected, constants
+    def __init__(self, expected: Sequence[str] = (), **constants: str) -> None:
+        self._expected, self._constants = expected, constants
         self._kinds: dict[str, str] = {}
         # Each text of a column, and its number.
         self._texts: dict[str, dict[str, int]] = {}
-        self._held, self._filed, self._checksum = bytearray(), 0, 0
-
-    @property
-    def _row_bytes(self) -> int:
-        return _NUMBER * max(len(self._kinds), 1)
+        self._rows = bytearray()
 
     def __len__(self) -> int:
-        return (self._filed + len(self._held)) // self._row_bytes
+        return len(self._rows) // (_NUMBER * max(len(self._kinds), 1))
 
     def append(self, columns: Mapping[str, Any]) -> None:
         """Add a row, or several where values are arrays; texts and single numbers are those of all."""
@@ -82,78 +74,33 @@ class RowTable:
         integers = rows.view(np.int64)
         for place, (name, kind) in enumerate(self._kinds.items()):
             (rows if kind == _FLOAT else integers)[:, place] = numbers[name]
-        self._held += rows.data
-        if len(self._held) >= self._most and self._path is not None:
-            self._file(self._path)
-
-    def _file(self, path: Path) -> None:
-        """Move the rows in memory to the file; if it cannot be written, warn, and keep them."""
-        try:
-            with path.open("r+b" if self._filed else "wb") as stream:
-                # What an earlier process wrote after its last checkpoint goes.
-                stream.truncate(self._filed)
-                stream.seek(0, os.SEEK_END)
-                stream.write(self._held)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            warnings.warn(f"{path} cannot be written, rows stay in memory: {error.strerror}", stacklevel=2)
-            self._most = 2 * len(self._held)
-            return
-        self._checksum, self._filed = zlib.crc32(self._held, self._checksum), self._filed + len(self._held)
-        self._held.clear()
+        self._rows += rows.data
 
     def between(self, first: int = 0, last: int | None = None) -> dict[str, NDArray[Any]]:
         """Return the columns of rows `first` to `last` (exclusive), int64, float64 or texts; all by default."""
-        last = len(self) if last is None else min(last, len(self))
-        count, step = max(last - first, 0), max(_HELD // self._row_bytes, 1)
-        found = {name: np.empty(count, _FLOAT if kind == _FLOAT else _INT) for name, kind in self._kinds.items()}
-        for begin in range(first, last, step):
-            rows = self._read(begin, min(begin + step, last))
-            for place, column in enumerate(found.values()):
-                column[begin - first : begin - first + len(rows)] = rows[:, place].view(column.dtype)
+        last, row = len(self) if last is None else last, _NUMBER * len(self._kinds)
+        rows = np.frombuffer(self._rows[first * row : last * row]).reshape(-1, max(len(self._kinds), 1))
+        columns = zip(self._kinds.items(), rows.T.copy(), strict=False)
+        found = {name: column.view(_FLOAT if kind == _FLOAT else _INT) for (name, kind), column in columns}
         texts = {name: np.array([*known], dtype=object)[found[name]] for name, known in self._texts.items()}
         return found | texts
-
-    def _read(self, first: int, last: int) -> NDArray[np.float64]:
-        row, filed = self._row_bytes, self._filed // self._row_bytes
-        parts = [np.frombuffer(self._held[max(first - filed, 0) * row : max(last - filed, 0) * row])]
-        if first < filed and self._path is not None:
-            count = (min(last, filed) - first) * row // _NUMBER
-            parts.insert(0, np.fromfile(self._path, dtype=np.float64, count=count, offset=first * row))
-        return np.concatenate(parts).reshape(last - first, len(self._kinds))
 
     def frame(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
         """Return rows `first` to `last` (exclusive) as a table; all by default."""
         import pandas as pd
 
         found = self.between(first, last) or {name: np.zeros(0, dtype=object) for name in self._expected}
-        # As they are: a copy of them all would be there beside them.
         return pd.DataFrame({**self._constants, **found}, copy=False)
 
     def save(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the rows."""
         texts = {name: list(known) for name, known in self._texts.items()}
-        held = np.frombuffer(bytes(self._held), dtype=np.int64)
-        return {"kinds": self._kinds, "texts": texts, "filed": self._filed, "checksum": self._checksum, "held": held}
+        return {"kinds": self._kinds, "texts": texts, "rows": np.frombuffer(bytes(self._rows), dtype=np.int64)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over the rows that `save` returned, and cut the file to them."""
-        self._kinds = dict(saved["kinds"])
+        """Take over the rows that `save` returned."""
+        self._kinds, self._rows = dict(saved["kinds"]), bytearray(saved["rows"].tobytes())
         self._texts = {name: {text: number for number, text in enumerate(own)} for name, own in saved["texts"].items()}
-        self._held, left = bytearray(np.asarray(saved["held"]).tobytes()), int(saved["filed"])
-        self._filed, self._checksum = left, 0
-        if left < 0 or left % self._row_bytes or len(self._held) % self._row_bytes:
-            raise ValueError("these are no rows")
-        if left and (self._path is None or not self._path.is_file()):
-            raise ValueError("the rows are gone")
-        if left and self._path is not None:
-            with self._path.open("rb") as stream:
-                while left and (piece := stream.read(min(left, _HELD))):
-                    self._checksum = zlib.crc32(piece, self._checksum)
-                    left -= len(piece)
-        if left or self._checksum != saved["checksum"]:
-            raise ValueError("the rows are not those of the checkpoint")
 
 
 State: TypeAlias = Mapping[str, Any]
@@ -167,11 +114,6 @@ _SHARE = 0.05
 _ARRAY, _TEXTS, _STATE = "array", "texts", "state"
 # What is met in a file that was not written here, or not to its end.
 _BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-
-
-def rows_beside(checkpoint: Path, what: str) -> Path:
-    """Return the path of a checkpoint's rows of a kind; the checkpoint has their length and hash."""
-    return checkpoint.with_suffix(f".{what}.rows")
 
 
 class Checkpoint:

@@ -44,8 +44,9 @@ class JobLoop:
 
     The first iteration begins at `start` [s]. `may_try` allows several exchanges on a shortlist; `stream` prefixes the
     names of random streams; the first `timeline` iterations keep messages and spans; `sparsifiers` make the exchanges,
-    if given. `now` is the simulated time [s], `lost` its rounding error; `number` and `attempts` count iterations and
-    attempts of exploration. The `active` workers begin the next iteration `begins` seconds after the first one.
+    if given; `keeps_log` keeps the policy's log for a checkpoint. `now` is the simulated time [s], `lost` its rounding
+    error; `number` and `attempts` count iterations and attempts of exploration. The `active` workers begin the next
+    iteration `begins` seconds after the first one.
     """
 
     job: Job
@@ -56,6 +57,7 @@ class JobLoop:
     stream: tuple[str, ...] = ()
     timeline: int = 0
     sparsifiers: SparsifierSet | None = None
+    keeps_log: bool = False
 
     def __post_init__(self) -> None:
         job = self.job
@@ -66,7 +68,7 @@ class JobLoop:
         # Until when workers that return are busy, and those that were late compute; 0 for others [s].
         self.busy, self.computing = np.zeros((2, job.source.workers))
         self.models: ExchangeSet = self.sparsifiers or self._create_models()
-        self.log = PolicyLog(job, self.policy, self.record.beside)
+        self.log = PolicyLog(job, self.policy, self.keeps_log)
 
     def run(
         self,

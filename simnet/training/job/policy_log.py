@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from simnet.policies import (
     density_at,
 )
 from simnet.schedule import Schedule
-from simnet.training.job.checkpoint import RowTable, State, rows_beside
+from simnet.training.job.checkpoint import RowTable, State
 from simnet.training.job.exchange import TimedExchange, total_communication
 from simnet.training.job.job import Job, job_buckets, job_overlap
 from simnet.training.job.record import Iteration, compression_gains
@@ -42,7 +41,7 @@ _UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(
 class PolicyLog:
     """The questions and observations of a policy, which is reset."""
 
-    def __init__(self, job: Job, policy: Policy, beside: Path | None = None) -> None:
+    def __init__(self, job: Job, policy: Policy, keeps: bool = True) -> None:
         self._job, self._policy = job, policy
         # Asked once, as to ask a protocol takes longer than most answers.
         self._adaptive = policy if isinstance(policy, Adaptive) else None
@@ -53,10 +52,7 @@ class PolicyLog:
         ]
         self._context: PolicyContext | None = None
         # Nobody asks for the log of a job without checkpoints.
-        self._kept = beside is not None
-        self._entries, self._probed = (
-            RowTable(None if beside is None else rows_beside(beside, what)) for what in ("log", "probes")
-        )
+        self._kept, self._entries, self._probed = keeps, RowTable(), RowTable()
         # The last entry, as long as what the policy observes may be added.
         self._last: dict[str, int | float | str] | None = None
         policy.reset()

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from simnet.base.arrays import Floats
 from simnet.network import Messages, Timing
 from simnet.policies import Decision
 from simnet.strategies.averaging import NOBODY
-from simnet.training.job.checkpoint import RowTable, State, rows_beside
+from simnet.training.job.checkpoint import RowTable, State
 from simnet.training.job.spans import worker_spans
 
 if TYPE_CHECKING:
@@ -209,24 +208,19 @@ class PolicyResult:
 
 
 class JobRecord:
-    """The rows of a policy's result while the job runs; many rows have files next to a checkpoint."""
+    """The rows of a policy's result while the job runs."""
 
-    def __init__(self, policy: str, job: str = MAIN, beside: Path | None = None) -> None:
-        self.policy = policy
-        self.job = job
-        self.beside = beside
+    def __init__(self, policy: str, job: str = MAIN) -> None:
+        self.policy, self.job = policy, job
         self.interruptions: list[Interruption] = []
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self.done = 0
         """How many iterations are done, exploration not counted."""
-        self._iterations = RowTable(self._file("iterations"), _ITERATIONS, policy=policy)
-        self._workers = RowTable(self._file("workers"), ("iteration", "purpose", "worker", *SPLIT), policy=policy)
+        self._iterations = RowTable(_ITERATIONS, policy=policy)
+        self._workers = RowTable(("iteration", "purpose", "worker", *SPLIT), policy=policy)
         self._messages: list[tuple[int, Messages]] = []
         self._spans: list[tuple[int, int, str, str, float, float]] = []
-
-    def _file(self, what: str) -> Path | None:
-        return None if self.beside is None else rows_beside(self.beside, what)
 
     @property
     def whose(self) -> str:

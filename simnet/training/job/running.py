@@ -151,7 +151,7 @@ def run_in_step(
 def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Generator[int, None, PolicyResult]:
     """Run a job under one policy; yield now and then how many iterations are done."""
     checkpoint, colocated = given.checkpoint, given.colocated
-    record = JobRecord(name, beside=None if checkpoint is None else checkpoint.path)
+    record = JobRecord(name)
     kept = None if checkpoint is None else checkpoint.read()
     if checkpoint is not None and kept is not None and "job_shares" in kept:
         with checkpoint.understood():
@@ -161,7 +161,10 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
         given.progress(record.done)
         return result
     interruptions, job_shares = record.interruptions, list[JobShare]()
-    loop = JobLoop(job, policy, record, not colocated, timeline=given.timeline, sparsifiers=given.sparsifiers)
+    loop = JobLoop(
+        job, policy, record, not colocated, timeline=given.timeline, sparsifiers=given.sparsifiers,
+        keeps_log=checkpoint is not None,
+    )  # fmt: skip
     if colocated:
         if len(job.stages) > 1:
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")

@@ -2,14 +2,14 @@
 
 `ddp`, `fsdp2` (with HSDP) and `zero` return a `StepGraph` of what every worker does in a step, whose `calls` are the
 collectives. `time_step` places it on a network, and returns when everything began and ended, and what memory that
-takes; `repeat_step` times it while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these steps in
+takes. `tensor_parallel`, `expert_parallel` and `pipeline` put these steps in
 larger ones, and `plan_step` returns one of all that by names; `read_traced_step` reads execution traces.
 """
 
 from simnet.training.parallel.graph import seconds_of
 from simnet.training.parallel.passes import expert_parallel, split_tensors, tensor_parallel
 from simnet.training.parallel.pipeline import pipeline
-from simnet.training.parallel.placing import PlacedStep, repeat_step, time_step
+from simnet.training.parallel.placing import PlacedStep, time_step
 from simnet.training.parallel.plan import model_steps, plan_step
 from simnet.training.parallel.pytorch import ddp, fsdp2
 from simnet.training.parallel.traced import read_traced_step
@@ -26,7 +26,6 @@ __all__ = [
     "plan_step",
     "profile_of_units",
     "read_traced_step",
-    "repeat_step",
     "seconds_of",
     "split_tensors",
     "tensor_parallel",

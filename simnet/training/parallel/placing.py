@@ -1,4 +1,4 @@
-"""A training step on a network: when its nodes begin and end, in order or by the network's event loop.
+"""A training step on a network: when its nodes begin and end.
 
 Every worker has a queue of what it computes; every process group has one for its collectives. A node begins when the
 node before it on its queue and those that it waits for have ended. A collective begins when all ranks of its group have
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_choice, check_int
-from simnet.base.clock import advance_time
-from simnet.base.progress import track_progress
+from simnet.base.checks import check_choice
 from simnet.collectives import registry
 from simnet.network import Network
-from simnet.schedule import Schedule, merge_schedules
+from simnet.schedule import Schedule
 from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming, seconds_of
 
 if TYPE_CHECKING:
@@ -74,8 +71,6 @@ class PlacedStep:
         network_draws = network.jitter is not None or network.routing in ("flow", "adaptive")
         # Whether it can take another time when it begins at another moment.
         self.changes = network_draws or not network.links.constant
-        # Groups of one call side by side, as one schedule.
-        self._joint: dict[tuple[int, int], Schedule] = {}
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
@@ -84,11 +79,7 @@ class PlacedStep:
             start, iteration = 0.0, 0
             if self._known is not None and np.array_equal(self._known[0], seconds):
                 return self._known[1]
-        name = ("step", iteration)
-        if self.apart and self.slowdown == 1:
-            begun, ended = self._in_order(seconds, start, name)
-        else:
-            begun, ended = EventRun(self, seconds, start, name).run()
+        begun, ended = EventRun(self, seconds, start, ("step", iteration)).run()
         timing = StepTiming(self.graph, begun, ended, seconds.sum(axis=0) if self.slowdown > 1 else None)
         self._known = None if self.changes else (seconds, timing)
         return timing
@@ -102,45 +93,6 @@ class PlacedStep:
                 sent[members] += each[id(schedule)][0]
                 received[members] += each[id(schedule)][1]
         return sent, received
-
-    def _in_order(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> tuple[Floats, Floats]:
-        begun, ended = np.zeros((2, *seconds.shape))
-        free: dict[str, Floats] = defaultdict(lambda: np.zeros(self.graph.workers))
-        for number, node in enumerate(self.graph.nodes):
-            does = self.does[number]
-            ready = np.max([free[node.queue], *(ended[one] for one in node.after)], axis=0)
-            if number in self.schedules:
-                first = [float(ready[members].max()) for members in self.groups[number]]
-                last = self._call_ends(number, first, start, (*name, number))
-                for members, begin, end in zip(self.groups[number], first, last, strict=True):
-                    begun[number, members], ended[number, members] = begin, end
-            else:
-                begun[number, does] = ready[does]
-                ended[number, does] = (ready + seconds[number])[does]
-            free[node.queue][does] = ended[number, does]
-        return begun, ended
-
-    def _call_ends(self, number: int, begin: list[float], start: float, name: tuple[str | int, ...]) -> list[float]:
-        """Return when a call ends for each of its groups, given when each begins [s since the start]."""
-        groups, schedule = self.groups[number], self.schedules[number]
-        # What software takes is known of a call, not of several side by side.
-        if len(groups) == 1 or self.network.software is not None:
-            return [
-                first
-                + self.network.time(
-                    schedule, start + first, placement=self.hosts[members], stream=(*name, int(members[0]))
-                ).duration
-                for members, first in zip(groups, begin, strict=True)
-            ]
-        key = id(schedule), len(groups)
-        if key not in self._joint:
-            ranks = np.arange(len(groups) * schedule.n_ranks).reshape(len(groups), -1)
-            self._joint[key] = merge_schedules([schedule] * len(groups), list(ranks), ranks.size)
-        begins, hosts = np.repeat(begin, schedule.n_ranks), self.hosts[np.concatenate(groups)]
-        timing = self.network.time(self._joint[key], start + begins, placement=hosts, stream=name)
-        left = timing.left.reshape(len(groups), -1).max(axis=1) + (timing.origin - start)
-        ends: list[float] = np.maximum(left, begin).tolist()
-        return ends
 
     def _never_meet(self) -> bool:
         """Return whether no two calls can share a link: one queue and group, or routes without a common link."""
@@ -166,32 +118,6 @@ class PlacedStep:
 def _schedule_pairs(schedule: Schedule) -> set[tuple[int, int]]:
     rounds = {id(one): one for one in schedule.rounds}.values()
     return {pair for one in rounds for pair in zip(one.src.tolist(), one.dst.tolist(), strict=True)}
-
-
-@dataclass(frozen=True, repr=False)
-class StepSeries:
-    """Steps of a training in sequence: start, duration and exposed time of each [s], shape (N,), and the first step.
-
-    The exposed time is the longest in which a worker neither computed nor was done.
-    """
-
-    began: Floats
-    durations: Floats
-    exposed: Floats
-    first: StepTiming
-
-
-def repeat_step(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.0) -> StepSeries:
-    """Time a step repeatedly; each begins when the last worker has finished the one before."""
-    check_int(steps, "steps", 1)
-    first = step.time(seconds, start, 0)
-    began, durations, exposed = np.zeros((3, steps))
-    now, lost = start, 0.0
-    for number in track_progress(range(steps)):
-        one = step.time(seconds, now, number) if number else first
-        began[number], durations[number], exposed[number] = now, one.duration, one.exposed.max()
-        now, lost = advance_time(now, one.duration + lost)
-    return StepSeries(began, durations, exposed, first)
 
 
 def time_step(
@@ -349,21 +275,21 @@ class EventRun:
         self.begun[number, members] = self._ready[number, members].max()
         if self._computing is not None:
             self._computing.beside(members, 1)
-        event = self._under_way(number, call, members)
-        event.callbacks.append(partial(self._end, number, members))
-
-    def _under_way(self, number: int, call: CollectiveCall, members: Workers) -> simpy.Event:
-        """Return the event of a call's end; where calls cannot meet each is timed alone."""
         step, schedule = self._step, self._step.schedules[number]
-        begin = self._start + self.begun[number, members[0]]
-        placement = step.hosts[members]
-        stream = (*self._name, number, int(members[0]))
+        begin, placement = self._start + self.begun[number, members[0]], step.hosts[members]
+        options: dict[str, Any] = {"placement": placement, "stream": (*self._name, number, int(members[0]))}
         if not step.apart:
-            return self._network.run(schedule, begin, placement=placement, stream=stream)
+            event = self._network.run(schedule, begin, **options)
+            event.callbacks.append(partial(self._end, number, members))
+            return
         key = id(schedule), placement.tobytes()
         if step.changes or key not in self._alone:
-            self._alone[key] = step.network.time(schedule, begin, placement=placement, stream=stream).duration
-        return self._env.timeout(self._alone[key])
+            self._alone[key] = step.network.time(schedule, begin, **options).duration
+        if self._computing is None:
+            self.ended[number, members] = self.begun[number, members] + self._alone[key]
+            self._done.append((number, members))
+        else:
+            self._env.timeout(self._alone[key]).callbacks.append(partial(self._end, number, members))
 
     def _end(self, number: int, members: Workers, event: simpy.Event) -> None:
         if event.ok:
