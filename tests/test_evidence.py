@@ -145,13 +145,13 @@ def test_no_interval_over_seeds_has_no_width(tmp_path):
     assert "the same with all seeds" in " ".join(said.stdout.split())
 
 
-@pytest.mark.parametrize(("name", "effort"), [("quickstart", ()), ("fluctuating_wan", ("--exact",))])
-def test_every_command_names_the_same_first_place(tmp_path, name, effort):
-    """A flexible policy, which is first everywhere; a sample of a fluctuating network has another as near."""
+@pytest.mark.parametrize("name", ["quickstart", "fluctuating_wan"])
+def test_every_command_names_the_same_first_place(tmp_path, name):
+    """A flexible policy, which is first everywhere."""
     run = ran(tmp_path, name, "--quiet")
     job = json.loads(did("step", name, "--json", "--quiet").stdout)
     assert run["winner"]["policy"] == job["fastest"] == "flexible"
-    assert did("choose", name, *effort, "--quiet").stdout.startswith("flexible")
+    assert did("choose", name, "--quiet").stdout.startswith("flexible")
 
 
 @pytest.mark.long

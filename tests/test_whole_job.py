@@ -17,7 +17,7 @@ from simnet.training.job.sampling import (
     IterationSampling,
     ProgressModel,
     RecordedExchanges,
-    fit_progress_model,
+    fit_iteration_time,
     total_time,
 )
 
@@ -90,17 +90,18 @@ def test_iterations_stand_for_those_on_other_links_by_how_fast_these_are(rate):
     assert error < other / 4
 
 
-def test_a_job_on_links_that_stay_has_no_pace():
+def test_iterations_on_links_that_stay_say_nothing_of_others():
     same = np.ones(5)
-    assert fit_progress_model(lambda moment: (1.0, 1.0), 1.0, same, same, np.arange(1.0, 6.0)) is None
+    assert fit_iteration_time(same, same, np.arange(1.0, 6.0)) is None
 
 
-def test_the_pace_of_a_job_is_found_from_its_iterations():
+def test_the_time_of_an_iteration_is_found_from_others_and_gives_the_pace_of_a_job():
     latency, bandwidth = np.array([0.1, 0.2, 0.1, 0.3]), np.array([1e6, 1e7, 1e8, 1e6])
-    seconds = 0.5 + 4 * latency + 1e6 / bandwidth
-    pace = fit_progress_model(lambda moment: (0.2, 1e6 if moment < 10 else 1e7), 0.5, latency, bandwidth, seconds)
-    assert pace is not None
+    takes = fit_iteration_time(latency, bandwidth, 0.5 + 4 * latency + 1e6 / bandwidth)
+    assert takes is not None
     slow, fast = 0.5 + 0.8 + 1.0, 0.5 + 0.8 + 0.1
+    assert (takes(0.2, 1e6), takes(0.2, 1e7)) == pytest.approx((slow, fast))
+    pace = ProgressModel(0.5, lambda moment: takes(0.2, 1e6 if moment < 10 else 1e7))
     assert pace.between(1.0, 4.0) == pytest.approx(3 / slow)
     assert pace.between(9.0, 14.0) == pytest.approx(1 / slow + 4 / fast)
     assert pace.until(9.0, 1 / slow + 4 / fast) == pytest.approx(14.0)
@@ -176,6 +177,16 @@ def test_the_choice_of_a_sample_is_that_of_the_run(wan):
     assert found.per_stretch is not None
     assert found.per_stretch.policy.shares().keys() > {found.best.label}
     assert found.per_stretch.saved > 0
+
+
+def test_the_time_under_a_policy_in_a_sample_is_that_of_the_run(wan):
+    """A flexible policy takes other exchanges on other links, and its pace between samples is that of each of them."""
+    run, among, _ = wan
+    found = decide_job(run, among, effort=1.5)
+    (gain,) = (one for one in found.flexible if one.policy.label == "flexible")
+    taken = run_policy(run.job, "flexible", run.policies["flexible"]).iterations["iteration_s"].sum()
+    assert gain.policy.simulated < run.job.iterations / 4
+    assert gain.policy.seconds == pytest.approx(taken, rel=0.03)
 
 
 def test_the_same_question_has_the_same_answer(wan):

@@ -24,11 +24,13 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import track_progress
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import (
+    Adaptive,
     Candidate,
     Fixed,
     Flexible,
     OneStepOracle,
     Policy,
+    PolicyContext,
     closed_form,
     density_at,
     probe_pairs,
@@ -41,7 +43,7 @@ from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, Who
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
 from simnet.training.job.running import ColocatedJob, run_policy
-from simnet.training.job.sampling import IterationSampling, RecordedExchanges, fit_progress_model
+from simnet.training.job.sampling import IterationSampling, ProgressModel, RecordedExchanges, fit_iteration_time
 from simnet.training.job.steady import steady_part
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
@@ -163,6 +165,26 @@ class _JobTrial:
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
+    def _pace(self, policy: Policy, step: float) -> ProgressModel | None:
+        """Return the expected progress of a job under a policy, evaluated every `step` seconds; None where unknown.
+
+        At each moment it is that of the exchange which the policy takes there.
+        """
+        # Networks that take turns by iterations are not known by moments.
+        if len(self.job.stages) > 1 or isinstance(policy, Adaptive):
+            return None
+        seen = {one.label: self._seen.get(one.label) for one in policy.candidates}
+        models = {label: fit_iteration_time(*rows) for label, rows in seen.items() if rows is not None}
+        network, message = self.job.network(0), 4.0 * self.job.source.true_parameters
+        density, device = self.job.density[-1].end, self.job.device
+        policy.reset()
+
+        def expected(moment: float) -> float:
+            at = PolicyContext(0, max(moment, 0.0), network, self._hosts, message, density, device=device)
+            return min(model(*self._links(moment)) for one in policy.shortlist(at) if (model := models[one.label]))
+
+        return ProgressModel(step, expected) if len(models) == len(seen) and all(models.values()) else None
+
     def run(
         self,
         named: Candidate,
@@ -172,7 +194,6 @@ class _JobTrial:
         cost: float,
         fastest: float = math.inf,
         found: float = math.inf,
-        like: Candidate | None = None,
     ) -> Forecast:
         """Simulate a sample of a job's iterations under a policy."""
         self.left -= cost
@@ -181,9 +202,7 @@ class _JobTrial:
         block = pace = None
         if math.isfinite(fastest):
             block = fastest / samples
-            # Networks that take turns by iterations are not known by moments.
-            if len(job.stages) == 1 and (seen := self._seen.get((like or named).label)) is not None:
-                pace = fit_progress_model(self._links, block / _LOOKS, *seen)
+            pace = self._pace(policy, block / _LOOKS)
         sampling = IterationSampling(
             self.job.iterations,
             samples,
@@ -379,7 +398,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     best = found.best
 
     def run(named: Candidate, kind: Kind, policy: Policy) -> Forecast:
-        return trial.run(named, kind, policy, samples, 0.0, best.seconds, like=best.candidate)
+        return trial.run(named, kind, policy, samples, 0.0, best.seconds)
 
     fixed = best if best.complete and samples == iterations else run(best.candidate, best.kind, Fixed(best.candidate))
     per_stretch = None

@@ -26,9 +26,6 @@ from simnet.training.job.steady import detect_steady_part
 # Of the fastest iteration seen, below which none is expected: of one without a time any number would be done at once.
 _LEAST = 1e-3
 
-Links = Callable[[float], tuple[float, float]]
-"""Gives latency [s] and bandwidth [byte/s] of a path at a moment [s]."""
-
 
 class ProgressModel:
     """The expected progress of a job between two moments, up to a factor.
@@ -60,13 +57,11 @@ class ProgressModel:
         return before + (after - before) * (moment / self._step - cell)
 
 
-def fit_progress_model(
-    links: Links, step: float, latency: Floats, bandwidth: Floats, seconds: Floats
-) -> ProgressModel | None:
-    """Return a progress model fitted to iterations: a fixed time, a number of latencies and a number of bytes.
+def fit_iteration_time(latency: Floats, bandwidth: Floats, seconds: Floats) -> Callable[[float, float], float] | None:
+    """Return what an iteration takes [s] by latency [s] and bandwidth [byte/s]: a fixed time, latencies and bytes.
 
-    Links are evaluated every `step` seconds. Arrays of shape (iterations,) are the links at the start of each iteration
-    and its duration. Returns None if links did not change or no iteration took any time.
+    Arrays of shape (iterations,) are the links at the start of each iteration and its duration. Returns None if links
+    did not change or no iteration took any time.
     """
     per_byte = 1 / np.maximum(bandwidth, 1.0)
     if not (seconds > 0).all() or (np.ptp(latency) == 0 and np.ptp(per_byte) == 0):
@@ -78,14 +73,12 @@ def fit_progress_model(
 
     # By their relative errors, as slow iterations are few.
     own, latencies, sent = nnls(terms / scale / seconds[:, np.newaxis], np.ones_like(seconds))[0] / scale
-
     least = _LEAST * seconds.min()
 
-    def expected(moment: float) -> float:
-        there, rate = links(moment)
+    def expected(there: float, rate: float) -> float:
         return float(max(own + latencies * there + sent / max(rate, 1.0), least))
 
-    return ProgressModel(step, expected)
+    return expected
 
 
 # The golden section: its multiples are spread evenly, however many there are.
