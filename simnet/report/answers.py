@@ -17,7 +17,7 @@ from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
 from simnet.report.results import joined, rounded
 from simnet.report.run_summary import RunSummary, known_of, learning_columns, ranked, with_exploration
-from simnet.report.summary import Column, Row, Summary
+from simnet.report.summary import Column, Row, Summary, table_columns
 from simnet.training.job.record import MAIN
 from simnet.training.job.steady import MOVED
 
@@ -35,43 +35,6 @@ _NOTABLE = 0.05
 _NAMED = 4
 _WHOLE = ("simulated_prediction_low_s", "simulated_prediction_high_s")
 _EACH = ("iteration_prediction_low_s", "iteration_prediction_high_s")
-_OF_JOBS = (
-    Column("policy", "policy", "text"),
-    Column("simulated_s", "whole job", interval=_WHOLE),
-    Column("to_best", "to best", "text"),
-    Column("regret_share", "regret (oracle)", "chance", 3),
-    Column("iteration_s", "iteration", priority=1),
-    Column("communicate_and_wait_s", "exposed comm.", priority=2),
-    Column("most_used", "most used", "text", 4),
-)
-_OF_EXCHANGES = (
-    Column("policy", "scheme", "text"),
-    Column("iteration_s", "iteration", interval=_EACH),
-    Column("to_best", "to best", "text"),
-    Column("communicate_and_wait_s", "comm.", priority=1),
-    Column("bytes_sent_per_worker_B", "sent", priority=2),
-    Column("actual_density", "union sent", "percent", 3),
-    Column("regret_share", "regret (oracle)", "chance", 4),
-)
-_LEARNT = (
-    Column("time_to_target_s", "to target", "time"),
-    Column("accuracy", "accuracy", "percent", 1),
-    Column("iterations_to_target", "iterations to target", "number", 6),
-    Column("statistical_efficiency", "statistical eff.", "percent", 7),
-    Column("parallel_efficiency", "parallel eff.", "percent", 8),
-    Column("loss", "loss", "number", 9),
-)
-_FURTHER = (
-    Column("step_s", "inner step", priority=4),
-    Column("utilisation", "utilisation", "percent", 5),
-    Column("money", "money", "text", 5),
-    Column("chance", "chance", "chance", 10),
-    Column("select_s", "select", priority=11, interval=("select_low_s", "select_high_s")),
-    Column("total_bytes_sent_B", "sent in all", priority=12),
-    Column("build_up", "build-up", "number", 13),
-    Column("memory_B", "a worker holds", priority=14),
-    Column("switch_count", "switches", "number", 15),
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -116,9 +79,12 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
     rows = [seeds.row(summary, name) for name in seeds.ranking(summary["policies"])]
     method = f"Paired intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
     trained = any("reached_with" in one for one in summary["policies"].values())
+    columns = [*table_columns("run seeds")]
+    if trained:
+        columns[1:1] = table_columns("run seeds learning")
     return RunAnswer(
         answer=seeds.sentence(summary),
-        columns=_filled(rows, seeds.LEARNING_COLUMNS + seeds.COLUMNS[1:] if trained else seeds.COLUMNS),
+        columns=_filled(rows, columns),
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in run.get("warnings", ())), evidence(run)]).strip(),
         assumed=_assumed(run, trained=trained),
@@ -392,14 +358,18 @@ def _to_best(summary: RunSummary, name: str) -> str | None:
 
 
 def _columns(summary: RunSummary) -> list[Column]:
-    shown = [*(_OF_EXCHANGES if compares_exchanges(summary) else _OF_JOBS)]
+    shown = [*table_columns("run exchanges" if compares_exchanges(summary) else "run jobs")]
     if known_of(summary, "learning"):
         moved = [one._replace(priority=one.priority + 2) for one in shown if one.name not in ("policy", "to_best")]
-        shown = [shown[0], _LEARNT[0], shown[2], *_LEARNT[1:2], *moved, *_LEARNT[2:]]
+        target, accuracy, *others = table_columns("run learning")
+        shown = [shown[0], target, shown[2], accuracy, *moved, *others]
     local = summary.get("strategy", {}).get("steps", 1) > 1 or "prices" in summary
     if all(len(one["choices"]) == 1 for one in summary["policies"].values()):
         shown = [one for one in shown if one.name != "most_used"]
-    return [*shown, *(one for one in _FURTHER if local or one.name not in ("step_s", "utilisation", "money"))]
+    return [
+        *shown,
+        *(one for one in table_columns("run further") if local or one.name not in ("step_s", "utilisation", "money")),
+    ]
 
 
 def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:

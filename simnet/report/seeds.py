@@ -32,29 +32,7 @@ from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
 from simnet.report.run_summary import PHASES, RunSummary, Winner, plain, significant, winner_among
-from simnet.report.summary import Column, Row, percent
-
-COLUMNS = (
-    Column("policy", "policy", "text"),
-    Column("simulated_s", "mean time", interval=("simulated_prediction_low_s", "simulated_prediction_high_s")),
-    Column("to_best", "to best", "text"),
-    Column("paired", "paired interval", "text", 1),
-    Column("fastest_with", "fastest with", "text", 2),
-    Column("regret_s", "regret", "time", 3),
-    Column("total_bytes_sent_B", "sent in all", "bytes", 4),
-    Column("chance_to_be_fastest", "chance", "chance", 5),
-)
-"""Of the table over seeds; see `row`."""
-
-LEARNING_COLUMNS = (
-    COLUMNS[0],
-    Column("time_to_target_s", "to target", "time", interval=("time_to_target_low_s", "time_to_target_high_s")),
-    Column("soonest", "to soonest", "text"),
-    Column("soonest_paired", "paired interval", "text", 2),
-    Column("reached", "reached with", "text"),
-    Column("accuracy", "accuracy", "percent", 1, interval=("accuracy_low", "accuracy_high")),
-)
-"""Of the table of trainings, before the others. There is no mean time to the target where a seed did not reach it."""
+from simnet.report.summary import Row, percent
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
 

@@ -12,12 +12,14 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.base.reading import read_shipped_rows
 from simnet.base.writing import stage_files, write_new
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ _UNIT_OF_NAME: tuple[tuple[str, Unit], ...] = (("_Bps", "rate"), ("_s", "time"),
 _GAP, _LABEL, _ROWS = 2, 12, 100
 _GLUE = "\N{NO-BREAK SPACE}"
 _WITH_UNIT = re.compile(r"(?<=\d) (?=(?:[numk]?s|min|h|d|[kMGT]?B|[kMGT]?bit/s|[kMGT]?B/s)\b|%)")
-_TEXTS: tuple[Unit, ...] = ("text", "phrase")
+TEXTS: tuple[Unit, ...] = ("text", "phrase")
 
 
 class Column(NamedTuple):
@@ -68,6 +70,30 @@ class Column(NamedTuple):
     priority: int = 0
     interval: tuple[str, str] | None = None
     interval_of: str = "90 %"
+
+
+@cache
+def table_columns(*tables: str) -> tuple[Column, ...]:
+    """Return the columns of tables of answers by their names in ``simnet/data/tables.csv``, one after the other.
+
+    Examples
+    --------
+    >>> [column.heading for column in table_columns("calibrate compute")]
+    ['of iterations left out', 'measured', 'fitted']
+    """
+    return tuple(
+        Column(
+            row["name"],
+            row["heading"],
+            row["unit"] or None,  # type: ignore[arg-type]
+            int(row["priority"] or 0),
+            (row["low"], row["high"]) if row["low"] else None,
+            row["interval_of"] or "90 %",
+        )
+        for table in tables
+        for row in read_shipped_rows("data/tables.csv")
+        if row["table"] == table
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,7 +113,7 @@ class Summary:
     details : mapping of str to Any
         What JSON has beside these, by name.
     plots : mapping of str to callable
-        The figures by name, each drawn when it is asked for.
+        The figures by name, each drawn when it is asked for; by default there is one of the numbers of the table.
     notes : sequence of str
         What else is to be said, a line each; shown with ``--wide``, in notebooks and in JSON.
     """
@@ -116,7 +142,7 @@ class Summary:
         return self.text()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.answer!r})"
+        return f"{type(self).__name__}({self.answer.split('. ')[0]!r})"
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
         """Return the answer for a console, in lines of at most `width` characters, or with all columns and notes."""
@@ -172,10 +198,19 @@ class Summary:
         InputError
             If there is none of that name.
         """
-        found = self.plots.get(name or next(iter(self.plots), ""))
+        plots = self._figures()
+        found = plots.get(name or next(iter(plots), ""))
         if found is None:
-            raise InputError(f"there is no figure {name!r}; {suggest_names(name or '', self.plots)}")
+            raise InputError(f"there is no figure {name!r}; {suggest_names(name or '', plots)}")
         return found()
+
+    def _figures(self) -> Mapping[str, Callable[[], Plot]]:
+        """Return the figures by name; where there is none of its own, that of the numbers of the table."""
+        if self.plots or not any(with_unit(one).unit not in TEXTS for one in self.columns[1:]) or not self.rows:
+            return self.plots
+        from simnet.report.table_figure import draw_table
+
+        return {"table": lambda: draw_table(self)}
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the answer as its ending says: .json, .csv, .txt, .html, or the first figure as .svg or .png.
@@ -190,7 +225,8 @@ class Summary:
             with stage_files([path], force) as folder:
                 self.writers[path.suffix](folder / path.name)
             return
-        if path.suffix in (".svg", ".png") and self.plots:
+        plots = self._figures()
+        if path.suffix in (".svg", ".png") and plots:
             self.plot().save(path, force)
             return
         writers: dict[str, Callable[[], str]] = {
@@ -200,7 +236,7 @@ class Summary:
             ".html": self._page,
         }
         if path.suffix not in writers:
-            allowed = [*dict.fromkeys((*writers, *self.writers)), *([".svg", ".png"] if self.plots else [])]
+            allowed = [*dict.fromkeys((*writers, *self.writers)), *([".svg", ".png"] if plots else [])]
             raise InputError(f"must end with one of {', '.join(allowed)}, got {path.name!r}", file="--out")
         write_new({path: writers[path.suffix]()}, force)
 
@@ -213,7 +249,7 @@ class Summary:
         import base64
 
         title, figure = escape(self.answer.split(". ")[0]), ""
-        if self.plots:
+        if self._figures():
             drawn = base64.b64encode(self.plot().svg).decode("ascii")
             figure = f"<img alt='{title}' src='data:image/svg+xml;base64,{drawn}'>"
         return f"<!doctype html>\n<meta charset='utf-8'><title>{title}</title>\n{figure}{self._repr_html_()}\n"
@@ -283,25 +319,26 @@ def interval_text(
     >>> interval_text(0.0449, 0.038, 0.0565, each=" a step"), interval_text(2e9, unit="throughput")
     ('44.9 ms a step (38.0-56.5)', '2.00 GB/s')
     """
-    name, factor = _common_unit(unit, [value])
+    name, factor = common_unit(unit, [value])
     found = f"{_number(value, factor)} {name}".rstrip() + each
     if low is None or high is None or low == high:
         return found
     return f"{found} ({_number(low, factor)}-{_number(high, factor)}{by})"
 
 
-def _with_unit(column: Column) -> Column:
+def with_unit(column: Column) -> Column:
+    """Return a column with its unit, by default that which its name ends in."""
     found = (unit for end, unit in _UNIT_OF_NAME if column.name.endswith(end))
     return column._replace(unit=column.unit or next(found, "number"))
 
 
 def column_cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
     """Return the heading of a column with its unit, and its cells, as text."""
-    column = _with_unit(column)
+    column = with_unit(column)
     values = [one.get(column.name) for one in rows]
-    if column.unit in _TEXTS:
+    if column.unit in TEXTS:
         return column.heading, ["-" if one is None else str(one) for one in values]
-    name, factor = _common_unit(column.unit or "number", values)
+    name, factor = common_unit(column.unit or "number", values)
     heading = column.heading + (f" ({column.interval_of})" if column.interval else "") + (f" [{name}]" if name else "")
     cells = []
     for row, value in zip(rows, values, strict=True):
@@ -323,7 +360,7 @@ def _number(value: Any, factor: float, whole: bool = False) -> str:
     return three_digits(value / factor)
 
 
-def _common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
+def common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
     """Return the unit that all values of a column are shown in, and what it is in SI units."""
     scales = _SCALES.get(unit, (("", 1.0),))
     known = sorted(abs(one) for one in values if isinstance(one, int | float) and math.isfinite(one) and one)
@@ -365,7 +402,7 @@ def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown
 
 def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> None:
     """Break or cut the widest texts of a table that is too wide."""
-    texts = {one.name: one.unit for one in columns if one.unit in _TEXTS and one.name in made}
+    texts = {one.name: one.unit for one in columns if one.unit in TEXTS and one.name in made}
     while texts and (over := _table_width(made.values()) - width) > 0:
         name = max(texts, key=lambda one: made[one].width)
         heading, cells = made[name]

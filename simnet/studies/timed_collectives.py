@@ -28,7 +28,6 @@ from simnet.studies.sweeping.grid import axis
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.cost_model import CalibratedCostModel
-    from simnet.report.drawing import Plot
 
 SIZE = "64 MB"
 """The vector of a collective where no size is given."""
@@ -195,7 +194,6 @@ def _predict_collective(
         assumed=", ".join(unsaid),
         next=_more_sizes(rows),
         details={"answered_by": f"cost model of {named.name}", "ranks": workers, "coverage": model.coverage},
-        plots={"sizes": lambda: _draw_sizes(rows, f"{asked} of {workers} ranks on {named.name}")},
         notes=["device: none; a collective alone, without selecting"],
     )
 
@@ -219,7 +217,6 @@ def _simulate_collective(
         depends_on=_bound(rows[-1]),
         next=_more_sizes(rows),
         details={"answered_by": "simulation", "collective": found.name, **timing.timing_setup(timed)},
-        plots=_plots(timed, rows, f"{found.name}, {workers:,} ranks"),
         notes=timing.timing_notes(timed),
         writers=_message_tables(clock, timed) if len(rows) == 1 else {},
     )
@@ -254,7 +251,6 @@ def _time_schedules(
         depends_on=_bound(last),
         next="--out messages.csv   when each message goes" if len(rows) == 1 else "",
         details={"answered_by": "simulation", **timing.timing_setup(timed)},
-        plots=_plots(timed, rows, f"{name}, {schedule.n_ranks:,} ranks"),
         notes=timing.timing_notes(timed),
         writers=_message_tables(clock, timed) if len(rows) == 1 else {},
     )
@@ -316,25 +312,6 @@ def _bound(row: Fields) -> str:
 
 def _more_sizes(rows: Sequence[Fields]) -> str:
     return "--size 1kB:1GB:7:log   how the time grows with the size" if len(rows) == 1 else ""
-
-
-def _plots(timed: timing.Timed, rows: Sequence[Fields], title: str) -> dict[str, Callable[[], Plot]]:
-    """Return the figures: of one timing what each rank did, of several their times."""
-    if len(rows) > 1:
-        return {"sizes": lambda: _draw_sizes(rows, title)}
-
-    def draw() -> Plot:
-        from simnet.report.timing_figures import draw_ranks
-
-        return draw_ranks(timed.timing, f"{title}, {units.format_seconds(timed.timing.duration)}")
-
-    return {"ranks": draw}
-
-
-def _draw_sizes(rows: Sequence[Fields], title: str) -> Plot:
-    from simnet.report.timing_figures import draw_sizes
-
-    return draw_sizes(rows, title)
 
 
 def _message_tables(clock: Clock, timed: timing.Timed) -> dict[str, Callable[[Path], None]]:

@@ -33,11 +33,11 @@ from cyclopts.exceptions import (
 import simnet
 from simnet.base import plugins
 from simnet.base.errors import SimnetError, plain_warnings, suggest_names
+from simnet.base.reading import read_shipped_rows
 from simnet.base.threads import one_thread
 from simnet.base.writing import refuse_existing
 from simnet.report.summary import WIDTH, Summary
 from simnet.verbs import terminal
-from simnet.verbs.old_words import OLD_OPTIONS, OLD_VERBS
 from simnet.verbs.request import USUAL_FOLDER, set_texts
 
 if TYPE_CHECKING:
@@ -45,69 +45,22 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """A verb: its panel in the help, what it does, an example, and its function, as ``module:name``.
-
-    `defaults` are values of parameters that the line does not give, where they are others than from Python.
-    """
+    """A verb: its panel in the help, what it does, an example, and its function, as ``module:name``."""
 
     panel: str
     summary: str
     example: str
     module: str
-    defaults: Mapping[str, object] = {}
 
 
-VERBS: Mapping[str, Verb] = {
-    "run": Verb(
-        "Ask",
-        "Simulate a job under its policies; tables and a report.",
-        "quickstart --grid bandwidth=1,10Gbit/s",
-        "run:run",
-        {"out": USUAL_FOLDER, "jobs": None},
-    ),
-    "choose": Verb(
-        "Ask",
-        "Rank exchanges: the fastest, how sure, what flips it.",
-        "--workers 16 --model gpt2 --bandwidth 1Gbit/s",
-        "choose:choose",
-        {"jobs": os.cpu_count() or 1},
-    ),
-    "step": Verb(
-        "Ask",
-        "Time one step: exposed communication, utilisation, memory.",
-        "--model gpt2 --sharding fsdp2 --bandwidth 100Gbit/s",
-        "step:step",
-    ),
-    "time": Verb(
-        "Ask",
-        "Time one collective, or a schedule from a file.",
-        "all_reduce --network dgx-h100 --workers 16 --size 64MB",
-        "time:time",
-    ),
-    "measure": Verb(
-        "Calibrate",
-        "Time this cluster's collectives and kernels.",
-        "--processes 2 --sizes :64KiB -o measured.csv",
-        "measure:measure",
-    ),
-    "calibrate": Verb(
-        "Calibrate",
-        "Fit a cluster file to logs, traces or a specification.",
-        "dgx-h100 --out fabric.yaml",
-        "calibrate:calibrate",
-    ),
-    "list": Verb("Files", "List schemes, policies, networks, models, scenarios, ...", "schemes", "list:list_"),
-    "show": Verb("Files", "Describe a name, trace, network, run, scenario, schema.", "topk", "show:show"),
-    "convert": Verb(
-        "Files",
-        "Write a trace, an exchange or a network for another tool.",
-        "allreduce_ring ring.goal --workers 8 --size 64MiB",
-        "convert:convert",
-    ),
-    "new": Verb("Files", "Start a scenario, scheme, topology, policy or strategy.", "scenario my_cluster", "new:new"),
-}
+VERBS: Mapping[str, Verb] = {row.pop("name"): Verb(**row) for row in read_shipped_rows("data/verbs.csv")}
 """The verbs by name, in the order of the help."""
 
+# Values of parameters that a line does not give, where they are others than from Python.
+_LINE_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "run": {"out": USUAL_FOLDER, "jobs": None},
+    "choose": {"jobs": os.cpu_count() or 1},
+}
 _ORDER = ("Ask", "Calibrate", "Check", "Files")
 _PANELS = ("Answer", "Workload", "Network", "Output")
 
@@ -157,7 +110,7 @@ def _run_verb(words: Sequence[str]) -> int:
     if name in ("--install-completion", "--show-completion", "__complete"):
         return _completion(name, line)
     if name not in all_verbs():
-        raise SimnetError(_unknown_verb(" ".join(words[:2]) if " ".join(words[:2]) in OLD_VERBS else name))
+        raise SimnetError(_unknown_verb(words))
     command = command_of(name)
     if "-h" in line:
         print(_short_help(name))
@@ -234,7 +187,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
     """Return a function of what is on the line, which prints the answer and returns the exit code."""
     own = inspect.signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
-    marked = _marked()
+    marked, line_defaults = _marked(), _LINE_DEFAULTS.get(name, {})
     parameters = []
     for key, one in own.items():
         if one.kind is one.VAR_KEYWORD:
@@ -246,7 +199,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
             parameters.append(one.replace(annotation=hint, default=None))
         elif key not in _COMMON:
             kind = one.POSITIONAL_ONLY if one.kind is one.POSITIONAL_OR_KEYWORD else one.kind
-            default = all_verbs()[name].defaults.get(key, one.default)
+            default = line_defaults.get(key, one.default)
             default = default if default is one.empty or isinstance(default, str | float | int) else None
             hint = _line_type(hints[key], optional=default is None)
             parameters.append(one.replace(annotation=hint, kind=kind, default=default))
@@ -261,7 +214,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
         common = {key: given.pop(key, None) for key in _COMMON}
         given = {key: one for key, one in given.items() if one is not None}
         given |= {key: common[key] for key in ("out", "force") if key in own and common[key]}
-        given = {**all_verbs()[name].defaults, **given}
+        given = {**line_defaults, **given}
         with terminal.verbosity(bool(common["quiet"]), bool(common["verbose"])):
             bound = inspect.signature(function).bind(*arguments, **given)
             if common["out"] and "out" not in own:
@@ -412,10 +365,17 @@ def _lines_of(words: Sequence[str]) -> Iterator[str]:
     yield line
 
 
-def _unknown_verb(name: str) -> str:
-    if name in OLD_VERBS:
-        return f"{name!r} is now 'simnet {OLD_VERBS[name]}'"
-    return f"there is no verb {name!r}: {suggest_names(name, all_verbs())}"
+def _unknown_verb(words: Sequence[str]) -> str:
+    for name in (" ".join(words[:2]), words[0]):
+        if name in _old_words():
+            return f"{name!r} is now 'simnet {_old_words()[name]}'"
+    return f"there is no verb {words[0]!r}: {suggest_names(words[0], all_verbs())}"
+
+
+@functools.cache
+def _old_words() -> dict[str, str]:
+    """Return verbs and options of earlier versions, each with what asks the same now."""
+    return {row["old"]: row["new"] for row in read_shipped_rows("data/old_words.csv")}
 
 
 def _usage_error(name: str, command: App, error: CycloptsError) -> str:
@@ -429,8 +389,8 @@ def _usage_error(name: str, command: App, error: CycloptsError) -> str:
         return f"{name} has no use for {unused[0]!r}; see 'simnet {name} -h'"
     if isinstance(error, UnknownOptionError) or (word and word not in known):
         word = word or (re.findall(r"--?[\w-]+", str(error)) or [""])[0]
-        if word in OLD_OPTIONS:
-            return f"{word} is now {OLD_OPTIONS[word]}"
+        if word in _old_words():
+            return f"{word} is now {_old_words()[word]}"
         return f"{name} has no option {word}: {suggest_names(word, known)}"
     if isinstance(error, MissingArgumentError):
         return f"{place}: is missing"

@@ -7,19 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
-from simnet.report.summary import Column, Summary, percent
+from simnet.report.summary import Summary, percent, table_columns
 from simnet.verbs.request import Words, verb, word_list
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.summary import Calibration
-
-_ERRORS = (
-    Column("left_out", "left out", "text"),
-    Column("median", "median", "percent"),
-    Column("p90", "p90", "percent"),
-    Column("worst", "worst", "percent"),
-    Column("count", "predictions", "number", priority=1),
-)
 
 
 @verb
@@ -128,7 +120,7 @@ def _described(made: Calibration) -> Summary:
     figures = made.figures()
     return Summary(
         answer=f"{known}{within}.",
-        columns=_ERRORS,
+        columns=table_columns("calibrate"),
         rows=errors,
         evidence="measured: models were chosen by what they were not fitted to" if best else "",
         depends_on="; ".join(warnings),
@@ -152,12 +144,7 @@ def _specified(platform: str, coverage: float) -> Summary:
     ]
     return Summary(
         answer=f"{described.description or described.name}: a cost model from its specification.",
-        columns=(
-            Column("parameter", "parameter", "text"),
-            Column("value", "value", "number"),
-            Column("factor", "within a factor of", "number", priority=1),
-            Column("meaning", "meaning", "phrase", priority=2),
-        ),
+        columns=table_columns("calibrate platform"),
         rows=parameters,
         evidence="extrapolated: nothing was measured",
         next=f"simnet time all_reduce --network {platform}",
@@ -181,8 +168,7 @@ def _computing(folder: Path) -> Summary:
     fields = ", ".join(f"{name}: {value}" for name, value in found.fields().items()).replace("'", "")
     return Summary(
         answer=f"job.compute={{{fields}}}",
-        columns=(Column("share", "of iterations left out", "text"), Column("measured_s", "measured"),
-                 Column("fitted_s", "fitted")),
+        columns=table_columns("calibrate compute"),
         rows=[
             {"share": f"p{share}", "measured_s": measured, "fitted_s": ours}
             for share, measured, ours in zip(PERCENTS, found.measured, found.fitted, strict=True)
@@ -196,7 +182,6 @@ def _computing(folder: Path) -> Summary:
 
 def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -> Summary:
     """Fit the synthetic generator to a trace, and say how close it comes."""
-    from simnet.report.traces import closeness_plot
     from simnet.studies import options
     from simnet.studies.trace_files import fit_trace
     from simnet.traces import comparing
@@ -216,15 +201,12 @@ def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -
     few = [f"{one['selected']} at {one['density']:g}" for one in found["densities"] if one["selected"] < comparing.FEW]
     return Summary(
         answer=f"Synthetic gradients like {trace}, beside the recorded ones.",
-        columns=(Column("figure", "figure", "text"), Column("density", "density", "percent"),
-                 Column("real", "recorded", "number"), Column("synthetic", "synthetic", "number"),
-                 Column("ratio", "ratio", "number"), Column("error", "+-", "number", 1)),
+        columns=table_columns("calibrate gradients"),
         rows=rows,
         evidence="measured: means over recorded steps",
         depends_on=f"chance: a worker selects few entries ({', '.join(few)})" if few else "",
         next="--out params.json, then --gradients synthetic:like=params.json",
         details=found,
-        plots={"fit": lambda: closeness_plot(found)},
         writers={".json": parameters.save},
     )  # fmt: skip
 

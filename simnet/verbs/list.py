@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.report.summary import Column, Summary
+from simnet.report.summary import Column, Summary, table_columns
 from simnet.studies.listing import LISTS, listing
 from simnet.verbs.request import verb
 
@@ -29,8 +29,7 @@ def list_(kind: str | None = None) -> Summary:
     """
     if kind is None:
         rows = [{"kind": one, "what_is_listed": what.lists} for one, what in LISTS.items()]
-        columns = [Column("kind", "kind", "text"), Column("what_is_listed", "what is listed", "phrase")]
-        return Summary(answer=f"{len(rows)} kinds of things have names.", columns=columns, rows=rows,
+        return Summary(answer=f"{len(rows)} kinds of things have names.", columns=table_columns("list"), rows=rows,
                        next="simnet list KIND; simnet show NAME describes one")  # fmt: skip
     if kind not in LISTS:
         raise InputError(f"there is no list {kind!r}: {suggest_names(kind, LISTS)}", file="KIND")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
-from simnet.report.summary import Column, Summary
+from simnet.report.summary import Summary, table_columns
 from simnet.verbs import terminal
 from simnet.verbs.request import Words, verb
 
@@ -117,7 +117,7 @@ def _summary(lines: list[str]) -> Summary | None:
         answer=f"wrote {table}.",
         evidence="measured",
         depends_on="; ".join(warnings),
-        columns=(Column("left_out", "left out", "text"),),
+        columns=table_columns("measure"),
         rows=[{"left_out": one.removeprefix("left out: ")} for one in remarks if not one.startswith("warning: ")],
         next=f"simnet calibrate {table.partition(', ')[0]} --out fabric.yaml",
     )
@@ -209,14 +209,7 @@ def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, for
     ]  # fmt: skip
     return Summary(
         answer=f"wrote {out}: {made.device}, {len(rows)} kernels.",
-        columns=(
-            Column("method", "kernel", "text"),
-            Column("launch_s", "launch"),
-            Column("entry_s", "per entry"),
-            Column("low", "from", "number", priority=1),
-            Column("high", "to times", "number", priority=1),
-            Column("source", "source", "phrase", priority=2),
-        ),
+        columns=table_columns("measure device"),
         rows=rows,
         evidence=f"measured: {made.source}",
         next=f"simnet choose --device {out}",

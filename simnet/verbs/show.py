@@ -8,8 +8,7 @@ from typing import Any
 
 from simnet import traces
 from simnet.base.errors import InputError, suggest_names
-from simnet.report.summary import Column, Summary
-from simnet.report.traces import description_plot
+from simnet.report.summary import Summary, table_columns
 from simnet.scenario import json_schema
 from simnet.scenario.finding import shipped
 from simnet.scenario.network_choice import network_taken_for
@@ -76,7 +75,7 @@ def _described(name: str, density: Words) -> Summary | str:
                 ]
     if rows:
         answer = f"{name}: {' and '.join(f'a {one}' for one in map(_singular, kinds))}."
-        return Summary(answer=answer, columns=[Column("field", "", "text"), Column("value", "", "text")], rows=rows)
+        return Summary(answer=answer, columns=table_columns("show"), rows=rows)
     if Path(name).is_file():
         return Summary(answer=f"{name}: {network_taken_for(name)}.", next=f"simnet time all_reduce --network {name}")
     known = [*shipped(), *traces.trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
@@ -114,15 +113,6 @@ def _trace_answer(trace: str, density: Words) -> Summary:
         f"layers, {found['points']} recorded steps of {found['iterations']:,}; tail index "
         f"{'-' if found['tail_index'] is None else format(found['tail_index'], '.3g')} (smaller is heavier)."
     )
-    columns = [
-        Column("density", "density", "percent"),
-        Column("gain", "gain"),
-        Column("build_up", "build-up"),
-        Column("overlap_workers", "overlap of workers", "percent", 1),
-        Column("overlap_next", "with the next step", "percent", 2),
-        Column("overlap_time", "with the next recorded", "percent", 3),
-        Column("overlap_first_last", "first with last", "percent", 4),
-    ]
     notes = [
         f"{one['name']}: {'x'.join(map(str, one['shape']))}, rms {one['rms']:.3g}, {100 * one['share']:.1f} % of the "
         f"squared norm, {100 * one['zeros']:.1f} % zeros"
@@ -131,5 +121,5 @@ def _trace_answer(trace: str, density: Words) -> Summary:
     assumed = "what top-k selects, means over recorded steps; overlaps are shares of k"
     if found["entries"] != found["parameters"]:
         assumed += f"; {found['entries']:,} of the entries are looked at"
-    return Summary(answer=answer, columns=columns, rows=found["densities"], assumed=assumed, notes=notes,
-                   details=found, plots={"trace": lambda: description_plot(found)})  # fmt: skip
+    return Summary(answer=answer, columns=table_columns("show trace"), rows=found["densities"], assumed=assumed,
+                   notes=notes, details=found)  # fmt: skip

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from simnet.base import units
 from simnet.base.units import determined, finite, format_bandwidth, format_seconds
@@ -24,7 +21,7 @@ from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.samples import sample_warnings, warning_lines
 
 if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
+    pass
 
 COLUMNS = (
     Column("exchange", "exchange", "text"),
@@ -66,7 +63,6 @@ def ranking_summary(found: Ranking) -> Summary:
         depends_on=_depends_text(found),
         next=_next_text(found),
         details=_details(found),
-        plots={"choose": partial(_bars, found)},
         notes=[
             *_notes(found),
             *found.assumed._replace(depends=found.assumed.depends if found.exact else ()).sentences(),
@@ -348,28 +344,3 @@ def _gain(one: Gain) -> dict[str, Any]:
         "iterations_simulated": one.policy.simulated,
         "shares_of_iterations": one.policy.shares(),
     }
-
-
-def _bars(found: Ranking) -> Plot:
-    """Draw the time of an iteration with each row, and its interval."""
-    from matplotlib.figure import Figure
-
-    from simnet.report.drawing import COLOURS, SECONDS, plot, scale, style, unit
-
-    rows = list(_rows(found))[: len(found.rows)][::-1]
-    seconds = np.array([one["mean_iteration_s"] for one in rows])
-    low, high = (
-        np.array([one[name] if one[name] is not None else one["mean_iteration_s"] for one in rows])
-        for name in ("iteration_low_s", "iteration_high_s")
-    )
-    name, factor = unit(float(seconds.max()), SECONDS)
-    with style():
-        figure = Figure(figsize=(7.5, 1.2 + 0.28 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        off = np.clip([seconds - low, high - seconds], 0.0, None) / factor
-        labels = [one["exchange"] for one in rows]
-        axes.errorbar(seconds / factor, labels, xerr=off, fmt="o", color=COLOURS[0], markersize=4, elinewidth=1.0)
-        scale(axes.xaxis, seconds / factor)
-        axes.set_xlabel(f"an iteration, with its 90 % interval [{name}]")
-        axes.set_title(f"{found.loaded.name}, {found.run.job.source.workers} workers", loc="left")
-    return plot("choose", "choose", "", figure)
