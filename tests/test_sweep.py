@@ -28,7 +28,7 @@ from simnet.base.writing import INCOMPLETE
 from simnet.report import learning, paired
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
-from simnet.scenario.short_keys import full_key
+from simnet.scenario.settings import full_key
 from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell, drawing, grid, schedulers, work
 from simnet.traces.synthetic import SyntheticSource

@@ -46,12 +46,12 @@ from simnet.scenario.job import (
     try_exchanges,
 )
 from simnet.scenario.loader import Document, Findings, read
-from simnet.scenario.marked_fields import Fields, FieldsButSeed, apply_fields
+from simnet.scenario.marked_fields import Fields, FieldsButSeed
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
 from simnet.scenario.policies import build_policy
 from simnet.scenario.resolve import own_options, resolve
-from simnet.scenario.short_keys import full_key
+from simnet.scenario.settings import apply_fields, full_key
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
-from simnet.collectives import registry
 from simnet.report.summary import Summary
-from simnet.scenario import load
 from simnet.scenario.finding import shipped
 from simnet.scenario.marked_fields import Fields
-from simnet.studies import exporting, options, trace_files
-from simnet.studies.collective_text import collective_asked
-from simnet.studies.timed_collectives import sizes_of
-from simnet.traces import trace_names
 from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+
+if TYPE_CHECKING:
+    from simnet.studies.exporting import Exported
 
 _ENDINGS = {".goal": "goal", ".csv": "csv", ".xml": "simgrid", ".npz": "trace"}
 _PARTS = {
@@ -64,6 +61,13 @@ def convert(
     InputError
         If something cannot be read, written or expressed.
     """
+    from simnet.collectives import registry
+    from simnet.scenario import load
+    from simnet.studies import exporting, options, trace_files
+    from simnet.studies.collective_text import collective_asked
+    from simnet.studies.timed_collectives import sizes_of
+    from simnet.traces import trace_names
+
     out, chosen = Path(target), _parts(part)
     of_trace = trace_files.is_trace(source)
     kind: Any = to or _ENDINGS.get(out.suffix) or ("trace" if of_trace else None)
@@ -120,6 +124,6 @@ def _parts(part: Words) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _written(done: exporting.Exported, target: str) -> Summary:
+def _written(done: Exported, target: str) -> Summary:
     missing = [f"Not in it: {one}" for one in done.missing]
     return Summary(answer="\n".join([f"{target}: {done.what}.", *missing]), next=f"simnet time {target}")

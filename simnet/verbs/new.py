@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet import sparsifier_models, strategies, topologies
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.writing import explain_write_errors, write_new
 from simnet.report.summary import Summary
-from simnet.scenario import json_schema, schema
-from simnet.scenario.finding import shipped
 from simnet.verbs.request import verb
 from simnet.verbs.terminal import no_empty_folders
 
@@ -23,21 +21,19 @@ _SCHEMA = "scenario.schema.json"
 
 
 class _Kind(NamedTuple):
-    """What can be started: the names that are taken, whether it is a package, and what to do with it."""
+    """What can be started: where the names stand that are taken, whether it is a package, and what to do with it."""
 
-    taken: Callable[[], Sequence[str]]
+    taken: str
     package: bool
     next: str
 
 
 KINDS: Mapping[str, _Kind] = {
-    "scenario": _Kind(lambda: list(shipped()), False, "simnet run {place}/{name}.yaml"),
-    "scheme": _Kind(sparsifier_models.names, False, "simnet run --schemes topk,{place}/{name}.py:{kind} --workers 2"),
-    "topology": _Kind(topologies.names, True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
-    "policy": _Kind(
-        lambda: ["fixed", *schema.Policy.parts()], True, "pip install -e {place}; simnet run {place}/{name}.yaml"
-    ),
-    "strategy": _Kind(strategies.names, False, "python -m pytest {place}/test_{name}.py"),
+    "scenario": _Kind("scenario:shipped", False, "simnet run {place}/{name}.yaml"),
+    "scheme": _Kind("sparsifier_models:names", False, "simnet run --schemes topk,{place}/{name}.py:{kind} --workers 2"),
+    "topology": _Kind("topologies:names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
+    "policy": _Kind("scenario.schema:Policy.names", True, "pip install -e {place}; simnet run {place}/{name}.yaml"),
+    "strategy": _Kind("strategies:names", False, "python -m pytest {place}/test_{name}.py"),
 }
 """What can be started, by name."""
 
@@ -65,7 +61,7 @@ def new(kind: str, name: str, *, out: str | None = None, force: bool = False) ->
     if kind not in KINDS:
         raise InputError(f"there is no kind {kind!r}: {suggest_names(kind, KINDS)}", file="KIND")
     what, folder = KINDS[kind], Path(out or "")
-    _check_name(name, what.taken(), force)
+    _check_name(name, EntryPoint("", f"simnet.{what.taken}", "").load()(), force)
     place = folder / name if what.package else folder
     written = _write_files(kind, name, place, force)
     shown = str(place) if place.is_absolute() else f"./{place}".removesuffix("/.")
@@ -73,7 +69,7 @@ def new(kind: str, name: str, *, out: str | None = None, force: bool = False) ->
     return Summary(answer=f"Written: {', '.join(map(str, written))}.", next=then)
 
 
-def _check_name(name: str, known: Sequence[str], force: bool) -> None:
+def _check_name(name: str, known: Iterable[str], force: bool) -> None:
     """Refuse a name that is none, that simnet has, or that Python has for something else."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise InputError(
@@ -92,6 +88,8 @@ def _write_files(kind: str, name: str, place: Path, force: bool) -> list[Path]:
     for one in sorted(folder.iterdir(), key=lambda one: one.name):
         path = place / one.name.removesuffix(".txt").replace("my_name", name)
         texts[path] = one.read_text(encoding="utf-8").replace("my_name", name).replace("MyName", _class_name(name))
+    from simnet.scenario import json_schema
+
     described = place / _SCHEMA
     if any(path.suffix == ".yaml" for path in texts):
         text = json.dumps(json_schema(), indent=2) + "\n"

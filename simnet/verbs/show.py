@@ -6,16 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simnet import traces
 from simnet.base.errors import InputError, suggest_names
 from simnet.report.summary import Summary, table_columns
-from simnet.scenario import json_schema
 from simnet.scenario.finding import shipped
-from simnet.scenario.network_choice import network_taken_for
-from simnet.studies import options, reports
-from simnet.studies.listing import LISTS, listing, scenario_text
-from simnet.studies.trace_files import is_trace, open_trace
-from simnet.traces import comparing
 from simnet.verbs.request import Words, verb, word_list
 
 
@@ -44,6 +37,8 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
     >>> print(show("gloo").answer)
     gloo: a stack.
     """
+    from simnet.studies import reports
+
     if not names:
         raise InputError("needs a name, a trace, a folder of a run or a file", file="simnet show")
     name = names[0]
@@ -58,6 +53,12 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
 
 
 def _described(name: str, density: Words) -> Summary | str:
+    from simnet.scenario import json_schema
+    from simnet.scenario.network_choice import network_taken_for
+    from simnet.studies.listing import LISTS, listing, scenario_text
+    from simnet.studies.trace_files import is_trace
+    from simnet.traces import trace_names
+
     if name == "schema":
         return json.dumps(json_schema(), indent=2)
     if name in shipped():
@@ -78,7 +79,7 @@ def _described(name: str, density: Words) -> Summary | str:
         return Summary(answer=answer, columns=table_columns("show"), rows=rows)
     if Path(name).is_file():
         return Summary(answer=f"{name}: {network_taken_for(name)}.", next=f"simnet time all_reduce --network {name}")
-    known = [*shipped(), *traces.trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
+    known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]
     raise InputError(f"there is no {name!r}, nor a file of that name: {suggest_names(name, known)}", file="simnet show")
 
 
@@ -95,6 +96,7 @@ def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
     """Draw the page of a run again, or several runs on one page."""
     from simnet.base.writing import refuse_existing
     from simnet.report.answers import sentence
+    from simnet.studies import reports
 
     place = Path(out) if out is not None else folders[0] if len(folders) == 1 else Path("runs") / "report"
     if place != folders[0]:
@@ -106,8 +108,13 @@ def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
 
 
 def _trace_answer(trace: str, density: Words) -> Summary:
+    from simnet.report.traces import description_plot
+    from simnet.studies import options
+    from simnet.studies.trace_files import open_trace
+    from simnet.traces.comparing import describe_trace
+
     densities = sorted({options.density(one) for one in word_list(density) or ()})
-    found: dict[str, Any] = comparing.describe_trace(open_trace(trace), densities)
+    found: dict[str, Any] = describe_trace(open_trace(trace), densities)
     answer = (
         f"{found['name']}: {found['workers']} workers, {found['parameters']:,} parameters in {len(found['layers'])} "
         f"layers, {found['points']} recorded steps of {found['iterations']:,}; tail index "

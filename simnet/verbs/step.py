@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from simnet.base.errors import InputError
-from simnet.interchange.kinds import trace_prefix
 from simnet.report.summary import Summary
 from simnet.scenario.marked_fields import Fields
 from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
@@ -83,6 +82,8 @@ def step(
 def _request(scenario: str | Path, given: dict[str, Any]) -> tuple[str | Path, dict[str, Any]]:
     """Return a scenario and its marked fields: those of traces, and of a strategy by itself, which exchanges all."""
     if Path(scenario).is_dir():
+        from simnet.interchange.kinds import trace_prefix
+
         prefix = trace_prefix(scenario)
         ranks = len(list(prefix.parent.glob(f"{prefix.name}.*.et")))
         return "base", {"workers": ranks, **given, "sharding": str(Path(scenario).absolute())}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simnet.report.summary import Summary
-from simnet.scenario import Scenario
+
+if TYPE_CHECKING:
+    from simnet.scenario import Scenario
 
 
 def choice(

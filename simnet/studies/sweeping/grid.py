@@ -17,7 +17,7 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.scenario import Scenario, load
 from simnet.scenario.marked_fields import overrides_of
-from simnet.scenario.short_keys import full_key
+from simnet.scenario.settings import full_key
 
 MAX_CELLS = 1_000
 """The largest grid that runs without being asked for."""

@@ -1,0 +1,339 @@
+"""Fields set on top of a scenario: marked fields, and keys that are short.
+
+``bandwidth`` is that of the topology at hand, ``density`` that of the job.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+from simnet import topologies
+from simnet.base import plugins
+from simnet.base.errors import InputError, suggest_names
+from simnet.base.quantities import WorkerLink, parameter_hints
+from simnet.cost_models.costs.models import is_config
+from simnet.scenario import gradient_parts, schema
+from simnet.scenario.choice_text import read_choice
+from simnet.scenario.fields import is_file
+from simnet.scenario.loader import Document
+from simnet.scenario.marked_fields import MARKED_FIELDS, MarkedField
+from simnet.scenario.named_exchanges import named_exchanges
+from simnet.scenario.network_choice import read_network_text
+from simnet.scenario.sharding_parts import MEANINGLESS
+from simnet.traces import trace_names
+
+if TYPE_CHECKING:
+    from simnet.scenario.scenario import Scenario
+
+# Alter no run.
+_IDLE = ("name", "description", "output")
+# Hold further fields, or take the place of another.
+_PARTS = ("other_jobs", "deaths", "on_death", "overlap")
+
+
+def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
+    """Return the field of a scenario that a name means, dotted as ``--set`` takes it; `option` is for the InputError.
+
+    A name that leaves parts out means the one field that fits: first of the topology and the job, then anywhere.
+    ``bandwidth`` and ``latency`` are those of a worker's link, or of a node's.
+
+    Examples
+    --------
+    >>> from simnet.scenario import load
+    >>> scenario = load("quickstart")
+    >>> full_key("network.bandwidth", scenario), full_key("density", scenario), full_key("spread", scenario)
+    ('network.topology.star.bandwidth', 'job.density', 'job.compute.spread')
+    >>> full_key("bandwith", scenario)
+    Traceback (most recent call last):
+        ...
+    simnet.base.errors.InputError: --set bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
+    """  # noqa: E501
+    place = f"{option} {name}"
+    parts = name.split(".")
+    if parts[0] in _IDLE:
+        raise InputError("does not alter what is simulated", file=place)
+    if parts[-1] in ("density", "compression_ratio") and parts[:-1] in ([], ["job"]):
+        # They mean the same, and a scenario may hold one of them.
+        ratio = scenario.document.found(("job", "compression_ratio")) is not None
+        return "job.compression_ratio" if ratio else "job.density"
+    marked = {one.name: one.key for one in MARKED_FIELDS if one.key is not None}
+    if name in marked and name not in schema.Config.model_fields:
+        return str(marked[name])
+    known = _fields_by_path(scenario.config.model_dump(mode="json", by_alias=True))
+    if name in known:
+        return name
+    kind = scenario.config.network.topology.choice[0]
+    topology, job = f"network.topology.{kind}", "job"
+    if parts[-1] in ("latency", "bandwidth") and parts[:-1] in ([], ["network"]):
+        at_hand = {one.removeprefix(f"{topology}."): value for one, value in known.items()}
+        return link_key(kind, at_hand, parts[-1], option)
+    for scope in (topology, job):
+        one = f"{scope}.{parts[-1]}"
+        if one in known and _path_fits(parts, one):
+            if isinstance(known[one], list | dict):
+                raise InputError(f"is more than one value here; {option} {one}=... replaces all of them", file=place)
+            return one
+    leaves = [one for one, value in known.items() if not isinstance(value, dict) and _path_fits(parts, one)]
+    own = [one for one in leaves if not one.startswith("other_jobs.")] or leaves
+    fitting = [one for one in own if known[one] is not None] or own
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(f"may mean {', '.join(fitting[:8])}; write one of them", file=place)
+    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _field_names() or _is_free(parts)):
+        # A field in full that the scenario does not have: what it may have is said where it is set.
+        return name
+    plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
+    short = sorted({last for scope, _, last in plain if scope in ("", topology, job)} - {*_IDLE, *_PARTS})
+    first = schema.Config.names()
+    unknown = (parts[-1], short) if len(parts) == 1 or parts[0] in first else (parts[0], first)
+    close = suggest_names(*unknown).partition("Allowed: ")[0]
+    listed = f"Allowed: any field in full, as --set takes it, or in short {', '.join(short)}"
+    raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=place)
+
+
+def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str) -> str:
+    """Return the field that is the latency or bandwidth of a worker's link, or a node's, in a topology.
+
+    Parameters
+    ----------
+    kind, given : str, mapping
+        The topology, and its parameters.
+    quantity : str
+        ``latency`` or ``bandwidth``.
+    option : str
+        Who asks, for the InputError: of links that a file has, or of a value for each link.
+    """
+    way = f"network.topology.{kind}"
+    if kind in ("file", "platform"):
+        raise InputError(f"is that of {way}, which says itself what its links are", file=option)
+    name = worker_link(str(given["name"]) if kind == "registered" else kind).get(quantity)
+    if name is None:
+        raise InputError(f"is no parameter of {way}; --set says what is", file=option)
+    if isinstance(given.get(name), list | dict):
+        said = f"is more than one value here, {way}.{name}; --set {way}.{name}=... replaces all of them"
+        raise InputError(said, file=option)
+    return f"{way}.{name}"
+
+
+def worker_link(name: str) -> dict[str, str]:
+    """Return which parameters of a family are the latency and bandwidth of a worker's link, or of a node's.
+
+    They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
+
+    Examples
+    --------
+    >>> worker_link("star"), worker_link("multi_gpu_nodes")["bandwidth"]
+    ({'latency': 'latency', 'bandwidth': 'bandwidth'}, 'nic_bandwidth')
+    """
+    builder = topologies.FAMILIES.get(name) or plugins.load_plugin("topologies", name, lambda found: found)
+    names = list(inspect.signature(builder).parameters) if callable(builder) else []
+    hints = parameter_hints(builder, names) if callable(builder) else {}
+    marked = [one for one in names if WorkerLink in get_args(hints.get(one))]
+    fitting = {
+        quantity: [one for one in marked if one.endswith(quantity)] or [one for one in names if one == quantity]
+        for quantity in ("latency", "bandwidth")
+    }
+    return {quantity: found[0] for quantity, found in fitting.items() if found}
+
+
+def _path_fits(parts: Sequence[str], path: str) -> bool:
+    """Whether some parts of the path of a field, with the last, name it."""
+    whole = path.split(".")
+    if parts[-1] != whole[-1]:
+        return False
+    rest = iter(whole[:-1])
+    return all(part in rest for part in parts[:-1])
+
+
+def _is_free(parts: Sequence[str]) -> bool:
+    """Whether a field is below one with free names, as options of schemes."""
+    named = {"registered", "slow", "sharding"}
+    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
+
+
+@lru_cache(maxsize=1)
+def _field_names() -> frozenset[str]:
+    """Return the names of all fields that a scenario can have."""
+    parts = schema.Config.model_json_schema(by_alias=True)
+    return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
+
+
+def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
+    """Return all fields by their path, with those that hold others."""
+    found = {}
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in items:
+        way = f"{path}.{key}" if path else str(key)
+        found[way] = value
+        # Lists of numbers, such as matrices, are one value.
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value)):
+            found |= _fields_by_path(value, way)
+    return found
+
+
+class Override(str):
+    """A field with its value, as ``--set`` takes it; errors name the option that it comes from."""
+
+    option: str
+
+    @classmethod
+    def of(cls, key: str, value: object, option: str) -> Self:
+        """Return an override; a text stands as it is, another value as JSON."""
+        made = cls(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
+        made.option = option
+        return made
+
+
+def apply_fields(document: Document, fields: Mapping[str, object]) -> list[Override]:
+    """Set marked fields of a document, and return what was set; see `overrides_of`."""
+    known = {one.name: one for one in MARKED_FIELDS}
+    for name in fields:
+        if name not in known:
+            raise InputError(f"there is no such field; {suggest_names(name, known)}", field=name)
+    document.open_texts()
+    done: list[Override] = []
+    # What takes the place of other fields comes first, so that those given beside it are not lost.
+    for name in sorted(known, key=lambda one: one not in _REPLACING):
+        value, option = fields.get(name), f"--{name}"
+        if value is None:
+            continue
+        try:
+            settings = _SETTINGS.get(name, _plain_setting)(document, known[name], value)
+        except ValueError as error:
+            raise InputError(str(error), file=option) from None
+        except InputError as error:
+            raise error if error.file and error.file != option else InputError(error.message, file=option) from None
+        for key, one in settings.items():
+            done.append(Override.of(key, one, option))
+            document.set(done[-1])
+    return done
+
+
+def _plain_setting(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    assert field.key is not None
+    return {field.key: _as_text(field, value)}
+
+
+def _as_text(field: MarkedField, value: object) -> object:
+    """Return a value as a scenario has it: a number in SI units gets its unit, numbers of NumPy become Python's."""
+    if isinstance(value, str | Path):
+        return str(value)
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    return f"{float(plain)!r} {field.unit}" if field.unit else plain  # type: ignore[arg-type]
+
+
+def _clear(document: Document, *names: str) -> dict[str, object]:
+    """Return what takes fields of the job away, of those that are there."""
+    defaults = schema.Job.model_fields
+    return {
+        f"job.{name}": {"synthetic": {}} if name == "gradients" else defaults[name].default
+        for name in names
+        if document.found(("job", name)) is not None
+    }
+
+
+def _model(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    text = str(value)
+    named = json.dumps(str(Path(text).absolute())) if is_config(text) else text
+    return {**_clear(document, "parameters"), "job.model": named}
+
+
+def _density(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    return {"job.density": _as_text(field, value), **_clear(document, "compression_ratio")}
+
+
+def _gradients(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    name, options = read_choice(str(value))
+    kinds = gradient_parts.Gradients.names()
+    if name not in kinds:
+        name, options = "recorded", {"trace": name, **options}
+    options = {key: _absolute(one, trace_names()) if key in ("trace", "like") else one for key, one in options.items()}
+    if str(options.get("trace")).endswith(".npz"):
+        raise ValueError(
+            f"is an archive: simnet convert {value} TRACE makes a trace of it, a folder that --gradients takes"
+        )
+    layers = _clear(document, "model", "parameters") if name != "synthetic" else {}
+    return {**layers, field.key or "": {name: options}}
+
+
+def _schemes(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    found = named_exchanges(value)  # type: ignore[arg-type]
+    exchanges = {one.label: {"scheme": one.scheme, **one.options} for one in found}
+    return {"exchanges": exchanges, "policies": {label: {"fixed": label} for label in exchanges}}
+
+
+def _strategy(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    name, options = read_choice(str(value))
+    return {"job.strategy": {"name": plugins.absolute_name(name, Path()), **options}}
+
+
+def _sharding(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    name, options = read_choice(str(value))
+    beside: dict[str, object] = {name: {} for name in ("exchanges", "policies") if document.found((name,)) is not None}
+    given = {"as": name}
+    if is_file(name):
+        given, beside = {"trace": _absolute(name)}, {**beside, **_clear(document, "model", "parameters")}
+    return {**beside, **_clear(document, *MEANINGLESS), "job.sharding": {**given, **options}}
+
+
+def _device(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    return {"job.device": json.dumps(_absolute(str(value)))}
+
+
+# What of a network says nothing about its links and hosts, so that another one may have it.
+_KEPT = ("engine", "stack", "sharing", "routing", "on_outage", "overhead")
+
+
+def _network(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    found = read_network_text(str(value), Path())
+    if list(found) != ["topology"]:
+        return {"network": found}
+    ((kind, options),) = found["topology"].items()
+    before: Any = document.found(("network",))
+    before = before if isinstance(before, dict) else {}
+    old, had = _topology_at_hand(document)
+    ends = worker_link(old), worker_link(kind)
+    for quantity, name in ends[1].items():
+        # A worker's link stays what it was, if it was one.
+        was = had.get(ends[0].get(quantity, ""))
+        if name not in options and was is not None and not isinstance(was, list | dict):
+            options[name] = was
+    return {"network": {**{name: before[name] for name in _KEPT if name in before}, **found}}
+
+
+def _link(document: Document, field: MarkedField, value: object) -> dict[str, object]:
+    kind, given = _topology_at_hand(document)
+    return {link_key(kind, given, field.name, f"--{field.name}"): _as_text(field, value)}
+
+
+def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:
+    """Return the topology of a document and its parameters, as far as they are written there."""
+    given = document.found(("network", "topology"))
+    kind, found = next(iter(given.items())) if isinstance(given, dict) and len(given) == 1 else ("", {})
+    return kind, found if isinstance(found, dict) else {}
+
+
+def _absolute(name: str, known: Sequence[str] = ()) -> str:
+    """Return the name of a file, or of a folder that is no known name, with the folder where the user stands."""
+    return str(Path(name).absolute()) if is_file(name) or (name not in known and Path(name).is_dir()) else name
+
+
+_SETTINGS: Mapping[str, Callable[[Document, MarkedField, Any], dict[str, object]]] = {
+    "model": _model,
+    "gradients": _gradients,
+    "density": _density,
+    "schemes": _schemes,
+    "strategy": _strategy,
+    "sharding": _sharding,
+    "network": _network,
+    "bandwidth": _link,
+    "latency": _link,
+    "device": _device,
+}
+_REPLACING = ("sharding", "gradients", "network")
