@@ -31,8 +31,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import PchipInterpolator
-from scipy.optimize import least_squares
 
 from simnet.base.arrays import Floats
 
@@ -95,6 +93,8 @@ class Mixture:
 
 def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
     """Return the logarithm of the correction at sizes [byte], constant beyond the first and last of them."""
+    from scipy.interpolate import PchipInterpolator
+
     known, values = np.array(corrections).T
     if len(known) == 1:
         return np.full(len(sizes), values[0])
@@ -105,6 +105,8 @@ def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) 
 
 def fit_line(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit latency plus size over bandwidth to relative errors, robustly."""
+    from scipy.optimize import least_squares
+
     if len(sizes) == 1:
         return CurveModel(segments=((0.0, 0.0, (seconds / sizes).item()),))
     start = np.log([seconds.min(), seconds[-1] / sizes[-1]])

@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
@@ -122,6 +121,8 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 
 def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
     """Return launch and seconds per entry with the least squares of relative errors, and the largest error."""
+    from scipy.optimize import nnls
+
     x, y = np.array(entries, dtype=np.float64), np.array(seconds)
     # Columns of the relative time per unit of each; neither may be negative.
     columns = np.column_stack([1 / y, x / y])

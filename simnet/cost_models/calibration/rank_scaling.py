@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import nnls
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.calibration.curve_models import CurveModel, Mixture
@@ -92,6 +91,8 @@ def scale_over_ranks(
     >>> bool(abs(seconds[0] - 4e-5) < 1e-6)
     True
     """
+    from scipy.optimize import nnls
+
     ratios = [(one.ranks / asked.ranks if chunked else 1.0) for one in settings]
     known = np.array([shape.at(sizes * ratio) for shape, ratio in zip(shapes, ratios, strict=True)])
     large = np.array([shape.at(_LARGE * ratio).item() for shape, ratio in zip(shapes, ratios, strict=True)])

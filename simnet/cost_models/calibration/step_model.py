@@ -22,7 +22,6 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
 
 from simnet.base.arrays import Floats
 from simnet.base.reading import read_shipped_rows
@@ -117,6 +116,8 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
     """
+    from scipy.optimize import least_squares
+
     switch = nccl and has_switch_reduction(curves)
     parts, measured = [], []
     for curve in curves:
