@@ -108,7 +108,6 @@ def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
 
 
 def _trace_answer(trace: str, density: Words) -> Summary:
-    from simnet.report.traces import description_plot
     from simnet.studies import options
     from simnet.studies.trace_files import open_trace
     from simnet.traces.comparing import describe_trace
