@@ -19,25 +19,9 @@ PATIENCE = 300
 def run_killed(command, folder, number, *, when="after", whom="all", eager=False):
     """Run a command of simnet until it is killed, and wait until none of its processes is left.
 
-    Parameters
-    ----------
-    command : sequence
-        Its arguments.
-    folder : str
-        The name of the folder in which files are counted, by each process its own.
-    number : int
-        At which of them it is killed, from 1.
-    when : {"before", "after"}
-        Whether that file has its name yet.
-    whom : {"one", "all"}
-        Whether only the process is killed that writes it; the others have to end by themselves.
-    eager : bool
-        As of `start`.
-
-    Raises
-    ------
-    AssertionError
-        If it was not killed, or processes are left.
+    It is killed before or after (`when`) the file of that number, from 1, has its name in the folder; `whom` is "one"
+    where only the process is killed that writes it, and the others have to end by themselves. Fails if it was not
+    killed, or processes are left.
     """
     path = [str(Path(__file__).with_name("killed")), *filter(None, [os.environ.get("PYTHONPATH")])]
     more = {"PYTHONPATH": os.pathsep.join(path), "SIMNET_TESTS_KILL": f"{folder} {number} {when} {whom}"}

@@ -61,6 +61,14 @@ def test_pftk_is_the_tfrc_table_of_linux(p: float, f: float) -> None:
     assert 1000.0 / (rtt * float(transport.goodput(p, rtt))) == pytest.approx(f, abs=1.01e-6)
 
 
+@pytest.mark.parametrize("p", [1e-5, 1e-3, 0.02, 0.1])
+def test_pftk_with_delayed_acknowledgements_is_the_formula_of_rfc_3819(p: float) -> None:
+    """Section 8.5: MSS / (RTT sqrt(1.33 p) + RTO p (1 + 32 p^2) min(1, 3 sqrt(0.75 p)))."""
+    rtt, rto = 0.08, 0.3
+    seconds = rtt * math.sqrt(1.33 * p) + rto * p * (1 + 32 * p**2) * min(1, 3 * math.sqrt(0.75 * p))
+    assert float(Transport("pftk", timeout=rto).goodput(p, rtt)) == pytest.approx(1460 / seconds, rel=2e-3)
+
+
 def test_the_square_root_law_gives_the_example_of_rfc_3649() -> None:
     """10 Gbit/s over 100 ms with 1,500-byte packets: 83,333 segments in flight, one loss in 5,000,000,000 packets."""
     transport = Transport("mathis", segment=1500, acked=1)
@@ -92,6 +100,13 @@ def test_more_loss_and_longer_trips_are_never_faster(
 ) -> None:
     less, more = (useful(transport, one, trip, 1e9) for one, trip in zip(sorted(p), sorted(rtt), strict=True))
     assert 0 < more <= less * (1 + 1e-12)
+
+
+@given(probabilities, trips, st.sampled_from([1, 2]))
+def test_time_outs_only_slow_down_and_connections_add_up(p: float, rtt: float, acked: int) -> None:
+    mathis, pftk = (Transport(law, acked=acked).goodput(p, rtt) for law in ("mathis", "pftk"))
+    assert pftk <= mathis
+    assert Transport(acked=acked, connections=8).goodput(p, rtt) == pytest.approx(8 * pftk, rel=1e-12)
 
 
 @given(probabilities, st.integers(1, 10_000))
@@ -194,6 +209,14 @@ def test_what_is_no_incast_is_refused(make: object, message: str) -> None:
 
 def links_of(graph: object, **troubles: object) -> Links:
     return Links(graph, {}, (), 0, **troubles)  # type: ignore[arg-type]
+
+
+def test_losses_of_a_route_are_independent() -> None:
+    transport = Transport("retransmit")
+    links = links_of(topologies.star(3, 1e-3, 1e6), loss=Loss({(0, "switch"): 0.1, ("switch", 1): 0.2}, transport))
+    shares = {pair: links.limits(links.routes.route(*pair)).share for pair in [(0, 1), (0, 2), (2, 1), (1, 2), (1, 1)]}
+    assert shares == pytest.approx({(0, 1): 0.72, (0, 2): 0.9, (2, 1): 0.8, (1, 2): 1.0, (1, 1): 1.0})
+    assert not links.lossless
 
 
 def test_small_losses_keep_their_precision() -> None:

@@ -32,19 +32,7 @@ LEAST = 0.5
 
 
 class Took(NamedTuple):
-    """How long a test took.
-
-    Parameters
-    ----------
-    test : str
-        As ``test_file.py::test_name``.
-    seconds : float
-        Of all its cases.
-    longest : float
-        Of the case that took longest.
-    extras : bool
-        Whether it needs more than ``.venv``.
-    """
+    """How long a test took: all its cases, and the longest of them; and whether it needs more than ``.venv``."""
 
     test: str
     seconds: float
@@ -69,13 +57,7 @@ def tiers() -> dict[str, str]:
 
 
 def first(test: str) -> str | None:
-    """Return the marker of the first case of a test for whose cases there is no time.
-
-    Parameters
-    ----------
-    test : str
-        As ``test_file.py::test_name``.
-    """
+    """Return the marker of the first case of a test for whose cases there is no time."""
     row = _rows()[test]
     if row.longest > CASE:
         return "slow"
@@ -85,13 +67,6 @@ def first(test: str) -> str | None:
 def assigned(rows: Iterable[Took]) -> dict[str, str]:
     """Return the marker of each test that does not fit in where it would be run otherwise.
 
-    Parameters
-    ----------
-    rows : iterable of Took
-        What tests took.
-
-    Examples
-    --------
     >>> own = [Took("a", FAST, 1, False), Took("b", LONG, 1, False), Took("c", LONG + 1, 1, False)]
     >>> assigned([*own, Took("d", EXTRAS + 1, 1, True)])
     {'b': 'long', 'c': 'slow', 'd': 'slow'}
@@ -109,13 +84,7 @@ def assigned(rows: Iterable[Took]) -> dict[str, str]:
 
 
 def measured(path: str) -> dict[str, list[float]]:
-    """Return the seconds of each case of each test of a run, by the file that pytest's ``--junitxml`` wrote.
-
-    Parameters
-    ----------
-    path : str
-        Of the file.
-    """
+    """Return the seconds of each case of each test of a run, by the file that ``--junitxml`` wrote."""
     found: dict[str, list[float]] = defaultdict(list)
     for case in ElementTree.parse(path).iter("testcase"):
         folder, _, rest = case.attrib["classname"].partition(".")
@@ -127,12 +96,9 @@ def measured(path: str) -> dict[str, list[float]]:
 
 
 def write(paths: Iterable[str]) -> None:
-    """Write what tests took, of several runs; what none of them ran keeps what it had.
+    """Write what tests took, by the files of several runs; what none of them ran keeps what it had.
 
-    Parameters
-    ----------
-    paths : iterable of str
-        Of their files, those of extras by a name that has ``extras``.
+    Those of extras have a name with ``extras``.
     """
     rows: dict[str, Any] = {}
     if DURATIONS.exists():
