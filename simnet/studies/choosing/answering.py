@@ -237,9 +237,10 @@ def _depends_text(found: Ranking) -> str:
 def _side_text(word: str, flips: Sequence[Flip]) -> str:
     values = []
     for one in flips:
-        shown = FORMATS[one.quantity](one.value)
         if one.quantity == "workers":
             shown = f"{one.value + (1 if word == 'below' else -1):.0f} workers"
+        else:
+            shown = FORMATS[one.quantity](one.value)
         values.append(shown if one.quantity != "density" else f"a density of {shown}")
     return f"{word} {' or '.join(values)}" if values else ""
 
