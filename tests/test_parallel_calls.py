@@ -14,7 +14,7 @@ from simnet.cost_models.costs.models import load_model
 from simnet.training.parallel import ddp, fsdp2, wrap_units, zero
 from simnet.training.parallel.graph import StepGraph
 from simnet.training.parallel.units import wrap_modules
-from simnet.training.parallel.zero import Stage3Limits
+from simnet.training.parallel.zero import Stage3Limits, gather_sizes
 
 GOLDEN = Path(__file__).parent / "golden" / "sharded"
 
@@ -74,6 +74,10 @@ def test_calls_are_those_recorded_one_by_one(name: str) -> None:
         "out_bytes",
     ]
     assert found == [[row[column] for column in columns] for row in rows(name)]
+
+
+def bytes_of(step: StepGraph, operation: str, side: str = "in") -> int:
+    return sum(getattr(call, f"{side}_bytes") for call in step.calls if call.operation == operation)
 
 
 def test_a_block_that_is_kept_is_not_gathered_backward_and_shifts_no_prefetch() -> None:
@@ -142,6 +146,32 @@ def test_zero_reduces_the_parts_of_each_owner_to_it() -> None:
     assert {call.operation for call in calls} == {"reduce", "all_gather"}
 
 
+def test_zero_gathers_in_as_many_calls_as_fit_the_bucket() -> None:
+    assert gather_sizes(300, 4, 500) == [150, 150]
+    assert gather_sizes(302, 4, 400) == [100, 100, 102]
+    assert gather_sizes(10, 4, 500) == [10]
+    calls = zero([Layer("a", (999,))], 4, stage=1, allgather_bucket_size=500).calls
+    assert [call.in_elements for call in calls[1:]] == [124, 126]  # 999 is padded to 1000; calls begin at even elements
+
+
+def test_zero_looks_for_an_overflow_by_an_all_reduce_of_a_byte() -> None:
+    for stage in (1, 2, 3):
+        calls = zero(LAYERS, 2, stage=stage, dtype="float16", loss_scaling=True).calls
+        asked = [call for call in calls if call.dtype == "uint8"]
+        assert [(call.operation, call.in_bytes) for call in asked] == [("all_reduce", 1)]
+        assert calls[-1].operation == "all_gather"
+
+
+def test_zero_3_gathers_module_by_module_while_it_records() -> None:
+    calls = zero(LAYERS, 2, stage=3).calls
+    of_modules = [one.name for one in wrap_modules(LAYERS)]
+    gathers = [call for call in calls if call.operation == "all_gather" and call.phase != "step"]
+    assert [call.unit for call in gathers] == [*of_modules, *reversed(of_modules)]
+    assert sum(call.out_elements for call in gathers) == 2 * SIZE
+    scattered = [call for call in calls if call.operation == "reduce_scatter"]
+    assert [(call.in_elements, call.out_elements) for call in scattered] == [(SIZE, SIZE // 2)]
+
+
 def test_zero_3_keeps_small_tensors_and_gathers_them_behind_the_step() -> None:
     small = sum(layer.size for layer in LAYERS if layer.size <= 100_000)
     assert small == SIZE - sum(layer.size for layer in LAYERS if len(layer.shape) == 2) + 8192
@@ -154,6 +184,17 @@ def test_zero_3_keeps_small_tensors_and_gathers_them_behind_the_step() -> None:
     assert edge.calls[-1].out_elements == small - 8192
     on_it = zero(LAYERS, 2, stage=3, limits=Stage3Limits(param_persistence_threshold=8192))
     assert on_it.calls[-1].out_elements == small
+
+
+def test_zero_3_releases_nothing_that_is_used_again_within_reach() -> None:
+    kept = sum(layer.size for layer in LAYERS if layer.size <= 100_000)
+    near = zero(LAYERS, 2, stage=3, iteration=1)
+    assert bytes_of(near, "all_gather", "out") == 4 * SIZE  # all of it once, small tensors behind the step
+    apart = zero(LAYERS, 2, stage=3, iteration=1, limits=Stage3Limits(prefetch_bucket_size=0, max_reuse_distance=0))
+    assert bytes_of(apart, "all_gather", "out") == 4 * (2 * (SIZE - kept) + kept)
+    # Within the reach of one block and the head, only the last modules are still there when the backward pass comes.
+    some = zero(LAYERS, 2, stage=3, iteration=1, limits=Stage3Limits(prefetch_bucket_size=0, max_reuse_distance=10**6))
+    assert 4 * SIZE < bytes_of(some, "all_gather", "out") < 4 * (2 * (SIZE - kept) + kept)
 
 
 def test_zero_3_prefetches_in_one_call_until_so_many_are_under_way() -> None:
@@ -178,10 +219,28 @@ def tens(count: int, **limits: int) -> list[int]:
     return [call.out_elements for call in step.calls if call.operation == "all_gather"]
 
 
+def test_zero_3_prefetches_no_more_than_may_live() -> None:
+    # Ten are fetched, fifteen may come, so that two modules do; when the first is released, another may.
+    assert tens(6, max_live_parameters=25)[:3] == [10, 20, 10]
+    assert tens(6, max_live_parameters=10)[:6] == [10] * 6
+    limits = Stage3Limits(param_persistence_threshold=0, max_reuse_distance=0, max_live_parameters=25)
+    layers = [Layer(f"m{number}.w", (10,)) for number in range(6)]
+    kinds = [type(node.does).__name__ for node in zero(layers, 2, stage=3, iteration=1, limits=limits).nodes]
+    assert kinds[:5] == ["CollectiveCall", "CollectiveCall", "ComputePart", "CollectiveCall", "ComputePart"]
+
+
 def test_zero_3_keeps_what_a_prefetch_passed_over() -> None:
     # Looking ahead for a second module, the prefetch at the first passes its use backward, and it is not released.
     assert tens(2, prefetch_bucket_size=20) == [10, 10, 10]
     assert tens(2, prefetch_bucket_size=0) == [10, 10, 10, 10]
+
+
+def test_zero_buckets_may_be_full() -> None:
+    layers = [Layer(name, (4,)) for name in "abcd"]
+    assert [call.in_elements for call in zero(layers, 2, stage=2, reduce_bucket_size=8).calls] == [8, 8, 8]
+    # Of a tensor larger than the limit, a call ends with the part that exceeds it.
+    large = zero([Layer("a", (16,))], 4, stage=2, reduce_bucket_size=8).calls
+    assert [call.in_elements for call in large] == [12, 4, 4]
 
 
 def test_units_of_the_known_models_have_all_tensors() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
+from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
@@ -181,6 +183,36 @@ def test_a_microbatch_begins_when_the_one_before_has_been_reduced(step: StepGrap
     assert reduced <= behind[second]
 
 
+def test_zero_2_computes_on_when_the_bucket_before_has_been_reduced() -> None:
+    step = zero(LAYERS, 4, stage=2, reduce_bucket_size=20_000, overlap_comm=True)
+    behind = waits_for(step)
+    reduced = [number for number, node in enumerate(step.nodes) if isinstance(node.does, CollectiveCall)][:-1]
+    computed = [number for number, node in enumerate(step.nodes) if isinstance(node.does, ComputePart)][1:]
+    assert len(reduced) == len(computed) > 3
+    for bucket in range(2, len(computed)):
+        assert reduced[bucket - 2] in behind[computed[bucket]]
+        assert reduced[bucket - 1] not in behind[computed[bucket]]
+
+
+def test_zero_3_computes_a_module_when_it_has_been_gathered() -> None:
+    step = zero(LAYERS, 4, stage=3)
+    behind = waits_for(step)
+    for phase in ("forward", "backward"):
+        for unit in ("h.2.up", "head"):
+            assert place(step, "all_gather", unit, phase) in behind[place(step, "compute", unit, phase)]
+
+
+def test_ddp_buckets_follow_the_recurrence_of_one_queue() -> None:
+    step = ddp(LAYERS, 4, iteration=2, bucket_cap_mb=0.1)
+    size = sum(layer.size for layer in LAYERS)
+    ready, free = FORWARD, 0.0
+    for call in step.calls:
+        ready += BACKWARD * call.in_elements / size
+        free = max(ready, free) + cost(call)
+    assert len(step.calls) > 3
+    assert on_star(step).duration == pytest.approx(free, rel=1e-9)
+
+
 def test_gradients_of_one_unit_at_a_time_are_scattered_and_all_gathers_wait_for_copies() -> None:
     step = fsdp2(MODEL, 4, separate_reduce_scatter_group=True)
     timing = on_star(step, 1e-5, 2e-5)
@@ -220,6 +252,16 @@ def test_hsdp_on_nodes_takes_two_levels() -> None:
     assert timing.duration == pytest.approx(expected, rel=1e-9)
     beside = fsdp2(MODEL, nodes * each, replicas=nodes)
     assert time_step(beside, Network(graph), forward=FORWARD, backward=BACKWARD).duration < timing.duration
+
+
+def test_collectives_wait_for_the_slowest_worker() -> None:
+    step = fsdp2(MODEL, 4, overlap=False)
+    network = Network(star(4, latency=ALPHA, bandwidth=RATE))
+    slow: Floats = np.array([1.0, 3.0, 1.0, 1.0])
+    timing = time_step(step, network, forward=slow * FORWARD, backward=slow * BACKWARD)
+    assert timing.duration == pytest.approx(3 * (FORWARD + BACKWARD) + sum(map(cost, step.calls)), rel=1e-9)
+    assert timing.exposed[0] == pytest.approx(2 * (FORWARD + BACKWARD) + sum(map(cost, step.calls)), rel=1e-9)
+    assert timing.waits().sum(axis=0) == pytest.approx(timing.exposed, rel=1e-9)
 
 
 def test_memory_is_that_of_shards_and_of_what_is_gathered() -> None:

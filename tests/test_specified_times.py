@@ -6,11 +6,20 @@ import pytest
 from validating.platforms import HOST, platform
 
 from simnet.cost_models.calibration import Setting
-from simnet.cost_models.calibration.specification import specified_half_widths, specified_times
+from simnet.cost_models.calibration.platform import load_platform
+from simnet.cost_models.calibration.specification import specified_half_widths, specified_parameters, specified_times
 
 US = 1e-6
 # A node of a DGX H100 inside and out: 8 devices of 450 GB/s at 80 %, 8 cards of 50 GB/s at 90 %.
 NODE = 360e9
+
+
+SWITCHED = {"inner": {"switch_reduction": True}}
+
+
+PCIE = {"inner": {"link": "pcie", "rate": "10 GB/s", "switch_reduction": False}}
+
+
 TINY, LARGE = 1e-3, 2.0**40
 
 
@@ -65,6 +74,17 @@ def test_short_all_reduces_take_base_and_steps_and_a_fifth_more(algorithm, proto
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "protocol", "micros"),
+    [
+        ("ring", "LL", 6.7 + 14 * 1.0), ("ring", "Simple", 8.4 + 14 * 5.7),
+        ("tree", "LL", 6.7 + 14 * 1.0), ("tree", "Simple", 8.4 + 14 * 4.0),
+    ],
+)  # fmt: skip
+def test_steps_over_pcie_are_longer(algorithm, protocol, micros):
+    assert at("dgx-h100", "all_reduce", 8, 1, algorithm, protocol, **PCIE) == pytest.approx(1.2 * micros * US)
+
+
+@pytest.mark.parametrize(
     ("collective", "factor", "steps"),
     [("all_gather", 2.0, 7), ("reduce_scatter", 2.0, 7), ("broadcast", 2.0, 7), ("reduce", 2.0, 7)],
 )
@@ -110,6 +130,65 @@ def test_a_tree_sends_once_between_two_nodes_and_an_inner_node_of_more_twice():
         assert slope("dgx-h100", "all_reduce", nodes, nodes, "tree", "Simple", **alone) == near(sent / 45e9 / 0.92)
 
 
+def test_a_tree_is_a_chain_in_each_node_and_as_deep_as_nodes_double():
+    # Three nodes need two levels; nine ranks on two nodes are chains of four and a half in the mean.
+    assert at("dgx-h100", "all_reduce", 24, 3, "tree", "LL") == pytest.approx(1.2 * (6.7 + 14 * 0.6 + 4 * 5) * US)
+    assert at("dgx-h100", "all_reduce", 9, 2, "tree", "LL") == pytest.approx(1.2 * (6.7 + 7 * 0.6 + 2 * 5) * US)
+    slow = {"inner": {"rate": "10 GB/s"}}
+    for algorithm, share in (("tree", 0.92), ("collnet", 0.9)):
+        fields = slow | {"outer": {"switch_reduction": True}}
+        assert slope("dgx-a100", "all_reduce", 4, 2, algorithm, "Simple", **fields) == near(2 / 8e9 / share)
+
+
+def test_a_network_that_reduces_takes_one_step_and_each_byte_once():
+    on = {"outer": {"switch_reduction": True}, "inner": {"switch_reduction": False}}
+    assert at("dgx-a100", "all_reduce", 64, 8, "collnet", **on) == pytest.approx(1.2 * 35 * US)
+    assert slope("dgx-a100", "all_reduce", 64, 8, "collnet", **on) == near(2 / 240e9 / 0.9)
+    alone = {"devices_per_node": 1, "outer": {"switch_reduction": True, "nics": 1}, "inner": {"rate": "10 GB/s"}}
+    assert slope("dgx-a100", "all_reduce", 8, 8, "collnet", **alone) == near(1 / 22.5e9 / 0.9)
+    # A name that a platform does not have leaves the choice to the library, and other protocols have none of it.
+    whole, without = (at("dgx-a100", "all_reduce", 8, 1, name, size=LARGE, **on) for name in ("", "collnet"))
+    assert whole == without
+    ll, ring = (at("dgx-a100", "all_reduce", 64, 8, name, "LL", size=LARGE, **on) for name in ("", "ring"))
+    assert ll <= ring
+
+
+@pytest.mark.parametrize(("generation", "efficiency"), [("hopper", 0.85), ("blackwell", 0.74)])
+def test_switches_inside_nodes_reduce_where_the_generation_has_them(generation, efficiency):
+    found = slope("dgx-h100", "all_reduce", 8, 1, "nvls", generation=generation, **SWITCHED)
+    assert found == near(1 / (efficiency * NODE))
+    factor = specified_parameters(platform("dgx-h100", generation=generation))["switch_byte_factor"]
+    assert factor == pytest.approx((1 / efficiency, 0.1))
+    # A device alone on its node has no other for the switch to reduce with.
+    alone = {"devices_per_node": 1, "outer": {"nics": 1}, "generation": generation, **SWITCHED}
+    named, free = (at("dgx-h100", "all_reduce", 4, 4, name, **alone) for name in ("nvlstree", ""))
+    assert named == free
+    older = slope("dgx-h100", "all_reduce", 8, 1, "nvls", generation="ampere", **SWITCHED)
+    assert older > found * 1.2
+    # Two are enough.
+    assert slope("dgx-h100", "all_reduce", 2, 1, "nvls", generation=generation, **SWITCHED) == near(found)
+
+
+@pytest.mark.parametrize(
+    ("generation", "most"),
+    [("older", 39), ("volta", 39), ("ampere", 87.7), ("hopper", 141), ("blackwell", 282), ("cdna", 87.7), ("cpu", 39)],
+)
+def test_ll_on_one_node_has_at_most_what_the_generation_gives(generation, most):
+    fast = {"inner": {"rate": "4000 GB/s", "switch_reduction": False}}
+    assert slope("dgx-h100", "all_gather", 8, 1, "", "LL", generation=generation, **fast) == near(7 / 8 / (most * 1e9))
+
+
+def test_part_of_the_bandwidth_is_reached_between_4_kib_and_256_mib():
+    one, slow = load_platform("dgx-h100"), platform("dgx-h100", inner={"rate": "1 MB/s", "switch_reduction": False})
+    reached = {10: 1, 12: 1, 13: 0.875, 16: 0.5, 17: 0.425, 18: 0.35, 20: 0.42, 22: 0.585, 24: 0.75, 27: 0.9375, 28: 1}
+    for power, share in reached.items():
+        size = 2.0**power
+        found = specified_times(one, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
+        assert found == pytest.approx(2 * (8.4 + 7 * 3.4) * US + size / share * 7 / 8 / NODE)
+        found = specified_times(slow, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
+        assert found == pytest.approx(2 * (8.4 + 7 * 3.4) * US + size / share * 7 / 8 / 0.8e6)
+
+
 @pytest.mark.parametrize(
     ("transport", "efficiency", "micros"),
     [("infiniband", 0.9, 0), ("roce", 0.85, 1), ("slingshot", 0.8, 5), ("efa", 0.85, 15), ("tcpx", 0.85, 25),
@@ -123,6 +202,17 @@ def test_transports_leave_their_share_and_take_longer_one_way(transport, efficie
     assert at("dgx-h100", "sendrecv", 16, 2, **outer) == pytest.approx((8.4 + 14 + micros) * US)
     staged = {"outer": outer["outer"] | {"device_direct": False}}
     assert slope("dgx-h100", "all_gather", 16, 2, "", "Simple", **staged) == near(found / 0.47)
+
+
+def test_devices_share_cards_and_a_lone_one_has_a_whole_card():
+    two = platform("dgx-h100", outer={"nics": 2})
+    assert [two.outer_rate(each) / 45e9 for each in (1, 4, 6, 8)] == pytest.approx([1, 1, 1.5, 2])
+    many = platform("dgx-h100", devices_per_node=4, outer={"nics": 8})
+    assert [many.outer_rate(each) / 45e9 for each in (1, 2, 4)] == pytest.approx([2, 4, 8])
+    # A rank of a host drives one card.
+    host = platform("leonardo-booster", **HOST)
+    assert [host.outer_rate(each) / 11.25e9 for each in (1, 3, 4, 16)] == pytest.approx([1, 3, 4, 4])
+    assert platform("dgx-h100", outer=None).outer_rate(8) == math.inf
 
 
 class TestHosts:
