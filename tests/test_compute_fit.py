@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from simnet.base.arrays import PERCENTS
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.compute_fit import ComputeFit, fit_compute, read_compute_logs
+from simnet.cost_models.calibration.compute_fit import fit_compute, read_compute_logs
 
 
 def test_twenty_iterations_are_the_fewest():
@@ -102,26 +102,6 @@ def test_draws_have_the_percentiles_of_their_mixture():
         assert one == pytest.approx(0.2 * math.exp(0.5 * norm.ppf(percent / 100)), rel=0.02)
 
 
-class TestWhatIsSaid:
-    ONE = ComputeFit(0.1234567, 0.0314159, {0: 1.234567}, 0.01234, 2.34567, 50, 3, (0.1,) * 5, (0.2,) * 5)
-
-    def test_fields_are_those_of_a_scenario(self):
-        assert self.ONE.fields() == {
-            "mean": "0.123457 s", "spread": 0.03142, "slow": {"0": 1.235},
-            "straggle": {"probability": 0.0123, "slowdown": 2.346},
-        }  # fmt: skip
-        plain = ComputeFit(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (), ())
-        assert plain.fields() == {"mean": "0.5 s", "spread": 0.0}
-
-    def test_lines_begin_with_how_far_it_is_off(self):
-        count = len(PERCENTS)
-        one = ComputeFit(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (0.1,) * count, (0.2,) * count)
-        first, *rest = one.text().splitlines()
-        told = ", ".join(f"p{percent} 200 ms (measured 100 ms)" for percent in PERCENTS)
-        assert first == f"# Fitted to every other of 50 iterations of 3 workers; of those between: {told}"
-        assert rest == ["job:", "  compute: {mean: 0.5 s, spread: 0.0}"]
-
-
 class TestLogs:
     def put(self, folder, *texts):
         for rank, text in enumerate(texts):
@@ -153,7 +133,3 @@ class TestLogs:
         with pytest.raises(InputError) as refused:
             read_compute_logs(self.put(tmp_path, text))
         assert f"rank_0.csv:{line}: " in str(refused.value)
-
-    def test_the_first_column_that_is_missing_is_said(self, tmp_path):
-        with pytest.raises(InputError, match="has no column 'iteration'; Given: a, b"):
-            read_compute_logs(self.put(tmp_path, "a,b"))

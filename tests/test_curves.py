@@ -1,7 +1,6 @@
 """Rows of measurements: which curves they are, which systems they tell apart, and which of them are chosen."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from simnet.base.errors import InputError
@@ -29,14 +28,6 @@ def rows(*given, **shared):
 def test_a_setting_is_told_with_what_is_known_of_it(setting, text):
     assert str(setting) == text
     assert setting.family == (setting.collective, setting.algorithm, setting.protocol)
-
-
-def test_some_sizes_of_a_curve_are_measured_on_the_same_cards():
-    curve = Curve(Setting("all_reduce", 4), np.array([1.0, 2.0, 4.0]), np.array([3.0, 5.0, 7.0]), 6)
-    found = curve.at(np.array([True, False, True]))
-    assert (found.setting, found.sizes.tolist(), found.seconds.tolist(), found.cards) == (
-        curve.setting, [1, 4], [3, 7], 6,
-    )  # fmt: skip
 
 
 def test_rows_of_one_setting_are_a_curve_of_medians_and_curves_come_in_order():
@@ -89,22 +80,6 @@ class TestSystems:
         assert list(found)[:2] == ["variant=b, dtype=float", "variant=a, dtype=float"]
         assert differing_columns(both) == {"variant": ["", "a", "b"], "dtype": ["", "float"]}
 
-    def test_differ_by_links_and_contributions_of_single_hosts(self):
-        one = rows({"link_latency_10": 1.0, "contribution_2": 3.0}, {"link_latency_10": 2.0, "contribution_2": 3.0},
-                   {"link_latency_10": 2.0, "contribution_2": 4.0}, contribution_x=5.0)  # fmt: skip
-        assert list(split_systems(one)) == [
-            "contribution_2=3.0, link_latency_10=1.0", "contribution_2=3.0, link_latency_10=2.0",
-            "contribution_2=4.0, link_latency_10=2.0",
-        ]  # fmt: skip
-        assert differing_columns(one) == {"contribution_2": ["3.0", "4.0"], "link_latency_10": ["1.0", "2.0"]}
-
-    def test_differ_by_sides_of_which_what_is_not_said_is_out_of_place(self):
-        found = split_systems(rows({"in_place": True}, {"in_place": False}, {"in_place": None, "nbytes": 16}))
-        assert {name: part["nbytes"].tolist() for name, part in found.items()} == {
-            "in_place=True": [8], "in_place=False": [8, 16],
-        }  # fmt: skip
-        assert list(split_systems(rows({"in_place": False}, {"in_place": None}))) == [""]
-
 
 class TestChosen:
     def test_are_rows_of_one_side_or_of_the_only_one(self):
@@ -120,24 +95,3 @@ class TestChosen:
         assert chosen_rows(given, {"variant": ""})["ranks"].tolist() == [16]
         with pytest.raises(InputError, match=r"--where: no row has ranks = '16'; Allowed: 4, 8"):
             chosen_rows(given, {"variant": "a", "ranks": "16"})
-
-    def test_are_as_numbers_the_same_within_a_billionth(self):
-        for relative, there in ((0.5e-9, True), (2e-9, False)):
-            given = rows({"link_latency": 1e-3 * (1 + relative)}, {"link_latency": 0.5})
-            assert len(chosen_rows(given, {"link_latency": "1 ms" if there else "0.5 s"})) == 1
-            if not there:
-                with pytest.raises(InputError, match="no row has link_latency = '1 ms'"):
-                    chosen_rows(given, {"link_latency": "1 ms"})
-
-    def test_are_as_truths_or_words_what_they_are_called(self):
-        given = rows({"in_place": True}, {"in_place": False}, {"in_place": False}, variant="2")
-        assert len(chosen_rows(given, {"in_place": "False"})) == 2
-        for name, value in (("in_place", "1"), ("in_place", "0"), ("variant", "2.0"), ("variant", "nan")):
-            with pytest.raises(InputError, match=f"no row has {name} = '{value}'"):
-                chosen_rows(given, {name: value})
-
-    def test_must_have_the_column(self):
-        with pytest.raises(InputError, match="--where: there is no column 'ranksu'; did you mean 'ranks'"):
-            chosen_rows(rows({}), {"ranksu": "4"})
-        with pytest.raises(InputError, match="did you mean 'algorithm'"):
-            chosen_rows(pd.DataFrame({"ranks": [4]}), {"algorthm": "ring"})

@@ -139,11 +139,3 @@ def test_refusals(tmp_path, cpus, options, message):
         read(tmp_path, *cpus, **options)
     assert message in str(refused.value)
     assert "topo.xml:" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "options", [{"nodes": 0}, {"latency": -1.0}, {"network_latency": float("nan")}, {"nodes": 10**7}]
-)
-def test_parameters(tmp_path, options):
-    with pytest.raises(ValueError, match=r"must be|at most"):
-        read(tmp_path, *H100, **options)

@@ -87,12 +87,3 @@ def test_refusals(tmp_path, data, message):
         read_nodelink(tmp_path / "g.json")
     assert message in str(refused.value)
     assert str(refused.value).startswith(str(tmp_path))
-
-
-def test_write_refusals(tmp_path):
-    odd = star(2, 1e-3, 1e9)
-    odd.graph["what"] = object()
-    with pytest.raises(ValueError, match="JSON has no form for"):
-        write_nodelink(odd, tmp_path / "g.json")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_nodelink(star(2, 1e-3, 1e9), tmp_path / "none" / "g.json")

@@ -102,28 +102,11 @@ def test_wrong_faults_are_refused_with_line_and_field(tmp_path: Path, fault, mes
         assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("field", ["on_outage=rerout", "routing=adaptiv"])
-def test_options_are_words(tmp_path: Path, field):
-    word = {"on_outage=rerout": "'reroute'", "routing=adaptiv": "'adaptive'"}[field]
-    with pytest.raises(InputError, match=f"network.{field.split('=')[0]}.*did you mean {word}"):
-        network(tmp_path, "[]", f"network.{field}")
-
-
 def test_options_reach_the_network(tmp_path: Path):
     plain = network(tmp_path, "[]")
     assert (plain.routing, plain.on_outage) == ("hash", "wait")
     other = network(tmp_path, "[]", "network.routing=adaptive", "network.on_outage=reroute")
     assert (other.routing, other.on_outage) == ("adaptive", "reroute")
-
-
-def test_the_lock_gives_the_same_faults(tmp_path: Path):
-    path = tmp_path / "a.yaml"
-    faults = "[{links: host:0, down: {at: 1 s, lasts: 2 s}}, {links: all, down: [{at: 3 s}]}, {links: all, slow: 20 %}]"
-    path.write_text(SCENARIO.replace("FAULTS", faults))
-    scenario = load(path)
-    locked = tmp_path / "lock.yaml"
-    locked.write_text(scenario.lock())
-    assert load(locked).config.network.faults == scenario.config.network.faults
 
 
 def test_the_scenario_that_comes_with_simnet_meets_its_faults():

@@ -2,7 +2,6 @@
 
 import sys
 import tracemalloc
-from copy import copy
 
 import numpy as np
 import pandas as pd
@@ -74,25 +73,6 @@ def test_a_residual_that_was_read_is_not_overwritten():
     assert spare is not None
     assert spare.flags.writeable
     assert model.spare() is None
-
-
-def test_twins_do_not_overwrite_the_residual_that_both_have():
-    model = create("topk", workers=2, parameters=1000, density=0.1)
-    random = np.random.default_rng(0)
-    model.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
-    twin, before = copy(model), model.save()["residual"].copy()
-    twin.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
-    np.testing.assert_array_equal(model.residual, before)
-
-
-def test_replicas_that_lie_in_the_gradients_are_not_left_over():
-    model = create("int8ring", workers=2, parameters=64)
-    random = np.random.default_rng(0)
-    replicas = model.exchange(random.standard_normal((2, 64)).astype(np.float32), overwrite=True).replicas
-    before = replicas.copy()
-    assert model.spare() is None
-    model.exchange(random.standard_normal((2, 64)).astype(np.float32), overwrite=True)
-    np.testing.assert_array_equal(replicas, before)
 
 
 @pytest.mark.parametrize("how", ["part of another", "read-only", "columns first"])

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.collectives import allreduce_ring
 from simnet.interchange import messages_csv, read_messages, write_messages
 from simnet.schedule import Round, Schedule
 
@@ -62,14 +61,6 @@ def test_columns_stand_in_any_order(head, rows, said, tmp_path):
     assert [(n, *row) for n, *values in columns for row in zip(*(v.tolist() for v in values), strict=True)] == said
 
 
-def test_equal_rounds_are_one_object(tmp_path):
-    ring = allreduce_ring(6, 6000)
-    write_messages(ring, tmp_path / "a.csv")
-    read = read_messages(tmp_path / "a.csv")
-    assert read == ring
-    assert len({id(one) for one in read.rounds}) == 2
-
-
 def test_many_rows_row_by_row(tmp_path, monkeypatch):
     monkeypatch.setattr(messages_csv, "_ROWS", 7)
     schedule = Schedule(3, [Round([0, 1], [2, 2], np.array([0.5, 1.5]) + n, phase="p") for n in range(20)])
@@ -83,11 +74,3 @@ def test_a_refusal_far_down_names_its_line(tmp_path):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError, match=r"a\.csv:52: phase: is 'other', but other messages of round 3 are 'p'"):
         read_messages(tmp_path / "a.csv")
-
-
-def test_a_larger_table_is_read_if_the_limit_says_so(tmp_path):
-    write_messages(allreduce_ring(4, 4096), tmp_path / "a.csv")
-    size = (tmp_path / "a.csv").stat().st_size
-    assert read_messages(tmp_path / "a.csv", largest=size).n_messages == 24
-    with pytest.raises(InputError, match=f"is larger than {size - 1} bytes"):
-        read_messages(tmp_path / "a.csv", largest=size - 1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.job.spans import intersect_intervals, merge_intervals
 from simnet.training.parallel import PlacedStep, ddp, fsdp2, time_step, wrap_units, zero
-from simnet.training.parallel.graph import CollectiveCall, ComputePart, GraphBuilder, HeldMemory, StepGraph, StepTiming
+from simnet.training.parallel.graph import CollectiveCall, GraphBuilder, HeldMemory, StepGraph, StepTiming
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),
@@ -117,25 +116,6 @@ def test_calls_that_cannot_meet_slow_computing_as_the_event_loop_says(
     expected = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
     assert found.begun == pytest.approx(expected.begun, rel=1e-9)
     assert found.ended == pytest.approx(expected.ended, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "build", [lambda **own: ddp(LAYERS, 4, **own), lambda **own: fsdp2(wrap_units(LAYERS), 4, **own)]
-)
-def test_nothing_is_slowed_where_computing_stops_for_collectives(build: object) -> None:
-    step = build(overlap=False)  # type: ignore[operator]
-    found, fast = (time_step(step, network(), forward=1e-3, backward=2e-3, slowdown=one) for one in (1.8, 1.0))
-    assert found.ended == pytest.approx(fast.ended, rel=1e-9)
-    assert found.slowed == pytest.approx(np.zeros(4), abs=1e-15)
-
-
-def test_without_computing_a_step_takes_what_its_collectives_take() -> None:
-    step = WAYS["fsdp2"]
-    found = time_step(step, Network(star(4, latency=5e-6, bandwidth=1e9)), forward=0.0, backward=0.0, slowdown=1.8)
-    cost = {one: registry.find(one, "ring").cost for one in ("all_gather", "reduce_scatter")}
-    expected = sum(float(cost[call.operation](5e-6, 1e-9, call.in_bytes, call.ranks)) for call in step.calls)  # type: ignore[index, misc]
-    assert found.duration == pytest.approx(expected, rel=1e-9)
-    assert all(isinstance(node.does, ComputePart | CollectiveCall) for node in step.nodes)
 
 
 @pytest.mark.parametrize("slowdown", [0.9, 0.0, -1.0, float("nan"), float("inf")])

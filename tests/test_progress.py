@@ -2,8 +2,6 @@
 
 import itertools
 import re
-import threading
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -52,46 +50,6 @@ def test_arrays_are_gone_over_as_well():
     with report_progress(shares.append):
         assert list(track_progress(np.arange(2))) == [0, 1]
     assert shares == [0.5, 1.0]
-
-
-def test_two_loops_in_a_step_share_it():
-    shares = []
-    with report_progress(shares.append):
-        for _ in track_progress("a"):
-            list(track_progress("bc", 0.5))
-            list(track_progress("de"))
-    assert shares == [0.25, 0.5, 0.75, 1.0]
-
-
-def test_a_loop_that_is_left_takes_no_more_than_it_did():
-    shares = []
-    with report_progress(shares.append):
-        for _ in track_progress("ab"):
-            for letter in track_progress("cdef"):
-                if letter == "d":
-                    break
-    assert shares == [0.125, 0.5, 0.625, 1.0]
-
-
-def test_nobody_listens_elsewhere():
-    shares = []
-    with report_progress(shares.append):
-        other = threading.Thread(target=lambda: list(track_progress("abc")))
-        other.start()
-        other.join()
-    assert list(track_progress("abc")) == ["a", "b", "c"]
-    with progress_stage(0.5):
-        pass
-    assert shares == []
-
-
-def test_what_fails_leaves_no_listener():
-    shares = []
-    with suppress(RuntimeError), report_progress(shares.append):
-        for _ in track_progress("ab"):
-            raise RuntimeError
-    list(track_progress("cd"))
-    assert shares == []
 
 
 @pytest.mark.parametrize("quiet", [False, True])

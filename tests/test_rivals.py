@@ -69,14 +69,6 @@ def test_no_rival_looks_at_times_that_are_left_out(split):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_learned_models_are_near_a_smooth_surface():
-    kept = [curve(ranks) for ranks in (2, 4, 8, 32, 64)]
-    (said,) = rivals.rival_times("ranks", kept, [curve(16)], learned=True)
-    off = np.abs(said["gaussian_process"] / curve(16).seconds - 1)
-    assert off.max() < 0.1
-    assert np.abs(np.log(said["gradient_boosting"] / curve(16).seconds)).max() < np.log(3)
-
-
 def test_learned_models_are_asked_for_and_need_scikit_learn(monkeypatch):
     found = evaluation.evaluate("shaped_gloo", splits=["sizes"]).figures()["splits"]["sizes"]["models"]
     assert not set(rivals.LEARNED) & set(found)
@@ -112,17 +104,3 @@ def test_a_constant_is_chosen_on_the_sets_of_other_sites_alone(monkeypatch):
     ]
     values = pd.DataFrame(rows, columns=["set", "factor", "median", "p90"]).set_index(["set", "factor"])
     assert constants.without(values)["median"].to_dict() == {"a_1": 1.0, "a_2": 1.0, "b_1": 0.4, "b_2": 0.5}
-
-
-def test_typical_widths_are_scaled_as_much_as_they_are_drawn_to(monkeypatch):
-    constants = of_the_page("constants", monkeypatch)
-    ranks = (2, 4, 8, 16)
-    held = pd.DataFrame({"setting": [f"all_reduce, {count} ranks" for count in ranks], "size": 1e9, "ours": 1.0})
-    held = held.assign(set="a_1", system="", place="one doubling outside", low=0.5, high=2.0, measured=2.2)
-    held = held.assign(collective="all_reduce")
-    found = constants._inside(held, "beyond")
-    assert not found[1.0].any()
-    # Half of the width is typical with two numbers of ranks held out beside, which widens it by half of 0.8.
-    assert found[2.0].all()
-    assert np.array_equal(constants._inside(held.assign(measured=np.exp(np.log(2) + 0.39)), "beyond")[2.0], [True] * 4)
-    assert not constants._inside(held.assign(measured=np.exp(np.log(2) + 0.41)), "beyond")[2.0].any()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing import LINK, flow, nodes_of
-from simnet.topologies import Routes, check_connected, ring, select_links, torus
+from routing import LINK, nodes_of
+from simnet.topologies import Routes, check_connected, select_links, torus
 
 DIMS = st.lists(st.integers(1, 5), min_size=1, max_size=4).filter(lambda dims: math.prod(dims) <= 100)
 
@@ -75,28 +75,9 @@ def test_neither_seed_nor_routing_matters():
         assert {first.route(src, dst)} == {one.route(src, dst) for one in others}
 
 
-@pytest.mark.parametrize("P", [1, 2, 3, 5, 7, 8])
-def test_one_dimension_is_a_ring(P):
-    assert set(torus([P], **LINK).edges) == set(ring(P, **LINK).edges)
-    if P % 2:
-        routes, same = Routes(torus([P], **LINK)), Routes(ring(P, **LINK))
-        for src, dst in itertools.product(range(P), repeat=2):
-            assert nodes_of(routes, src, dst) == nodes_of(same, src, dst)
-
-
 def test_dimensions_of_two_make_a_hypercube():
     graph = torus([2] * 4, **LINK)
     assert set(graph.edges) == {(u, v) for u in range(16) for v in range(16) if (u ^ v).bit_count() == 1}
-
-
-@pytest.mark.parametrize(("dims", "cut"), [((4, 4), 8), ((4, 2, 3), 12), ((8, 4, 4), 32), ((2, 2, 2), 4), ((6,), 2)])
-def test_bisection_bandwidth(dims, cut):
-    # Across the first dimension, the longest: two links for each line of hosts, one where the line has two hosts.
-    graph = torus(dims, **LINK)
-    P = math.prod(dims)
-    assert cut == P // dims[0] * min(dims[0] - 1, 2)
-    assert sum(u < P // 2 <= v for u, v in graph.edges) == cut
-    assert flow(graph, range(P // 2), range(P // 2, P)) == cut * 8.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from simnet import topologies
 from simnet.base.jit_threshold import JitThreshold
-from simnet.network import Network, engine_selection, event_loop, max_plus
+from simnet.network import Network, engine_selection, event_loop
 from simnet.network.link_tables import LinkTables
 from simnet.network.tables import Store
 from simnet.network.weather import Weather, steps
@@ -102,19 +102,6 @@ def test_routes_are_laid_once_whatever_the_order_in_which_pairs_come(multipath, 
     laid = ways.routes_between(*ends)[1].sum()
     ways.routes_between(*ends)
     assert ways.routes.size == laid
-
-
-def test_work_of_exchanges_adds_up_until_loading_compiled_loops_is_worth_it(monkeypatch):
-    def loops():
-        return "compiled"
-
-    loops.cache_info = lambda: SimpleNamespace(currsize=0)
-    monkeypatch.setattr(max_plus, "loop_is_loaded", lambda: False)
-    monkeypatch.setattr(max_plus, "_compiled_recurrence", loops)
-    monkeypatch.setattr(max_plus, "_interpreted", JitThreshold(100))
-    # What is ahead counts at once, but is not done yet.
-    assert max_plus._loops_for(1, 200) == "compiled"
-    assert [max_plus._loops_for(30, 40) for _ in range(3)] == [max_plus.recurrence] * 2 + ["compiled"]
 
 
 def test_little_work_is_done_by_the_event_loop_as_it_is_written():
