@@ -19,6 +19,7 @@ import pandas as pd
 from simnet import topologies
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
+from simnet.collectives import registry
 from simnet.cost_models.calibration import (
     CalibratedCostModel,
     CalibratedSoftware,
@@ -29,15 +30,32 @@ from simnet.cost_models.calibration import (
     split_systems,
 )
 from simnet.cost_models.calibration.crossval import FOLD_COUNT, size_folds, without_ranks
-from simnet.cost_models.calibration.jitter import MOST_RANKS, algorithm_of, messages_of
 from simnet.cost_models.calibration.software import eager_measured, stack_measured
 from simnet.cost_models.calibration.summary import read_rows
 from simnet.cost_models.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network
+from simnet.schedule import Schedule
 from simnet.validate.evaluation import kept_without
 
 SIMULATED = ("predicted", "simulated", "links")
 """Columns: by the cost model, by simulation with its curves, and by simulation on its links alone."""
+
+MOST_RANKS = 64
+"""The most ranks of a call that is simulated; an all-to-all of thousands has millions of messages."""
+
+
+def algorithm_of(setting: Setting) -> str:
+    """Return the algorithm that a setting names, else the first that is known; empty without one."""
+    known = [one.algorithm for one in registry.every() if one.operation == setting.collective and one.calibrated]
+    return next((name for name in (setting.algorithm.casefold(), "ring", *known) if name in known), "")
+
+
+def messages_of(setting: Setting, size: float) -> Schedule | None:
+    """Return the messages of a setting of a total size [byte]; None for an unknown collective."""
+    found = registry.find_collective(setting.collective, algorithm_of(setting))
+    if found is None or not found.ranks.among(setting.ranks):
+        return None
+    return found.schedule_of_vector(setting.ranks, size)
 
 
 def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:

@@ -1,10 +1,12 @@
 """Fitted curves, and predictors of them, made by hand."""
 
+from dataclasses import asdict, replace
+
 import numpy as np
 
 from simnet.cost_models.calibration import Setting
 from simnet.cost_models.calibration.cards import RAIL_CARDS
-from simnet.cost_models.calibration.curve_models import CurveModel, Mixture, MixtureComponent
+from simnet.cost_models.calibration.curve_models import CurveModel
 from simnet.cost_models.calibration.predictor import FittedCurve, Predictor
 from simnet.cost_models.calibration.step_model import StepModel
 
@@ -14,7 +16,8 @@ NCCL, MPI = StepModel(True, VALUES), StepModel(False, VALUES)
 
 
 def fitted(setting, shape, smallest=2.0**10, largest=2.0**30):
-    return FittedCurve(setting, Mixture((MixtureComponent("line", 1.0, shape),)), smallest, largest, 10)
+    models = (replace(shape, model="line"),)
+    return FittedCurve(**asdict(setting), smallest=smallest, largest=largest, measured_sizes=10, models=models)
 
 
 def flat(setting, seconds, **sizes):

@@ -12,7 +12,7 @@ from simnet.cost_models.calibration.readers import write_tidy
 from simnet.cost_models.calibration.readers.tables import measurement_table
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 from simnet.cost_models.calibration.topology_links import Placement, fill_nodes_of, fit_topology_links, place_ranks
-from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
+from simnet.interchange import kind_of, read_fabric_network, read_network
 from simnet.network import Network
 
 SIZES = 2.0 ** np.arange(8, 26, 2)
@@ -33,7 +33,7 @@ def test_a_star_is_found_again_from_its_times(latency, bandwidth):
     curves = [
         simulated(topologies.star(hosts, latency, bandwidth), hosts, hosts, name) for hosts in (4, 8) for name in RINGS
     ]
-    found = fit_topology_links(place_ranks("star"), fit_step_model(curves, nccl=False), curves)
+    found = fit_topology_links(place_ranks("star", {}), fit_step_model(curves, nccl=False), curves)
     star = found.parameters["star"]
     assert star["hosts"] == 8
     assert star["latency"] == pytest.approx(latency, rel=0.15)
@@ -49,16 +49,16 @@ def test_nodes_of_several_gpus_are_found_again_and_what_was_not_seen_is_said():
     graph = {n: topologies.multi_gpu_nodes(n, 4, intra_latency=2e-6, intra_bandwidth=2e11, nic_latency=8e-6,
                                            nic_bandwidth=2.5e10) for n in (1, 2)}  # fmt: skip
     curves = [simulated(graph[n], 4 * n, n, name) for n in (1, 2) for name in RINGS]
-    found = fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(curves, nccl=True), curves)
+    found = fit_topology_links(place_ranks("multi_gpu_nodes", {}), fit_step_model(curves, nccl=True), curves)
     made = found.parameters["multi_gpu_nodes"]
     assert (made["nodes"], made["gpus_per_node"]) == (2, 4)
     assert made["intra_bandwidth"] == pytest.approx(2e11, rel=0.2)
     assert made["nic_bandwidth"] == pytest.approx(2.5e10, rel=0.2)
     between = [one for one in curves if one.setting.nodes > 1]
-    part = fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(between, nccl=True), between)
+    part = fit_topology_links(place_ranks("multi_gpu_nodes", {}), fit_step_model(between, nccl=True), between)
     assert "inner_seconds_per_byte" in part.undetermined
     inside = [one for one in curves if one.setting.nodes == 1]
-    alone = fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(inside, nccl=True), inside)
+    alone = fit_topology_links(place_ranks("multi_gpu_nodes", {}), fit_step_model(inside, nccl=True), inside)
     assert alone.parameters["multi_gpu_nodes"]["nodes"] == 1
     assert {"outer_latency", "outer_seconds_per_byte"} <= set(alone.undetermined)
 
@@ -71,44 +71,33 @@ def test_latencies_are_what_a_step_costs_beside_its_bytes_whatever_the_smallest_
     }  # fmt: skip
     steps = StepModel(False, tuple(values.values()))
     curves = [Curve(Setting("all_reduce", 8, 2, "ring"), smallest * np.array([1, 2]), np.ones(2))]
-    star = fit_topology_links(place_ranks("star"), steps, curves).parameters["star"]
+    star = fit_topology_links(place_ranks("star", {}), steps, curves).parameters["star"]
     assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=1e-9)
     alone = [Curve(Setting("all_reduce", 8, 1, "ring"), curves[0].sizes, np.ones(2))]
-    star = fit_topology_links(place_ranks("star"), steps, alone).parameters["star"]
+    star = fit_topology_links(place_ranks("star", {}), steps, alone).parameters["star"]
     assert (star["latency"], star["bandwidth"]) == pytest.approx((2e-6, 1e11), rel=1e-9)
-    nodes = fit_topology_links(place_ranks("multi_gpu_nodes"), steps, curves).parameters["multi_gpu_nodes"]
+    nodes = fit_topology_links(place_ranks("multi_gpu_nodes", {}), steps, curves).parameters["multi_gpu_nodes"]
     assert (nodes["intra_latency"], nodes["nic_latency"]) == pytest.approx((2e-6, 4.8e-5), rel=1e-9)
 
 
 class TestPlaces:
-    def test_are_without_switches_that_no_host_is_on(self, tmp_path):
-        graph = topologies.star(4, 1e-3, 1e9)
-        for one, other in (("pcie:0", "pcie:1"), ("pcie:1", "pcie:0")):
-            graph.add_edge(one, other, latency=1e-6, bandwidth=1e10, kind="sys")
-        (hub,) = {other for one, other in graph.edges(0)}
-        for one, other in (("pcie:0", hub), (hub, "pcie:0")):
-            graph.add_edge(one, other, latency=1e-6, bandwidth=1e10)
-        write_nodelink(graph, tmp_path / "star.json")
-        assert place_ranks(str(tmp_path / "star.json")).each == 1
-
     def test_nodes_come_from_the_topology_only_where_logs_do_not_say_them(self):
         rows = pd.DataFrame(
             {"ranks": [16, 6, 16], "nodes": [None, None, 16], "ranks_per_node": [None] * 3}, dtype="Int64"
         )
-        made = fill_nodes_of(rows, place_ranks("multi_gpu_nodes", ["gpus_per_node=8"]))
+        made = fill_nodes_of(rows, place_ranks("multi_gpu_nodes", {"gpus_per_node": 8}))
         assert made["nodes"].tolist() == [2, 1, 16]
         assert made["ranks_per_node"].tolist()[:2] == [8, 6]
-        assert fill_nodes_of(rows, place_ranks("star"))["nodes"].tolist() == [16, 6, 16]
+        assert fill_nodes_of(rows, place_ranks("star", {}))["nodes"].tolist() == [16, 6, 16]
         assert fill_nodes_of(rows, Placement("multi_gpu_nodes", None)) is rows
 
     @pytest.mark.parametrize(
         ("name", "given", "message"),
         [
-            ("starr", [], "did you mean 'star'"),
-            ("none.xml", [], "there is no such file"),
-            ("star", ["gpus_per_node=8"], "is not for --network star"),
-            ("multi_gpu_nodes", ["gpus_per_node=0"], r"must be a whole number in 1\.\."),
-            ("multi_gpu_nodes", ["gpus=8"], "allowed: gpus_per_node=N"),
+            ("starr", {}, "did you mean 'star'"),
+            ("star", {"gpus_per_node": 8}, "is not for --network star"),
+            ("multi_gpu_nodes", {"gpus_per_node": 0}, r"must be a whole number in 1\.\."),
+            ("multi_gpu_nodes", {"gpus": 8}, "allowed: gpus_per_node=N"),
         ],
     )
     def test_what_is_refused(self, name, given, message):

@@ -239,7 +239,7 @@ def test_scaled_over_ranks_are_the_laws_of_algorithms(launch, step, per_byte, la
     sizes = np.array([1e3, 1e9])
     found = scale_over_ranks(
         [Setting("all_reduce", n, n) for n in known],
-        [curve(n) for n in known],
+        [curve(n).at for n in known],
         Setting("all_reduce", asked, asked),
         sizes,
         chunked=False,
@@ -258,7 +258,7 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
         return CurveModel(segments=((0.0, 2e-5, min(ring, tree)),))
 
     known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (1, 8, 32)]
-    shapes = [curve(one.ranks, one.nodes) for one in known]
+    shapes = [curve(one.ranks, one.nodes).at for one in known]
     asked = Setting("all_reduce", 8, 2)
     found = scale_over_ranks(known, shapes, asked, sizes, chunked=False, nccl=True)
     assert found == pytest.approx(curve(8, 2).at(sizes), rel=0.15)
@@ -268,9 +268,9 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
 
 def test_a_time_that_is_longer_than_with_more_to_do_was_disturbed():
     known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (4, 16, 64)]
-    usual = [CurveModel(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)) for one in known]
+    usual = [CurveModel(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)).at for one in known]
     asked, sizes = Setting("all_reduce", 32, 8), np.array([2.0**30])
-    disturbed = [usual[0], CurveModel(segments=((0.0, 1e-5, 1e-9),)), usual[2]]
+    disturbed = [usual[0], CurveModel(segments=((0.0, 1e-5, 1e-9),)).at, usual[2]]
     found = [scale_over_ranks(known, shapes, asked, sizes, chunked=False) for shapes in (usual, disturbed)]
     assert found[1] == pytest.approx(found[0], rel=0.11)
 

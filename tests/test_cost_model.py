@@ -139,26 +139,6 @@ class TestCostModel:
         both = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4), 1e-4))
         assert both.predict("all_reduce", 4, 1e4).seconds == pytest.approx(1e-4)
 
-    @pytest.mark.parametrize(
-        ("collective", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "unheard"), ("all_gather", "ring")]
-    )
-    @pytest.mark.parametrize("ranks", [4, 8, 16, 64])
-    def test_of_several_sizes_each_is_predicted_as_alone(self, collective, algorithm, ranks):
-        known = [
-            stepped(reduce(one, algorithm=name), MPI, factor)[0]
-            for one in (4, 16)
-            for name, factor in (("ring", 1.0), ("rabenseifner", 1.4 if one == 4 else 0.3))
-        ]
-        sizes = np.array([8.0, 1024, 3e5, 2.0**30, 2.0**32])
-        platform = specified_cost_model(load_platform("dgx-h100"))
-        for model in (self.model(*known, steps=MPI), platform):
-            found = model.fastest_of(collective, algorithm, ranks, sizes)
-            for at, size in enumerate(sizes):
-                alone = model.fastest(collective, algorithm, ranks, size)
-                told = (found.seconds[at], found.low[at], found.high[at])
-                assert told == pytest.approx((alone.seconds, alone.low, alone.high))
-                assert (found.extrapolates[at], found.kinds[at]) == (alone.extrapolates, alone.kind)
-
     def test_a_collective_that_was_not_measured_goes_by_its_own_algorithm_where_others_do(self):
         def why(*known, algorithm="ring"):
             return self.model(*known, steps=MPI).fastest("all_gather", algorithm, 4, 2048.0).why

@@ -18,7 +18,6 @@ from simnet.cost_models.calibration.cost_model_file import (
     has_curves,
 )
 from simnet.cost_models.calibration.curve_models import CurveModel
-from simnet.cost_models.calibration.jitter import FittedJitter
 from simnet.cost_models.calibration.platform import load_platform
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
 from simnet.cost_models.evidence.intervals import BINS
@@ -125,26 +124,25 @@ def test_a_file_comes_back_as_it_went(tmp_path, steps, said):
     shape = CurveModel(points=((1.0, 1e-6), (2.0**30, 1.0)), corrections=((1.0, 0.1), (8.0, -0.1)))
     cards = (CardCount(2.0, 0.75), CardCount(CARD_PER_RANK, 0.25))
     before = model(fitted(reduce(8, 2, "ring"), shape, 16.0, 1e9), steps=steps, cards=cards, each=4.0)
-    before.jitter, before.stack, before.eager = FittedJitter(1e-6, 0.5, 3, 60), "gloo", True
+    before.stack, before.eager = "gloo", True
     before.network = {"star": {"hosts": 8, "latency": 1e-5, "bandwidth": 1e9}}
     path = tmp_path / "fabric.yaml"
     path.write_text(cost_model_yaml(before), encoding="utf-8")
     assert f"counted: {said}" in path.read_text(encoding="utf-8")
     after = load_cost_model(path)
-    assert (after.jitter, after.stack, after.eager, after.network) == (before.jitter, "gloo", True, before.network)
+    assert (after.stack, after.eager, after.network) == ("gloo", True, before.network)
     assert (after.model.cards, after.model.each, after.model.steps.cards) == (cards, 4.0, 2.0)
     assert (after.model.steps.nccl, after.model.steps.switch) == (steps.nccl, steps.switch)
     assert after.model.steps.values == steps.values
     assert after.model.steps.errors == (steps.errors or (0.0,) * len(PARAMETERS))
     assert (after.intervals, after.held_out) == (before.intervals, before.held_out)
     (one,), (other,) = before.model.known, after.model.known
-    assert (one.setting, one.smallest, one.largest, one.count) == (
-        other.setting, other.smallest, other.largest, other.count,
+    assert (one.setting, one.smallest, one.largest, one.measured_sizes) == (
+        other.setting, other.smallest, other.largest, other.measured_sizes,
     )  # fmt: skip
     sizes = np.array([0.5, 3.0, 100.0])
-    assert one.shape.at(sizes).tolist() == other.shape.at(sizes).tolist()
+    assert one.at(sizes).tolist() == other.at(sizes).tolist()
     assert has_curves(path)
-    assert "jitter" not in cost_model_yaml(model())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, weather_parts
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part
-from simnet.scenario.topology import build_topology, calibrated_jitter, sending
+from simnet.scenario.topology import build_topology, sending
 from simnet.topologies.graphs import Link, label
 
 if TYPE_CHECKING:
@@ -69,18 +69,14 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
         topologies.check_connected(read.graph)
     if read is None:
         return None
-    fitted = given.jitter == "calibrated"
-    graph, sent = sending(given.topology, read, folder, given.arguments().get("stack"), jitter=fitted)
+    graph, sent = sending(given.topology, read, folder, given.arguments().get("stack"))
     read = read._replace(graph=graph)
     placement = _rank_placement(config, graph, found)
     moved = _moved_links(config, read, folder, found)
     _add_faults(config, graph, moved, found)
     background = _background_traffic(config, graph, found)
     jitter = None
-    if fitted:
-        with found.at("network", "jitter"):
-            jitter = calibrated_jitter(given.topology, read, folder, sent.get("software"))
-    elif isinstance(given.jitter, network_parts.Jitter):
+    if given.jitter is not None:
         kind, part = given.jitter.choice
         with found.at("network", "jitter", kind):
             jitter = part.build()

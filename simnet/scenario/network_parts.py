@@ -179,8 +179,7 @@ class Network(Part):
     placement: worker r on host r; in turn over sites or switches; at random; a list of hosts
     transport: that answers packet loss; default: pftk
     incast: default: links are shared without loss, however many send
-    jitter: the extra latency of each message; calibrated: that of the file of simnet calibrate which is the
-        topology
+    jitter: the extra latency of each message
     stack: how messages are sent, and when a send lets its rank go, by name or properties; default: that of a
         calibrated fabric, with its curves, else ideal
     sharing: how messages share links: max-min fair, or weighted by round trips
@@ -199,7 +198,7 @@ class Network(Part):
     transport: Transport | None = None
     incast: Incast | None = None
     overhead: Overhead = Overhead.model_validate({})
-    jitter: NameOr[Literal["calibrated"], Jitter] | None = None
+    jitter: Jitter | None = None
     engine: EngineName
     stack: NameOr[StackName, Stack] | None = None
     sharing: NameOr[SharingName, Sharing] = "max_min"

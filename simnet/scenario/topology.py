@@ -10,14 +10,12 @@ from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.reading import read_text
 from simnet.interchange.kinds import NetworkRead
-from simnet.network.jitter import Jitter, lognormal
 from simnet.scenario import topology_parts
 from simnet.topologies.graphs import check
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from simnet.cost_models.calibration import CalibratedSoftware
     from simnet.network import Stack
     from simnet.scenario.parts import Part
     from simnet.scenario.topology_parts import Topology
@@ -45,7 +43,7 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
 
 
 def sending(
-    given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None, *, jitter: bool = False
+    given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
 ) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
     """Return the links of a topology, and the options of `Network` for its transport stack.
 
@@ -71,29 +69,8 @@ def sending(
         if not has_curves(folder / file):
             return read.graph, {}
         model = load_cost_model(folder / file)
-    software = CalibratedSoftware(model, read.graph, Path(file).name, jitter=jitter)
+    software = CalibratedSoftware(model, read.graph, Path(file).name)
     return software.graph, {"stack": software.stack, "software": software}
-
-
-def calibrated_jitter(
-    given: Topology, read: NetworkRead, folder: Path, software: CalibratedSoftware | None = None
-) -> Jitter:
-    """Return the jitter that the file of a calibrated cluster has; `software` saves reading it again.
-
-    Raises InputError if the file is wrong, ValueError if there is none or its measurements do not determine the jitter.
-    """
-    file = cluster_file(given)
-    if read.kind != "fabric" or file is None:
-        raise ValueError(
-            "is known of a topology from a file of simnet calibrate alone; elsewhere give exponential, uniform or "
-            "lognormal"
-        )
-    from simnet.cost_models.calibration import load_cost_model
-
-    fitted = (load_cost_model(folder / file) if software is None else software.model).jitter
-    if fitted is None:
-        raise ValueError(f"is not in {file}: its measurements do not tell how messages scatter")
-    return lognormal(fitted.median, fitted.sigma)
 
 
 def cluster_file(given: Topology) -> str | None:

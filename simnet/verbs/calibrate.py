@@ -101,10 +101,7 @@ def _fitted(
     place = rows.pop("place", "out")
     if place not in ("in", "out"):
         raise InputError(f"place must be in or out, got {place!r}", file="--where")
-    ranks = None
-    if network is not None:
-        family, given = read_choice(network)
-        ranks = place_ranks(family, [f"{name}={value}" for name, value in given.items()])
+    ranks = None if network is None else place_ranks(*read_choice(network))
     options.stack(stack)
     made = summary.calibrate_logs(logs, rows, facts, place == "in", ranks, coverage, stack)
     return _described(made)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated
 
-from simnet.cost_models.calibration.curves import Curve
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator, PlainSerializer
+
+from simnet.cost_models.calibration.curves import FILE_PART, Curve
 from simnet.cost_models.calibration.platform import Platform, load_platform, platform_names
 from simnet.cost_models.calibration.step_counts import count_like_nccl
 
@@ -28,11 +32,18 @@ _SPREAD = 0.35
 _ONE_CARD = 50e9
 
 
-class CardCount(NamedTuple):
-    """A number of network cards of a node (>= 1, or `CARD_PER_RANK` for one per rank), and its probability."""
+@dataclass(frozen=True)
+class CardCount:
+    """A number of network cards of a node (>= 1, or `CARD_PER_RANK`, in files null), and its probability."""
 
-    number: float
-    chance: float
+    __pydantic_config__ = FILE_PART
+
+    number: Annotated[
+        Annotated[float, Ge(1)],
+        BeforeValidator(lambda read: CARD_PER_RANK if read is None else read),
+        PlainSerializer(lambda number: None if number == CARD_PER_RANK else number),
+    ]
+    chance: Annotated[float, Gt(0), Le(1)]
 
 
 RAIL_CARDS: tuple[CardCount, ...] = (CardCount(CARD_PER_RANK, 1.0),)

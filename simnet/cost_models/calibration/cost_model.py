@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
@@ -16,7 +15,6 @@ from simnet.base.units import determined
 from simnet.cost_models.calibration import specification
 from simnet.cost_models.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.cost_models.calibration.curves import Curve, Setting
-from simnet.cost_models.calibration.jitter import FittedJitter
 from simnet.cost_models.calibration.platform import Platform
 from simnet.cost_models.calibration.predictor import BoundedTimes, FittedCurve, Predictor
 from simnet.cost_models.calibration.step_counts import MAX_RANKS, known_algorithms
@@ -52,16 +50,6 @@ class Prediction(NamedTuple):
         return self._replace(low=float(low), high=float(high))
 
 
-class Predictions(NamedTuple):
-    """Predicted times of several sizes [s] with the ends of their intervals, shape (sizes,); see `Prediction`."""
-
-    seconds: Floats
-    low: Floats
-    high: Floats
-    extrapolates: NDArray[np.bool_]
-    kinds: tuple[str, ...]
-
-
 @dataclass(eq=False)
 class CalibratedCostModel:
     """The calibrated cost model of a system.
@@ -83,7 +71,6 @@ class CalibratedCostModel:
     network: dict[str, dict[str, int | float]] | None = None
     stack: str = ""
     eager: bool = False
-    jitter: FittedJitter | None = None
 
     @property
     def platform(self) -> Platform | None:
@@ -120,7 +107,7 @@ class CalibratedCostModel:
         if not 0 < seconds < math.inf:
             raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be predicted, but {seconds:g} s")
         basis = self.model.basis(setting)
-        unlike = basis == "ranks" and self._unlike_nodes(setting)
+        kind = "specified" if self.platform is not None else self._interval_basis(setting, basis)
         reasons = self._extrapolated(setting, basis, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
@@ -132,15 +119,15 @@ class CalibratedCostModel:
         }
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
-        return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
+        return Prediction(seconds, low, high, bool(reasons), why, kind)
 
     def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
         """Return the predicted times of total sizes [byte] with prediction intervals; None where nothing is known."""
         found, basis = self.model.within(setting, sizes), self.model.basis(setting)
         if found is None:
             return None
-        unlike = basis == "ranks" and self._unlike_nodes(setting)
-        below, above = self._half_widths(setting, "beyond" if unlike else basis, sizes).T
+        bounds = np.array(self.intervals[self._interval_basis(setting, basis)])[bin_of(sizes)]
+        below, above = bounds.T * self.model.widening(setting) * self._size_widening(setting, sizes)
         return BoundedTimes(found.seconds, found.least * np.exp(-below), found.most * np.exp(above))
 
     def fastest(
@@ -153,32 +140,6 @@ class CalibratedCostModel:
         ]
         return min(found, key=lambda one: one.seconds)
 
-    def fastest_of(self, collective: str, algorithm: str, ranks: int, sizes: Floats) -> Predictions:
-        """Return the predictions of `fastest` for several sizes [byte], > 0, shape (sizes,)."""
-        found, kinds = [], []
-        for one, protocol in self._ways(collective, algorithm):
-            setting = self._setting(collective, ranks, None, one, protocol)
-            predicted, basis = self.times(setting, sizes), self.model.basis(setting)
-            # Of the first size without a time, or else of the first, `predict` says what is wrong.
-            timed = predicted is not None and (predicted.seconds > 0) & np.isfinite(predicted.seconds)
-            self.predict(collective, ranks, float(sizes[np.argmin(timed)]), algorithm=one, protocol=protocol)
-            assert predicted is not None, "a size of it was predicted"
-            unlike = basis == "ranks" and self._unlike_nodes(setting)
-            outside = np.ones(len(sizes), dtype=bool)
-            if self.platform is None:
-                low, high = self._measured(setting)
-                outside = (sizes < low) | (sizes > high) | bool(self._extrapolated(setting, basis, low))
-            found.append(np.stack([*predicted, outside]))
-            kinds.append(self._kind(basis, unlike=unlike))
-        every = np.stack(found)
-        fastest = every[:, 0].argmin(axis=0)
-        seconds, low_, high_, outside = every[fastest, :, np.arange(len(sizes))].T
-        return Predictions(seconds, low_, high_, outside > 0, tuple(kinds[one] for one in fastest.tolist()))
-
-    def _kind(self, basis: Basis, *, unlike: bool) -> str:
-        """Return the kind of an interval."""
-        return "specified" if self.platform is not None else "beyond" if unlike else basis
-
     def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
         """Return the algorithms and protocols of which the fastest counts for a call; None: the library's choice."""
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
@@ -187,10 +148,9 @@ class CalibratedCostModel:
             own = {(algorithm, "")}
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
-    def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:
-        """Return the half-widths below and above the predictions, as logarithms, shape (sizes, 2)."""
-        bounds = np.array(self.intervals[basis])[bin_of(sizes)] * self.model.widening(setting)
-        return np.asarray(bounds * self._size_widening(setting, sizes)[:, np.newaxis])
+    def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
+        """Return the basis whose interval holds: beyond the measured nodes, errors are as beyond the ranks."""
+        return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
         """Return the known values of ``algorithm`` or ``protocol``, measured or of the step model."""

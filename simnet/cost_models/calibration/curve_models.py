@@ -25,14 +25,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
+from simnet.cost_models.calibration.curves import FILE_PART, NotNegative, Positive
+from simnet.cost_models.calibration.platform import one_of
 
 MAX_SEGMENTS = 12
 """The most stretches of a piecewise alpha-beta model."""
@@ -46,16 +49,20 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class CurveModel:
-    """Time as a function of size.
+    """Time as a function of size: a model of a curve by its name in `CURVE_FITS`, with its weight among several.
 
     `segments` are start [byte], latency [s] and seconds per byte, ascending from 0; in their place `points` are sizes
     and times, joined straight in log-log. `corrections` are sizes and logarithms of measured over modelled times: a
     monotone cubic over the logarithm of the size, constant beyond.
     """
 
-    segments: tuple[tuple[float, float, float], ...] = ()
-    points: tuple[tuple[float, float], ...] = ()
-    corrections: tuple[tuple[float, float], ...] = ()
+    __pydantic_config__ = FILE_PART
+
+    model: CurveModelName = ""
+    weight: Annotated[float, Ge(0), Le(1)] = 1.0
+    segments: tuple[tuple[NotNegative, NotNegative, NotNegative], ...] = ()
+    points: tuple[tuple[Positive, Positive], ...] = ()
+    corrections: tuple[tuple[Positive, Annotated[float, Ge(-50), Le(50)]], ...] = ()
 
     def at(self, sizes: ArrayLike) -> Floats:
         """Return times [s] of sizes [byte]."""
@@ -69,26 +76,6 @@ class CurveModel:
         if not self.corrections:
             return np.asarray(seconds, dtype=np.float64)
         return np.asarray(seconds * np.exp(log_correction(self.corrections, asked)), dtype=np.float64)
-
-
-class MixtureComponent(NamedTuple):
-    """A model of a mixture: its name in `CURVE_FITS`, its weight in [0, 1], and the model."""
-
-    model: str
-    weight: float
-    shape: CurveModel
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """The weighted geometric mean of models of a curve."""
-
-    parts: tuple[MixtureComponent, ...]
-
-    def at(self, sizes: ArrayLike) -> Floats:
-        """Return times [s] of sizes [byte]."""
-        logs = [weight * np.log(shape.at(sizes)) for _, weight, shape in self.parts if weight]
-        return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
 
 
 def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
@@ -223,7 +210,7 @@ def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
 def fit_interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return the line, corrected so that it passes every measured point."""
     base = fit_line(sizes, seconds)
-    return CurveModel(base.segments, corrections=_point_pairs(sizes, np.log(seconds / base.at(sizes))))
+    return CurveModel(segments=base.segments, corrections=_point_pairs(sizes, np.log(seconds / base.at(sizes))))
 
 
 CURVE_FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
@@ -239,18 +226,17 @@ CURVE_FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = Mapp
 )
 """How each model is fitted to sizes [byte] and times [s], both ascending in size."""
 
+CurveModelName: TypeAlias = Annotated[str, one_of("model", CURVE_FITS)]
+
 MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated", "log_log")
 """Models among which cross-validation weighs, plain ones first."""
 
 
-def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixture:
+def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:
     """Fit several models of `CURVE_FITS` to a curve, with weights >= 0 by name, not all 0."""
     whole = sum(weights.values())
-    return Mixture(
-        tuple(
-            MixtureComponent(name, weight / whole, CURVE_FITS[name](sizes, seconds)) for name, weight in weights.items()
-        )
-    )
+    fits = {name: CURVE_FITS[name](sizes, seconds) for name in weights}
+    return tuple(replace(fit, model=name, weight=weights[name] / whole) for name, fit in fits.items())
 
 
 def _point_pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ...]:

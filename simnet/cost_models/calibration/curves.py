@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from annotated_types import Ge, Le, MaxLen
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
@@ -25,6 +27,14 @@ from simnet.cost_models.calibration.readers import TABLE_COLUMNS, total_bytes
 
 CONDITION_COLUMNS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
 """Columns whose values tell one system from another; so do those of the links and contributions of single hosts."""
+
+# Wider than any machine, and narrow enough that no product of some of them overflows.
+Positive: TypeAlias = Annotated[float, Ge(1e-30), Le(1e30)]
+NotNegative: TypeAlias = Annotated[float, Ge(0), Le(1e30)]
+ShortText: TypeAlias = Annotated[str, MaxLen(200)]
+
+FILE_PART: Any = {"extra": "forbid", "revalidate_instances": "always"}
+"""How pydantic reads and writes a dataclass as a part of a fabric file."""
 
 _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 
@@ -41,11 +51,11 @@ class Setting:
     'all_reduce, ring, 16 ranks on 2 nodes'
     """
 
-    collective: str
-    ranks: int
-    nodes: int = 0
-    algorithm: str = ""
-    protocol: str = ""
+    collective: ShortText
+    ranks: Annotated[int, Ge(1), Le(10**7)]
+    nodes: Annotated[int, Ge(0), Le(10**7)] = 0
+    algorithm: ShortText = ""
+    protocol: ShortText = ""
 
     def __str__(self) -> str:
         what = ", ".join(part for part in (self.collective, self.algorithm, self.protocol) if part)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.calibration import cards as node_cards
-from simnet.cost_models.calibration.curve_models import CurveModel, Mixture, fit_mixture
-from simnet.cost_models.calibration.curves import Curve, Setting
+from simnet.cost_models.calibration.curve_models import CurveModel, fit_mixture
+from simnet.cost_models.calibration.curves import FILE_PART, Curve, Positive, Setting
 from simnet.cost_models.calibration.rank_scaling import CHUNKED_COLLECTIVES, scale_over_ranks
 from simnet.cost_models.calibration.readers import bus_factor
 from simnet.cost_models.calibration.step_model import StepModel, fit_step_model
@@ -32,23 +33,34 @@ Transfer: TypeAlias = Literal["steps", "corrected"]
 """How a collective that was not measured is predicted: by the step model, or that corrected as at the others."""
 
 
-@dataclass(frozen=True, eq=False)
-class FittedCurve:
-    """A measured curve, its fitted model `shape`, the smallest and largest size measured [byte], and how many."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedCurve(Setting):
+    """The models of a measured curve, the smallest and largest size measured [byte], and how many."""
 
-    setting: Setting
-    shape: Mixture
-    smallest: float
-    largest: float
-    count: int
+    __pydantic_config__ = FILE_PART
 
-    @property
-    def through(self) -> CurveModel | Mixture:
-        """The model through every measured size, if the curve has it, else the mixture.
+    smallest: Positive
+    largest: Positive
+    measured_sizes: Annotated[int, Ge(1)]
+    models: tuple[CurveModel, ...]
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The setting of the curve."""
+        return Setting(self.collective, self.ranks, self.nodes, self.algorithm, self.protocol)
+
+    def at(self, sizes: ArrayLike) -> Floats:
+        """Return times [s] of sizes [byte], the weighted geometric mean of the models."""
+        logs = [one.weight * np.log(one.at(sizes)) for one in self.models if one.weight]
+        return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
+
+    def through(self, sizes: Floats) -> Floats:
+        """Return times [s] of the model through every measured size, if the curve has it, else of all.
 
         Other numbers of ranks compare with measured times: libraries change protocol at similar sizes there.
         """
-        return next((one.shape for one in self.shape.parts if one.model == "interpolated"), self.shape)
+        exact = [one for one in self.models if one.model == "interpolated"]
+        return exact[0].at(sizes) if exact else self.at(sizes)
 
 
 class BoundedTimes(NamedTuple):
@@ -79,7 +91,7 @@ class TimeGrowth(NamedTuple):
 def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
     """Return the growth of the times of a curve at its largest size."""
     sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
-    seconds = one.through.at(sizes)
+    seconds = one.through(sizes)
     if sizes[1] == sizes[2]:
         return TimeGrowth(one.largest, 1.0, 1.0, 1.0)
     power = min(max(math.log(seconds[2] / seconds[1]) / math.log(sizes[2] / sizes[1]), 0.0), 1.0)
@@ -170,7 +182,7 @@ class Predictor:
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
         if not found:
-            alone = self._elsewhere(family, setting, asked, self.steps) if known is None else known.shape.at(asked)
+            alone = self._elsewhere(family, setting, asked, self.steps) if known is None else known.at(asked)
             return None if alone is None else BoundedTimes(alone, alone, alone)
         chances, times = np.array([one.chance for one, _ in found]), np.array([seconds for _, seconds in found])
         order = np.argsort(times, axis=0, kind="stable")
@@ -227,7 +239,7 @@ class Predictor:
             if same and one.setting.family in _RULED:
                 known = bus_factor(one.setting.collective, setting.ranks)
                 if wanted and known:
-                    logs.append(np.log(wanted / known * one.through.at(asked)))
+                    logs.append(np.log(wanted / known * one.through(asked)))
         return np.exp(np.mean(logs, axis=0)) if logs else None
 
     @cached_property
@@ -238,7 +250,7 @@ class Predictor:
             sizes = np.geomspace(one.smallest, one.largest, _SIZES)
             said = None if self.steps is None else self.steps.at(one.setting, sizes)
             if said is not None:
-                off.append(np.abs(np.log(one.through.at(sizes) / said)))
+                off.append(np.abs(np.log(one.through(sizes) / said)))
         return float(np.mean(off)) if off else 0.0
 
     def _over_ranks(
@@ -255,12 +267,12 @@ class Predictor:
         if corrected is not None and (chosen == "steps" or alone):
             return corrected
         if chosen == "interpolated":
-            logs = [np.log(one.through.at(asked)) for one in family]
+            logs = [np.log(one.through(asked)) for one in family]
             return np.exp(_interpolate_ranks(family, logs, setting, extrapolation=True))
-        settings, shapes = [one.setting for one in family], [one.through for one in family]
+        settings, times = [one.setting for one in family], [one.through for one in family]
         nccl, cards = (False, node_cards.CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
         found = scale_over_ranks(
-            settings, shapes, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards
+            settings, times, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards
         )
         if corrected is None or chosen != "blended":
             return found
@@ -293,9 +305,7 @@ class Predictor:
         if self.steps is None:
             return None
         bases = [self.steps.at(one.setting, asked) for one in family]
-        found = [
-            np.log(one.through.at(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None
-        ]
+        found = [np.log(one.through(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None]
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
@@ -343,13 +353,15 @@ def fit_predictor(
     """
     chosen = {} if weights is None else weights
     through = {} if weights is None else {"interpolated": 0.0}
-    shapes = [
-        fit_mixture(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {curve_model: 1.0})))
-        for one in curves
-    ]
     known = tuple(
-        FittedCurve(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
-        for one, shape in zip(curves, shapes, strict=True)
+        FittedCurve(
+            **asdict(one.setting),
+            smallest=float(one.sizes[0]),
+            largest=float(one.sizes[-1]),
+            measured_sizes=len(one.sizes),
+            models=fit_mixture(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {curve_model: 1.0}))),
+        )
+        for one in curves
     )
     cards, steps = node_cards.RAIL_CARDS, None
     if with_steps:

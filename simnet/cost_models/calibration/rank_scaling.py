@@ -13,12 +13,11 @@ NCCL, ``src/graph/tuning.cc``: on two nodes a tree is counted with the bandwidth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.calibration.curve_models import CurveModel, Mixture
 from simnet.cost_models.calibration.curves import Setting
 from simnet.cost_models.calibration.step_counts import count_like_nccl
 
@@ -67,7 +66,7 @@ def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf
 
 def scale_over_ranks(
     settings: Sequence[Setting],
-    shapes: Sequence[CurveModel | Mixture],
+    curves: Sequence[Callable[[Floats], Floats]],
     asked: Setting,
     sizes: Floats,
     *,
@@ -77,25 +76,25 @@ def scale_over_ranks(
 ) -> Floats:
     """Return times [s] of total `sizes` [byte], shape (n,), on other numbers of ranks than those of curves.
 
-    `settings` and `shapes` are the curves, at least one, `asked` the wanted setting. With `chunked`, curves compare at
-    the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
+    `settings` and `curves`, times of sizes, are at least one, `asked` the wanted setting. With `chunked`, curves
+    compare at the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
 
     Examples
     --------
     A tree, whose time grows with the logarithm of the nodes:
 
     >>> nodes = (2, 4, 16)
-    >>> shapes = [CurveModel(segments=((0.0, 1e-5 * (1 + np.log2(n)), 1e-15),)) for n in nodes]
+    >>> curves = [lambda sizes, n=n: 1e-5 * (1 + np.log2(n)) + 1e-15 * sizes for n in nodes]
     >>> known = [Setting("all_reduce", n, n) for n in nodes]
-    >>> seconds = scale_over_ranks(known, shapes, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
+    >>> seconds = scale_over_ranks(known, curves, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
     >>> bool(abs(seconds[0] - 4e-5) < 1e-6)
     True
     """
     from scipy.optimize import nnls
 
     ratios = [(one.ranks / asked.ranks if chunked else 1.0) for one in settings]
-    known = np.array([shape.at(sizes * ratio) for shape, ratio in zip(shapes, ratios, strict=True)])
-    large = np.array([shape.at(_LARGE * ratio).item() for shape, ratio in zip(shapes, ratios, strict=True)])
+    known = np.array([curve(sizes * ratio) for curve, ratio in zip(curves, ratios, strict=True)])
+    large = np.array([curve(np.array([_LARGE * ratio])).item() for curve, ratio in zip(curves, ratios, strict=True)])
     trees = nccl and asked.collective == "all_reduce" and not asked.algorithm.casefold().startswith("ring")
     by_tree = _tree_bytes(settings, large) if trees else np.inf
     counted = np.array([term_counts(one, by_tree, cards) for one in settings])

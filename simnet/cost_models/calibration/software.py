@@ -21,7 +21,6 @@ from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import InputError
 from simnet.collectives import registry
 from simnet.cost_models.calibration.cost_model import CalibratedCostModel, Prediction
-from simnet.cost_models.calibration.jitter import median_extra_time, messages_of
 from simnet.network import STACKS, Network, Stack
 from simnet.schedule import Call, Round, Schedule
 
@@ -64,8 +63,7 @@ class _MessageFit(NamedTuple):
 class CalibratedSoftware:
     """Software of a calibrated system, added to schedules; see `simnet.network.Network`.
 
-    `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name. With `jitter`, messages
-    have the fitted extra latencies, and calls are shorter without them.
+    `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name.
 
     Examples
     --------
@@ -81,16 +79,8 @@ class CalibratedSoftware:
     (0.0005, 0.0005)
     """
 
-    def __init__(
-        self,
-        model: CalibratedCostModel,
-        graph: nx.DiGraph[Any],
-        file: str = "the calibration",
-        *,
-        jitter: bool = False,
-    ) -> None:
+    def __init__(self, model: CalibratedCostModel, graph: nx.DiGraph[Any], file: str = "the calibration") -> None:
         self.model, self.file = model, file
-        self._jitter = model.jitter if jitter else None
         network = model.network or {}
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
         self.stack = stack_of(model)
@@ -138,10 +128,6 @@ class CalibratedSoftware:
     def _seconds(self, schedule: Schedule, hosts: Ranks) -> float:
         return self._idle.time(schedule, placement=hosts).duration
 
-    def _typical(self, schedule: Schedule) -> float:
-        """Return the median extra time of a schedule by extra latencies of its messages [s]."""
-        return 0.0 if self._jitter is None else median_extra_time(self._jitter, self.stack.cut(schedule))
-
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
         """Return the rounds of a call with its software."""
         ranks = _participating_ranks(rounds)
@@ -169,7 +155,7 @@ class CalibratedSoftware:
             own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
         else:
             own = self._by(call._replace(sizes=None), call.algorithm, ranks, n_ranks)
-        target = prediction.seconds - self._typical(Schedule(n_ranks, own))
+        target = prediction.seconds
         other = None
         if self._scaled(own, n_ranks, hosts) > target:
             quickest = {
@@ -179,7 +165,6 @@ class CalibratedSoftware:
             other = min(quickest, key=quickest.__getitem__, default=None)
             if other is not None:
                 own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
-                target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         share = self._share(own, n_ranks, hosts, target)
         scaled = _spread_software(own, n_ranks, ranks, _MessageFit(None, share))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
@@ -252,7 +237,7 @@ class CalibratedSoftware:
                     self._extra.clear()
                 prediction = self._known("sendrecv", "", hosts[ranks], nbytes).prediction
                 message = Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)])
-                takes = self._seconds(message, hosts) + self._typical(message)
+                takes = self._seconds(message, hosts)
                 self._extra[key] = 0.0 if prediction is None else max(prediction.seconds - takes, 0.0)
             changed[id(one)] = _change_round(one, n_ranks, ranks, 1.0, self._extra[key])
         return changed[id(one)]
@@ -277,10 +262,7 @@ class CalibratedSoftware:
             latency = bare.path(0, int(places[-1]))[0]
             steps = min(costs) * latency * _TRIPS.get(self.stack.send_completion, 1)
             if steps > 0:
-                messages = None if self._jitter is None else messages_of(setting, one.smallest)
-                room = float(one.shape.at(np.array([one.smallest]))[0])
-                room -= 0.0 if messages is None else self._typical(messages)
-                share = min(share, max(room, 0.0) / steps)
+                share = min(share, float(one.at(np.array([one.smallest]))[0]) / steps)
         if share == 1.0:
             return graph
         drawn = graph.copy()

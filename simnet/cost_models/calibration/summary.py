@@ -17,11 +17,10 @@ from simnet.cost_models.calibration.cost_model import CalibratedCostModel, calib
 from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
 from simnet.cost_models.calibration.crossval import MIXTURE_NAME, ModelChoice, choose_models
 from simnet.cost_models.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
-from simnet.cost_models.calibration.jitter import LEAST_REPETITIONS, fit_links, repeated_calls
 from simnet.cost_models.calibration.readers.facts import LogFacts, constant_facts
 from simnet.cost_models.calibration.readers.folders import read_logs
 from simnet.cost_models.calibration.readers.tables import LogProblem
-from simnet.cost_models.calibration.software import eager_measured, stack_measured, stack_of
+from simnet.cost_models.calibration.software import eager_measured, stack_measured
 from simnet.cost_models.calibration.step_model import PARAMETERS, undetermined_parameters
 from simnet.cost_models.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
 from simnet.cost_models.evidence.intervals import Basis, HeldOut
@@ -40,8 +39,7 @@ class Calibration:
     """A calibration, to be written and shown.
 
     `rows` of the logs were used, `problems` are those of the logs, `mixed` columns tell systems apart but were put
-    together. `links` is the network in the file, `logged_stack` the stack that the logs name, `repetitions` those of
-    single calls.
+    together. `links` is the network in the file, `logged_stack` the stack that the logs name.
     """
 
     cost_model: CalibratedCostModel
@@ -51,7 +49,6 @@ class Calibration:
     mixed: Mapping[str, Sequence[str]]
     links: FittedLinks | None = None
     logged_stack: str = ""
-    repetitions: int = 0
 
     @property
     def yaml(self) -> str:
@@ -82,27 +79,7 @@ class Calibration:
             "stack": self.cost_model.stack or None,
             "stack_told_by_logs": self.logged_stack or None,
             "eager": self.cost_model.eager,
-            "jitter": None if self.cost_model.jitter is None else self.cost_model.jitter._asdict(),
-            "repetitions": self.repetitions,
         }
-
-    def _describe_jitter(self) -> str:
-        """Return a sentence about the jitter of messages, or why it is not known."""
-        found = self.cost_model.jitter
-        if found is not None:
-            return (
-                f"each message has an extra latency, median {1e6 * found.median:.3g} us, sigma {found.sigma:.2f}, by "
-                f"{found.repetitions:,} repetitions of {found.settings:,} settings; network.jitter: calibrated draws it"
-            )
-        if self.repetitions < LEAST_REPETITIONS:
-            return (
-                f"not known: {self.repetitions:,} repetitions of single calls are in the logs, {LEAST_REPETITIONS} are "
-                "needed, and means over calls do not tell it"
-            )
-        return (
-            "none: repetitions do not scatter, or rather in proportion to the time of each call than as messages do "
-            "that are late each for itself"
-        )
 
     def errors(self) -> list[dict[str, Any]]:
         """Return how far predictions of what was left out were off, a row for each model and each kind."""
@@ -142,7 +119,6 @@ class Calibration:
             no_library = "not known, so that simulations take ideal; --stack names that of the library"
             eager = ", its eager limit raised above every message" if self.cost_model.eager else ""
             lines.append(f"stack: {self.cost_model.stack or no_library}{eager}")
-            lines.append(f"jitter: {self._describe_jitter()}")
         if self.logged_stack and self.cost_model.stack != self.logged_stack:
             taken = f"simulations take {self.cost_model.stack}, by --stack"
             lines.append(f"warning: the logs are of {self.logged_stack}, and {taken}")
@@ -262,11 +238,8 @@ def calibrate_logs(
     logged = stack_measured(rows)
     cost_model.stack = logged if stack is None else stack
     cost_model.eager = stack is None and eager_measured(rows)
-    again = [] if network is None else repeated_calls(rows)
-    cost_model.jitter = fit_links(again, stack_of(cost_model))
     problems = tuple(problem for _, found in parts for problem in found)
-    repetitions = sum(one.seconds.size for one in again)
-    return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, logged, repetitions)
+    return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, logged)
 
 
 def _file_exists(path: str) -> bool:

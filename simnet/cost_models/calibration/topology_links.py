@@ -7,32 +7,25 @@ properties of links.
 
 from __future__ import annotations
 
-import errno
-from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
-import networkx as nx
 import pandas as pd
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.calibration.curves import Curve, Setting
 from simnet.cost_models.calibration.step_counts import count_steps
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel, undetermined_parameters
-from simnet.interchange import kind_of, read_network
 
 LINK_FAMILIES = ("star", "multi_gpu_nodes")
-"""Topologies whose links a calibration describes; others come as files."""
+"""Topologies whose links a calibration describes."""
 
 MAX_PER_NODE = 4096
 """The most ranks on a node."""
 
-_INNER_KINDS = frozenset({"intra", "nvlink", "pci", "sys"})
-
 
 class Placement(NamedTuple):
-    """A topology as given: one of `LINK_FAMILIES` or a file, and the ranks per node, None if it does not say."""
+    """A topology, one of `LINK_FAMILIES`, and the ranks per node, None if it does not say."""
 
     name: str
     each: int | None
@@ -45,34 +38,21 @@ class FittedLinks(NamedTuple):
     undetermined: tuple[str, ...]
 
 
-def place_ranks(given: str, overrides: Sequence[str] = ()) -> Placement:
-    """Return a topology given by name, with ``gpus_per_node=N`` where wanted, or by a file.
-
-    In a file, ranks that links of a node (NVLink, PCIe, ``intra``) join are on one node; all others are alone.
-    """
-    each: int | None = None
-    for one in overrides:
-        name, _, value = one.partition("=")
-        if given != "multi_gpu_nodes" or name != "gpus_per_node":
-            raise InputError(f"{one[:60]!r} is not for --network {given}; allowed: gpus_per_node=N of multi_gpu_nodes",
-                             file="--network")  # fmt: skip
-        if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= MAX_PER_NODE):
-            raise InputError(
-                f"must be a whole number in 1..{MAX_PER_NODE}, got {value[:40]!r}", file="--network", field=name
-            )
-        each = int(value)
-    if given in LINK_FAMILIES:
-        return Placement(given, 1 if given == "star" else each)
-    try:
-        there = Path(given).exists() or bool(Path(given).suffix)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise InputError(f"{given}: cannot be read: {error.strerror}", file="--network") from None
-        there = False
-    if not there:
-        raise InputError(f"there is no topology and no file {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
+def place_ranks(given: str, options: Mapping[str, object]) -> Placement:
+    """Return a topology given by name, with ``gpus_per_node`` where wanted; raise InputError for what is neither."""
+    if given not in LINK_FAMILIES:
+        raise InputError(f"there is no topology {given[:200]!r}; {suggest_names(given, LINK_FAMILIES)}",
                          file="--network")  # fmt: skip
-    return Placement(given, _hosts_of_node(given))
+    each = 1 if given == "star" else None
+    for name, value in options.items():
+        if given == "star" or name != "gpus_per_node":
+            raise InputError(f"{name[:60]!r} is not for --network {given}; allowed: gpus_per_node=N of multi_gpu_nodes",
+                             file="--network")  # fmt: skip
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_PER_NODE:
+            said = f"must be a whole number in 1..{MAX_PER_NODE}, got {str(value)[:40]!r}"
+            raise InputError(said, file="--network", field=name)
+        each = value
+    return Placement(given, each)
 
 
 def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
@@ -87,13 +67,11 @@ def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
     )
 
 
-def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks | None:
-    """Return the links of a topology given by its name; None for one from a file, which has its own.
+def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks:
+    """Return the links of a topology.
 
     Raises InputError if no step model could be fitted, or nothing says how many ranks are on a node.
     """
-    if place.name not in LINK_FAMILIES:
-        return None
     where = f"--network {place.name}"
     if steps is None:
         raise InputError("needs measurements of a collective whose algorithms are known", file=where)
@@ -153,21 +131,3 @@ def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
         return 1.0
     (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
     return 2 * (setting.ranks - 1) / setting.ranks / ring.outer_bytes
-
-
-def _hosts_of_node(file: str) -> int:
-    """Return the hosts of a node in a topology from a file."""
-    try:
-        latency = 0.0 if kind_of(file) == "nccl" else None
-        graph: nx.DiGraph[Any] = read_network(file, latency=latency).graph
-    except ValueError as error:
-        raise InputError(str(error), file="--network") from None
-    inside: nx.Graph[Any] = nx.Graph()
-    inside.add_nodes_from(range(graph.graph["hosts"]))
-    inside.add_edges_from((a, b) for a, b, facts in graph.edges(data=True) if facts.get("kind") in _INNER_KINDS)
-    sizes = Counter(sum(isinstance(one, int) for one in part) for part in nx.connected_components(inside))
-    del sizes[0]
-    if len(sizes) > 1:
-        found = ", ".join(map(str, sorted(sizes)))
-        raise InputError(f"has nodes of {found} hosts, so that ranks per node are not told", file=file)
-    return next(iter(sizes))

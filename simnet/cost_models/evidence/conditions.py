@@ -93,7 +93,3 @@ def known_links() -> str:
         " to ".join(map(*both)) for both in ((format_seconds, LATENCY), (format_bandwidth, BANDWIDTH))
     )
     return f"links of {latency} and {bandwidth}, with {WORKERS[0]} to {WORKERS[1]} workers of one link each"
-
-
-KNOWN_CALLS = "collectives, sizes and numbers of ranks that were measured"
-"""The same of a calibrated cluster."""

@@ -5,6 +5,7 @@ A package may register a `LogFormat` as an entry point ``simnet.log_readers``; i
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ from simnet.cost_models.calibration.readers import (
 )
 from simnet.cost_models.calibration.readers.lines import bare_line, read_head, read_lines
 from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, Measurements
+
+# No error for a name that is too long, as of `Path.is_dir`.
+is_folder = os.path.isdir
 
 DATA_FILE = "data.csv"
 """The file that a folder stands for, if it is there."""
@@ -131,13 +135,11 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
     """
     path = measurements_file(path)
     head = read_head(path)
-    for name, one in LOG_FORMATS.items():
-        if one.head(head):
-            return name
+    if found := next((name for name, one in LOG_FORMATS.items() if one.head(head)), None):
+        return found
     lines = read_lines(path)
-    own = _recognise_format(lines, LOG_FORMATS) or _recognise_format(
-        lines, plugins.usable_plugins("log_readers", registered_format)
-    )
+    registered = plugins.usable_plugins("log_readers", registered_format)
+    own = _recognise_format(lines, LOG_FORMATS) or _recognise_format(lines, registered)
     if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
         own = TOOL_FORMATS.get(tool) or next((name for name, one in LOG_FORMATS.items() if one.name(path.name)), None)
     return own
@@ -145,14 +147,8 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
 
 def _recognise_format(lines: Sequence[str], formats: Mapping[str, LogFormat]) -> str | None:
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    for name, one in formats.items():
-        if one.first(first):
-            return name
-    for line in map(bare_line, lines):
-        for name, one in formats.items():
-            if one.line(line):
-                return name
-    return None
+    by_line = (name for line in map(bare_line, lines) for name, one in formats.items() if one.line(line))
+    return next((name for name, one in formats.items() if one.first(first)), None) or next(by_line, None)
 
 
 def registered_format(name: str) -> LogFormat | None:
@@ -199,11 +195,3 @@ def measurements_file(path: str | Path) -> Path:
     if not (path / DATA_FILE).is_file():
         raise InputError(f"is a folder without a {DATA_FILE}; give the file", file=str(path))
     return path / DATA_FILE
-
-
-def is_folder(path: Path) -> bool:
-    """Return whether there is a folder of this name; raise InputError if there can be none."""
-    try:
-        return path.is_dir()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)[:200]) from None

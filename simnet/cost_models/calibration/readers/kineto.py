@@ -21,7 +21,7 @@ from typing import Any
 
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError
-from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES, collective_name, nccl_convention
+from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES, collective_name
 from simnet.cost_models.calibration.readers.jobs import finish_trace
 from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_trace
@@ -96,7 +96,6 @@ def _kernel_row(args: Mapping[str, Any]) -> TableRow | str:
     return {
         "collective": name,
         "nbytes": min(elements * each, MAX_WHOLE),
-        "size_convention": nccl_convention(name),
         "dtype": dtype,
         "ranks": read_rank_count(args.get("Group size")),
         "group": _group_name(args),

@@ -17,7 +17,7 @@ from typing import Any
 
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import tables
-from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective, nccl_convention
+from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective
 from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
@@ -59,7 +59,6 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> None:
             row: tables.TableRow = stated | {
                 "collective": name,
                 "nbytes": nbytes,
-                "size_convention": nccl_convention(name),
                 "dtype": short_text(one.get("type")),
                 "reduction": short_text(one.get("redop")).replace("none", ""),
                 "root": read_count(one.get("root")),

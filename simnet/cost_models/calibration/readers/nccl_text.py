@@ -266,7 +266,6 @@ def _side_rows(cells: TableCells, name: str, context: _TableContext) -> Iterator
         row: tables.TableRow = {
             "collective": name,
             "nbytes": cells.nbytes,
-            "size_convention": conventions.nccl_convention(name),
             "dtype": cells.dtype,
             "reduction": cells.reduction,
             "root": cells.root,

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers import tables
-from simnet.cost_models.calibration.readers.conventions import nccl_convention
 from simnet.cost_models.calibration.readers.lines import bare_lines
 
 PERFTEST_HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
@@ -97,7 +96,6 @@ def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool)
     return row | {
         "collective": name,
         "nbytes": size,
-        "size_convention": nccl_convention(name),
         "in_place": False,
         "statistic": "rank0",
         "ranks": 2,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
+from simnet.cost_models.calibration.readers.conventions import collective_name
 from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tables import RowCollector, format_reader, parse_printed
@@ -45,7 +45,6 @@ def read_rccl_records(path: Path, out: RowCollector) -> None:
         row = {
             "collective": name,
             "nbytes": nbytes,
-            "size_convention": nccl_convention(name),
             "dtype": short_text(one.get("type")),
             "reduction": short_text(one.get("redop")).replace("none", ""),
             "in_place": str(one["inPlace"]).strip() in ("1", "true", "True"),

@@ -154,8 +154,8 @@ class RowCollector:
     def add(self, given: Mapping[str, object], line: int | None, *, where: str = "") -> None:
         """Add a row, unless it has no valid time, or contradicts itself.
 
-        Its ``seconds`` [s], ``algbw`` and ``busbw`` [byte/s] must agree where they are `PrintedNumber`. `where` names
-        the part of the line in messages. Raises InputError if there are too many rows.
+        Its ``seconds`` [s], ``algbw`` and ``busbw`` [byte/s] must agree where they are `PrintedNumber`; its size is as
+        nccl-tests counts it unless it has a ``size_convention``. `where` names the part of the line in messages.
         """
         if len(self.rows) >= MAX_ROWS:
             self.refuse(f"has more than {MAX_ROWS:,} rows, the most that are read", line)
@@ -164,6 +164,7 @@ class RowCollector:
             one = row.setdefault(name, None)
             printed.append(one if isinstance(one, PrintedNumber) else None)
             row[name] = one.value if isinstance(one, PrintedNumber) else one
+        row.setdefault("size_convention", conventions.nccl_convention(str(row.get("collective"))))
         row |= {name: value for name, value in self.facts.items() if row.get(name) in (None, "")}
         row |= conventions.fill_nodes(row)
         before, wrong = f"{where}: " if where else "", _why_impossible(row)
@@ -223,10 +224,6 @@ def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd
     }
     more = {name: pd.Series([row.get(name) for row in listed]) for name in extra}
     return pd.DataFrame(made | more, pd.RangeIndex(len(listed)))
-
-
-def _cell(value: object, form: ColumnForm) -> object:
-    return _MISSING.get(form) if value is None else value
 
 
 def _cell_number(found: object) -> float:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from simnet.cost_models.calibration.readers import tables
-from simnet.cost_models.calibration.readers.conventions import collective_name, nccl_convention
+from simnet.cost_models.calibration.readers.conventions import collective_name
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.tidy import csv_records, csv_values, parse_rate
 
@@ -39,7 +39,6 @@ def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
         common: tables.TableRow = {
             "collective": measured,
             "nbytes": size,
-            "size_convention": nccl_convention(measured),
             "statistic": "mean",
             "tool": "",
             "variant": cells.get("variant", "")[:120],
