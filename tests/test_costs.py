@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looping import each
-from simnet.collectives import reduce_binomial, registry
+from simnet.collectives import registry
 from simnet.cost_models import costs
 
 DENSE = tuple(dict.fromkeys(one.cost for one in registry.built_in()))
@@ -48,85 +48,12 @@ class TestPaper:
         assert costs.allgather(alpha, beta, M, N) == 3 * 3 + 7 * 10 * 0.5
         assert costs.var_overhead(1.0, 1.0, 1) == 0
 
-    @pytest.mark.parametrize("near", [0.0, 0.1, 0.4, 0.55, 0.9, 1.5])
-    @pytest.mark.parametrize("levels", [1, 2, 3, 6])
-    def test_messages_of_a_broadcast_share_the_link_of_their_node(self, levels, near):
-        def first(children):
-            """Seconds of the first of messages that begin `near` apart and share a link, which each alone has for 1."""
-            left = 1.0
-            for under_way in range(1, children):
-                if left * under_way <= near:
-                    return (under_way - 1) * near + left * under_way
-                left -= near / under_way
-            return (children - 1) * near + left * children
 
-        expected = sum(first(children) for children in range(1, levels + 1))
-        nodes = costs.NodeLinks(1, 0.0, near)
-        assert costs.broadcast(0.0, 1.0, 1.0, 2**levels, nodes) == pytest.approx(expected, rel=1e-12)
-        # Inside nodes as on a tree of their own.
-        inside = [costs.broadcast(0.0, 1.0, 1.0, g * 2**levels, costs.NodeLinks(g, 0.0, near)) for g in (1, 2, 8)]
-        assert inside == pytest.approx([expected, expected + near, expected + 3 * near], rel=1e-12)
-        if levels > 2:
-            # Of one node more than fill a level, the first subtree is short, and the second, which waits, is deeper.
-            second = min(first(levels) + (levels - 1) * near, levels)
-            expected = second + sum(first(children) for children in range(1, levels - 1))
-            found = costs.broadcast(0.0, 1.0, 1.0, 2 ** (levels - 1) + 1, nodes)
-            assert found == pytest.approx(expected, rel=1e-12)
-
-    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 7, 8])
-    @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 12])
-    def test_a_reduction_crosses_once_for_each_level_above_the_nodes(self, size, nodes):
-        N, full = size * nodes, size & (size - 1) == 0
-        across = ceil_log2(N) - ceil_log2(size) + (not full) if nodes > 1 else 0
-        far, near = ((0.0, 1.0, costs.NodeLinks(size, 0.0, 0.0)), (0.0, 0.0, costs.NodeLinks(size, 0.0, 1.0)))
-        for (alpha, beta, links), rounds in ((far, across), (near, ceil_log2(N) - across)):
-            assert costs.binomial_reduce(alpha, beta, 1.0, N, links) == rounds
-        if full:
-            crossing = [(one.src // size != one.dst // size).any() for one in reduce_binomial(N, 1.0).rounds]
-            assert sum(crossing) == across
-        # A message that waits for others passes as many ranks as the smaller tree has full levels.
-        assert costs.binomial_reduce(0.0, 0.0, 1.0, N, costs.NodeLinks(size, 1.0, 0.0)) == log2(size)
-        assert costs.binomial_reduce(1.0, 0.0, 1.0, N, costs.NodeLinks(size, 0.0, 0.0)) == log2(N) - log2(size)
-
-
-NODES = [(size, nodes) for size in (1, 2, 3, 4, 8) for nodes in (1, 2, 3, 4, 8)]
-
-
-class TestNodes:
-    """Closed forms on nodes, counted message by message."""
-
-    @pytest.mark.parametrize(("near_alpha", "near_beta"), [(0.25, 0.125), (0.0, 0.0), (0.5, 3.0)])
-    @each("size, nodes", NODES)
-    def test_a_ring_takes_the_longer_of_a_link_and_of_a_way_round(self, size, nodes, near_alpha, near_beta):
-        N, alpha, beta, M = size * nodes, 2.0, 1.0, 5.0
-        links = costs.NodeLinks(size, near_alpha, near_beta)
-        for cost, rounds, part in ((costs.ring_allgather, N - 1, M), (costs.ring_allreduce, 2 * (N - 1), M / N)):
-            far, near = part * beta, near_alpha + part * near_beta
-            expected = rounds * near
-            if nodes > 1:
-                last = max(hop for hop in range(rounds) if hop % size == 0)
-                # Behind its last crossing a message is as fast as the next ones come, at most.
-                hops = [near if hop < last else max(near, far) for hop in range(rounds)]
-                hops[::size] = [alpha + far] * len(hops[::size])
-                expected = max(alpha + rounds * far, sum(hops))
-            assert cost(alpha, beta, M, N, links) == pytest.approx(expected, rel=1e-12)
-
-    def test_all_gathers_between_odd_nodes_by_hand(self):
-        links = costs.NodeLinks(3, 0.25, 0.125)
-        # Four rounds; of 12 contributions on the longest path all but two cross, three at a time.
-        assert costs.recursive_doubling_allgather(2.0, 1.0, 1.0, 6, links) == 4 * 2 + 10 * 3 + 2 * 0.125
-        # Two of three rounds cross, with (6 - 3) 3 and (9 - 1) / 3 contributions.
-        assert costs.bruck_allgather(2.0, 1.0, 1.0, 6, links) == pytest.approx(2 * 2 + 0.25 + 9 + 8 / 3)
-        assert costs.bruck_allgather(2.0, 1.0, 1.0, 3, links) == 2 * 0.25 + 2 * 0.125
-        assert costs.recursive_doubling_allgather(2.0, 1.0, 1.0, 3, links) == 3 * 0.25 + 5 * 0.125
-
+class TestGroups:
     def test_groups_of_a_hierarchy(self):
         # Trees of eight, a ring of two leaders with halves; all are one group if they are fewer.
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 16) == 2 * 3 * (2 + 3) + 2 * (2 + 1.5)
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 4) == 2 * 2 * (2 + 3)
-        links = costs.NodeLinks(2, 0.25, 0.125)
-        assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links) == 2 * 3 * (0.25 + 0.375)
-        assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links, 2) == 2 * (0.25 + 0.375) + 6 * (2 + 0.75)
 
 
 class TestChoice:
@@ -134,17 +61,6 @@ class TestChoice:
         assert costs.best_collective(1.0, 1.0, 1.0, 1.0, 1).label == "ART-ring"
         # Two workers without latency: ring and all-gather both take 2 M c beta.
         assert costs.best_collective(0.0, 0.3, 7.0, 0.1, 2).label == "ART-ring"
-
-    @given(st.floats(1e-6, 1), betas, st.floats(1, 1e10), densities, st.integers(3, 2000))
-    def test_inequalities_of_eqn_5(self, alpha, beta, M, c, N):
-        ring, tree, gather = (float(cost(alpha, beta, M, c, N)) for cost in SPARSE)
-        for first, second, threshold in (
-            (ring, tree, costs.ring_over_tree),
-            (ring, gather, costs.ring_over_allgather),
-            (tree, gather, costs.tree_over_allgather),
-        ):
-            if abs(first - second) > 1e-9 * max(first, second):
-                assert (first < second) == (alpha / beta < threshold(M, c, N))
 
 
 class TestArrays:
@@ -424,7 +340,6 @@ class TestEvery:
     def test_every_function_is_listed_here(self):
         listed = {name.split()[0] for name in (*BY_DENSITY, *BY_LENGTH)}
         others = {"best_collective", "fill_in", "var_overhead"}
-        others |= {"ring_over_allgather", "ring_over_tree", "tree_over_allgather"}
         public = {name for name, one in vars(costs).items() if inspect.isfunction(one) and "simnet" in one.__module__}
         assert public == listed | others
         for name in public:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from simnet import Network, choose
-from simnet.cost_models.costs import NodeLinks
 from simnet.network import ring_order as rings
 from simnet.network.ring_order import ring_order
-from simnet.policies import Candidate, closed_form
+from simnet.policies import Candidate
 from simnet.scenario import load
 from simnet.sparsifier_models import SCHEMES, conformance, create, scheme
 from simnet.topologies import multi_gpu_nodes, star
@@ -175,17 +174,6 @@ def test_what_cannot_be_is_refused_in_words(options, error):
 def test_schemes_that_work_on_tensors_are_refused(name):
     with pytest.raises(ValueError, match=r"rows and columns of tensors|goes over nodes itself"):
         scheme(f"two_level/{name}")
-
-
-@pytest.mark.parametrize("workers", [4, 16])
-def test_the_closed_form_is_what_the_network_says(workers):
-    n, L = 4 * workers * 100, 4
-    cost = closed_form(Candidate("two", "two_level/dense", {"ranks_per_node": L}))
-    near = NodeLinks(L, LINKS["intra_latency"], 1 / LINKS["intra_bandwidth"])
-    alpha, beta = LINKS["intra_latency"] + LINKS["nic_latency"], 1 / LINKS["nic_bandwidth"]
-    exchange = on_two_levels("dense", workers, n, L).exchange(gradients(workers, n))
-    took = Network(multi_gpu_nodes(workers // L, L, **LINKS)).time(exchange.schedule).duration
-    assert float(cost(alpha, beta, 4.0 * n, 1.0, workers, near)) == pytest.approx(took, rel=1e-9)
 
 
 class TestRingOrder:

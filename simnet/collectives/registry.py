@@ -63,8 +63,7 @@ class Collective:
     varying : callable, optional
         ``(sizes) -> Schedule`` for contributions of unequal size.
     cost : callable, optional
-        Closed form ``(alpha, beta, M, N)`` -> seconds on idle links that are all alike; with `nodes`, see
-        `simnet.cost_models.costs.NodeLinks`, where it takes them.
+        Closed form ``(alpha, beta, M, N)`` -> seconds on idle links that are all alike.
     ranks, exact : Ranks
         For which numbers of ranks it is valid, and for which its closed form is what the network says on an idle star.
     nccl : str
@@ -144,11 +143,6 @@ class Collective:
     def needs(self) -> list[str]:
         """Those of them that have no default."""
         return [name for name, one in self.options.items() if one.default is Parameter.empty]
-
-    @property
-    def knows_nodes(self) -> bool:
-        """Whether its closed form takes `nodes`."""
-        return self.cost is not None and "nodes" in signature(self.cost).parameters
 
     @property
     def summary(self) -> str:
@@ -303,17 +297,16 @@ def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
 
 
 def offered(operation: Operation, *, on_nodes: bool) -> list[Collective]:
-    """Return what `simnet choose` weighs unasked: with a closed form, on nodes one that knows of them.
+    """Return what `simnet choose` weighs unasked: with a closed form; on nodes of several GPUs more.
 
     Examples
     --------
     >>> [one.algorithm for one in offered("all_reduce", on_nodes=True)]
     ['ring', 'tree', 'hierarchical']
     """
-    found = [one for one in every(operation) if one.cost is not None and one.offered != "never"]
-    if on_nodes:
-        return sorted((one for one in found if one.knows_nodes), key=lambda one: one.offered == "on nodes")
-    return [one for one in found if one.offered == "always"]
+    where: tuple[Offer, ...] = ("always", "on nodes") if on_nodes else ("always",)
+    found = [one for one in every(operation) if one.cost is not None and one.offered in where]
+    return sorted(found, key=lambda one: where.index(one.offered))
 
 
 def algorithm_in_logs(name: str) -> str:

@@ -16,7 +16,6 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.cost_models import costs
-from simnet.cost_models.costs import NodeLinks
 from simnet.cost_models.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.dense import FP16, Dense
@@ -28,7 +27,7 @@ from simnet.sparsifier_models.wire import ADDED_UP
 ClosedForm: TypeAlias = Callable[..., Floats]
 """A closed form from alpha [s], beta [s/byte], dense message M [byte], density c and workers N to seconds.
 
-All may be arrays. With `nodes`, alpha and beta are those between nodes.
+All may be arrays.
 """
 
 
@@ -88,7 +87,6 @@ class _Setting(NamedTuple):
     M: ArrayLike
     c: ArrayLike
     N: ArrayLike
-    nodes: NodeLinks | None = None
 
 
 _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
@@ -97,7 +95,7 @@ _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
     """Return a closed form whose arguments come one by one."""
-    return lambda alpha, beta, M, c, N, nodes=None: cost(_Setting(alpha, beta, M, c, N, nodes))
+    return lambda alpha, beta, M, c, N: cost(_Setting(alpha, beta, M, c, N))
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
@@ -141,7 +139,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
     cost, needed = found.cost, {name: getattr(options, name) for name in found.needs}
 
     def closed(at: _Setting, nbytes: ArrayLike) -> Floats:
-        return cost(at.alpha, at.beta, nbytes, at.N, *(() if at.nodes is None else (at.nodes,)), **needed)
+        return cost(at.alpha, at.beta, nbytes, at.N, **needed)
 
     return closed
 
@@ -159,18 +157,13 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
         return None
 
     def closed(at: _Setting) -> Floats:
-        nodes, L = at.nodes, np.minimum(float(size), at.N)
-        near = at._replace(N=L, nodes=None)
-        shared = at.beta
-        if nodes is not None:
-            near, shared = near._replace(alpha=nodes.alpha, beta=nodes.beta), np.multiply(L, at.beta)
-        # To the scheme a node is one worker, whose messages still share the link behind it.
-        alone = None if nodes is None else nodes._replace(size=1.0)
+        L = np.minimum(float(size), at.N)
+        near = at._replace(N=L)
         whole = width * np.asarray(at.M, dtype=np.float64)
         dense: Floats = scatter(near, whole) + gather(near, whole / L)
         # Within one node nothing crosses, whatever the scheme says of one worker.
         crosses = np.asarray(at.N) > L if size > 1 else np.asarray(True)
-        across = between(at.alpha, shared, np.divide(at.M, L), at.c, np.divide(at.N, L), alone)
+        across = between(at.alpha, at.beta, np.divide(at.M, L), at.c, np.divide(at.N, L))
         found: Floats = dense + np.where(crosses, across, 0.0)
         return found
 
@@ -203,7 +196,7 @@ def _artopk_cost(reduce: _Cost, vote: _Cost, value: float, index: Callable[..., 
     """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
 
     def cost(at: _Setting) -> Floats:
-        indices = costs.broadcast(at.alpha, at.beta, index(at.M, at.c), at.N, at.nodes, any_root=True)
+        indices = costs.broadcast(at.alpha, at.beta, index(at.M, at.c), at.N)
         return vote(at, 4.0) + indices + reduce(at, value * np.multiply(at.M, at.c))
 
     return _closed(cost)

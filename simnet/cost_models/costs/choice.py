@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import Real, check_arguments
+from simnet.cost_models.costs.arguments import Real
 from simnet.cost_models.costs.sparsifiers import artopk_ring, artopk_tree, topk_allgather
 
 SPARSE_COLLECTIVES = ("ART-ring", "ART-tree", "AG")
@@ -40,22 +40,3 @@ def best_collective(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> Cheap
     seconds = np.stack([np.asarray(cost(alpha, beta, M, c, N)) for cost in candidates])
     choice = seconds.argmin(axis=0)
     return CheapestCollective(choice, np.array(SPARSE_COLLECTIVES)[choice], seconds.min(axis=0))
-
-
-def ring_over_tree(M: Real, c: Real, N: Real) -> Floats:
-    """Largest alpha / beta [bytes] at which ART-ring beats ART-tree; [1] Eqn 5a, N >= 2 (infinite at N = 2)."""
-    M, c, N = check_arguments(M=M, c=c, N=N, fewest=2)
-    with np.errstate(divide="ignore"):
-        return (np.log2(N) - (N - 1) / N) / (N - 1 - np.log2(N)) * M * c
-
-
-def ring_over_allgather(M: Real, c: Real, N: Real) -> Floats:
-    """Largest alpha / beta [bytes] at which ART-ring beats AG; [1] Eqn 5b, N >= 2."""
-    M, c, N = check_arguments(M=M, c=c, N=N, fewest=2)
-    return (1 - 1 / N - np.log2(N) / (2 * (N - 1))) * M * c
-
-
-def tree_over_allgather(M: Real, c: Real, N: Real) -> Floats:
-    """Largest alpha / beta [bytes] at which ART-tree beats AG, negative if it never does; [1] Eqn 5c, N >= 2."""
-    M, c, N = check_arguments(M=M, c=c, N=N, fewest=2)
-    return ((N - 1) / np.log2(N) - 1.5) * M * c
