@@ -294,7 +294,7 @@ def test_published_replays_the_shares_of_fig_8(monkeypatch, config, shares):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "publish"}, "mode must be one of grid, published"),
+        ({"mode": "publish"}, "there is no mode 'publish': did you mean 'published'"),
         ({"densities": ()}, "densities"),
         ({"densities": (0.1, 1.5)}, "densities"),
         ({"densities": (0.1, 0.1)}, "no two alike"),

@@ -13,17 +13,17 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike
 
 from simnet.base import units
-from simnet.base.checks import is_number
+from simnet.base.checks import check_choice, check_int, is_number
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -191,7 +191,9 @@ Parameters: TypeAlias = Annotated[int, Ge(1), Le(MOST_PARAMETERS), PARAMETERS]
 """How many parameters a model has."""
 Iterations: TypeAlias = Annotated[int, Written(Annotated[Annotated[int, Ge(1)] | str, ITERATIONS])]
 """A number of iterations; in a scenario also a text such as ``2 epochs``."""
-Host: TypeAlias = Annotated[int, Ge(0)]
+WholeNumber: TypeAlias = Annotated[int, Ge(0)]
+"""A whole number, 0 or more."""
+Host: TypeAlias = WholeNumber
 """Number of a host, from 0."""
 Latencies: TypeAlias = Annotated[ArrayLike, Written(Seconds | Sequence[Sequence[Seconds]])]
 """One latency [s], or a matrix of them."""
@@ -240,6 +242,30 @@ def check_bounds(value: float, quantity: Any, name: str) -> float:
     if wrong:
         raise ValueError(f"{name} {wrong}")
     return value
+
+
+def check_fields(owner: Any) -> None:
+    """Raise ValueError if a field of a dataclass is not what its annotation allows.
+
+    Checked are numbers with bounds, names of a Literal, and truth values; others, and None, are taken as they are.
+    """
+    for name, hint in parameter_hints(type(owner), [one.name for one in dataclasses.fields(owner)]).items():
+        value, kinds = getattr(owner, name), get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        (kind, *others) = [one for one in kinds if one is not NoneType]
+        if others or (value is None and kind is not hint):
+            continue
+        if get_origin(kind) is Literal:
+            check_choice(value, name, get_args(kind))
+        elif kind is bool and not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        elif get_origin(kind) is Annotated and get_args(kind)[0] is int:
+            lows: list[Any] = [mark.ge for mark in get_args(kind) if isinstance(mark, Ge)]
+            check_int(value, name, *lows)
+        elif get_origin(kind) is Annotated and get_args(kind)[0] is float:
+            check_bounds(value, kind, name)
+        elif get_origin(kind) is Mapping and get_origin(get_args(kind)[1]) is Annotated:
+            for each in value.values():
+                check_bounds(each, get_args(kind)[1], name)
 
 
 def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Which exchange comes next, and at which density: fixed, flexible, the one-step oracle, by several objectives.
-
-A policy is a class with what `Policy` asks for, in a module of its own; `Adaptive` is for one that also chooses the
-density. `simnet.policies.moo` is the choice by several objectives.
-"""
+"""Which exchange comes next, and at which density: fixed, flexible, the one-step oracle, by several objectives."""
 
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.flexible import Aggregate, Flexible, Monitor, probe_pairs

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
-from simnet.base.quantities import Count, Factor, Seconds, Size, Spread, check_bounds
+from simnet.base.quantities import Count, Factor, Seconds, Size, Spread, check_bounds, check_fields
 from simnet.base.rng import stream
 from simnet.collectives import allreduce_ring
 from simnet.network import Network
@@ -58,12 +58,7 @@ class Monitor:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("every", "noise", "change"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be >= 0 and finite, got {value}")
-        if self.aggregate not in get_args(Aggregate):
-            raise ValueError(f"aggregate must be one of {', '.join(get_args(Aggregate))}, got {self.aggregate!r}")
+        check_fields(self)
 
     def probe(self, context: PolicyContext) -> tuple[float, float]:
         """Return latency [s] and bandwidth [byte/s] as the latest probe before `context` found them."""
@@ -87,10 +82,7 @@ class Monitor:
 
 
 def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tuple[Floats, Floats]:
-    """Return latency [s] and bandwidth [byte/s] from each worker to the next at a time; shape (P,) each.
-
-    Of fewer than two workers: zero latency and infinite bandwidth.
-    """
+    """Return latency [s] and bandwidth [byte/s] from each worker to the next at a time; shape (P,) each."""
     workers = len(placement)
     if workers < 2:
         return np.zeros(1), np.full(1, math.inf)

@@ -31,7 +31,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Le, Len
@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
-from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor
+from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor, check_bounds, check_fields
 from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.flexible import Monitor
 from simnet.policies.protocol import Decision, Observation, PolicyContext, Ramp, density_at
@@ -50,10 +50,7 @@ _STRAIGHT = 1e-9
 
 
 def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
-    """Return the rows of points, shape (D, m), that no other point beats; less is better.
-
-    A point beats another if it is as good in every objective and better in one.
-    """
+    """Return the rows of points, shape (D, m), that no other point beats; less is better."""
     given = np.asarray(points, dtype=np.float64)
     if given.shape[1] == 2:
         # Sorted by the first objective, the least of the second so far tells at once.
@@ -67,11 +64,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), scaled to start at 0 in each objective.
-
-    Objectives with equal numbers in `units` are divided by the largest extent among them, so that a time that hardly
-    varies counts little next to one that does. Constant objectives are 0.
-    """
+    """Return points, shape (D, m), from 0, divided by the largest extent of those with equal `units`."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -107,10 +100,7 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the point of a normalised front, shape (F, m), with the least largest weighted loss.
-
-    Of several it is the one with the least sum. Unlike the least weighted sum, this chooses any point for some weights.
-    """
+    """Return the point of a normalised front, shape (F, m), with the least largest weighted loss."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
@@ -152,10 +142,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the candidate of the mode ``grid``: the knee of the Pareto front, or the weighted choice.
-
-    Arrays have shape (D,): gain within (0, 1], seconds to select, and seconds to communicate.
-    """
+    """Return the knee of the Pareto front, or the weighted choice; arrays have shape (D,), times are in seconds."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -177,8 +164,7 @@ def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
     """Return the density of the released objective between the lowest and the highest candidate; None without a fit.
 
-    Arrays have shape (D,), D >= 4: densities, the gain as the released code measures it, and the smallest communication
-    time [s].
+    Arrays have shape (D,), D >= 4: densities, released gain, and the smallest communication time [s].
     """
     c = np.asarray(densities, dtype=np.float64)
     fine = np.geomspace(c.max(), c.min(), _FINE)
@@ -241,15 +227,13 @@ class DensitySearch:
     warm_up: Iterations = 0
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
-        if not len(self.densities) or not all(0 < density <= 1 for density in self.densities):
-            raise ValueError(f"densities must be at least one fraction > 0 and <= 1, got {list(self.densities)}")
-        if len(set(self.densities)) < len(self.densities):
-            raise ValueError(f"densities must be no two alike, got {list(self.densities)}")
+        check_fields(self)
+        for density in self.densities:
+            check_bounds(density, Density, "densities")
+        if len(set(self.densities)) < max(len(self.densities), 1):
+            raise ValueError(f"densities must be at least one, and no two alike, got {list(self.densities)}")
         if self.mode == "published" and len(self.densities) < _FEWEST:
             raise ValueError(f"densities must be at least {_FEWEST} in mode published, as its fits need so many")
-        check_int(self.tries, "tries", 1)
         check_int(self.warm_up, "warm_up", 0)
         if self.weights is not None and self.mode == "published":
             raise ValueError("weights cannot be set in mode published, whose weights are those of the released code")
@@ -257,17 +241,12 @@ class DensitySearch:
             all(0 <= weight < math.inf for weight in self.weights) and any(self.weights)
         ):
             raise ValueError(f"weights must be >= 0 and finite, and must not all be 0, got {tuple(self.weights)}")
-        if not 0 < self.gain_change < math.inf:
-            raise ValueError(f"gain_change must be > 0 and finite, got {self.gain_change}")
 
 
 class Moo:
     """The multi-objective choice of density and exchange of the AR-Topk paper, as an adaptive policy.
 
-    While a probe finds a link down, the decision stands, and no exploration begins. A candidate density is tried with
-    the exchange whose closed form is smallest there when exploration begins. Where a fit of the mode ``published`` does
-    not converge, the density stands and the exchange is chosen again. Raises ValueError if there is no candidate, or
-    one without a closed form.
+    While a probe finds a link down, the decision stands, and no exploration begins.
     """
 
     def __init__(

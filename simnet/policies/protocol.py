@@ -1,9 +1,7 @@
 """What a job and its policy say to each other: context, decision, observation.
 
-Before each iteration the job asks its policy for a shortlist of exchanges. One entry means that the decision is taken.
-With several, the job simulates each on the true weather and keeps the fastest. An adaptive policy, such as
-`simnet.policies.moo.Moo`, also says the density, may have exchanges tried beside the training, and observes what came
-of every exchange.
+Before each iteration the job asks its policy for a shortlist of exchanges; of several it simulates each on the true
+weather and keeps the fastest.
 """
 
 from __future__ import annotations
@@ -56,12 +54,10 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """What a policy may look at before an iteration.
+    """What a policy may look at before an iteration from 0, at the simulated time `now` [s].
 
-    `iteration` is from 0, `now` the simulated time [s]. A policy that only monitors asks the network for `Network.path`
-    at past times. `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density`
-    c, the target. `buckets` are the entries of each piece of the gradient, one by default; `device` has the costs of
-    kernels.
+    `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density` c, the target.
+    `buckets` are the entries of each piece of the gradient; `device` has the costs of kernels.
     """
 
     iteration: int
@@ -107,9 +103,8 @@ class Decision(NamedTuple):
 class TimingOutcome(NamedTuple):
     """The times of an iteration over all workers [s].
 
-    Messages traveled for `communicate`, of the worker that waited least; kernels took `select` before the first message
-    of a bucket, and `merge` after it, of the slowest worker. `backward` is the backward pass with equally spaced
-    buckets, 0 for one bucket.
+    Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
+    the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.
     """
 
     communicate: float
@@ -121,9 +116,8 @@ class TimingOutcome(NamedTuple):
 class Observation(NamedTuple):
     """The result of a decision: the exchange that took place, its gain and its times.
 
-    `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms of
-    the released code, of the broadcasting worker or the mean. `compression` are the seconds of the slowest worker's
-    kernels.
+    `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms.
+    `compression` are the seconds of the slowest worker's kernels.
     """
 
     decision: Decision
@@ -138,8 +132,7 @@ class Observation(NamedTuple):
 class Adaptive(Policy, Protocol):
     """A policy that also chooses the density, and learns from what it observes.
 
-    The job asks until it gets an iteration, and reports the result of each decision. After a failure it asks again
-    without a report; the attempt must then be the same.
+    After a failure the job asks again without a report; an attempt must then be the same.
     """
 
     def decide(self, context: PolicyContext) -> Decision:
@@ -161,11 +154,7 @@ class Measures(Policy, Protocol):
 
 
 class OneStepOracle:
-    """The exchange that is fastest in the iteration to come, on the true weather, found by simulating all of them.
-
-    The regret of other policies is reported against it. It looks one iteration ahead only: each iteration begins when
-    the one before it ended, so a slower exchange can lead to better weather, and a real policy can come out ahead.
-    """
+    """The exchange that is fastest in the iteration to come, on the true weather; a bound for other policies."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = check_distinct(candidates)

@@ -25,8 +25,7 @@ _FLOAT = 4.0
 class Averaging:
     """How an average over the workers is formed: a scheme with density and options, in buckets.
 
-    Tensors are exchanged together up to `bucket` bytes in float32; 0 is tensor by tensor, as in torchft and gym, None a
-    fragment as a whole. Raises ValueError if density or bucket is out of range.
+    Tensors are exchanged together up to `bucket` bytes in float32; 0 is tensor by tensor, None a fragment as a whole.
     """
 
     scheme: str = "dense"
@@ -40,11 +39,10 @@ class Averaging:
 
 
 class Sync(NamedTuple):
-    """An exchange of a strategy.
+    """An exchange of `what`, such as ``gradients``, by the messages of `schedule`, with `kernels` of the workers.
 
-    It exchanges `what`, such as ``gradients`` or ``parameters``, by the messages of `schedule` between the workers that
-    take part, which run `kernels`. It begins after the inner step `begin`, from 0, and must arrive `delay` inner steps
-    later (0: workers wait). `exchange` and `scheme` are those of `simnet.sparsifier_models`, if one made it.
+    It begins after the inner step `begin`, from 0, and must arrive `delay` inner steps later (0: workers wait).
+    `exchange` and `scheme` are those of `simnet.sparsifier_models`, if one made it.
     """
 
     what: str
@@ -76,8 +74,7 @@ class _AveragingOffer(NamedTuple):
 class Averager:
     """Averages the rows of the workers for one fragment, in pieces of whole tensors with a scheme each.
 
-    Several ways to average may be offered; `number` is that of the one in force, 0 the first. A new way takes over the
-    residuals. Raises ValueError if a scheme is unknown, refuses an option, or keeps back a part of parameters.
+    Several ways to average may be offered; `number` is that of the one in force, which takes over the residuals.
     """
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
@@ -119,11 +116,7 @@ class Averager:
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
     ) -> tuple[Values, list[Sync]]:
-        """Return the average of rows, float32 of shape (n_f,), and the exchanges that made it.
-
-        Rows, shape (P', n_f), are those of the `active` workers; the others keep their residuals. What `late` workers
-        give goes into their residuals, and is lost without error feedback.
-        """
+        """Return the average of the rows of the `active` workers, float32 of shape (n_f,), and its exchanges."""
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
         averaging, pieces, models = self.in_force

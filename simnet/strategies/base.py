@@ -1,7 +1,6 @@
 """A training strategy: how P workers move their parameters, and what they exchange.
 
-To write one, derive from `Strategy`, set `name` and `paper`, and write `Strategy._advance`, one inner step that returns
-the exchanges. `simnet.strategies.local_sgd` is an example.
+To write one, derive from `Strategy`, set `name` and `paper`, and write `Strategy._advance`, one inner step.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ T = TypeVar("T", bound=np.generic)
 class StepResult(NamedTuple):
     """The exchanges that begin after an inner step, one after the other, and its statistics.
 
-    Statistics are ``payload`` (bytes of collectives), ``collectives`` (their number), ``bytes_sent`` and
-    ``bytes_received`` of each worker, shape (P',), and those of the strategy: ``drift``, the distance of each worker's
-    parameters from the global ones or the mean before the exchange.
+    These are ``payload`` (bytes of collectives), ``collectives`` (their number), ``bytes_sent`` and ``bytes_received``,
+    shape (P',), and those of the strategy, as ``drift``, the distance of each worker's parameters from the global ones.
     """
 
     syncs: tuple[Sync, ...]
@@ -41,11 +39,10 @@ class StepResult(NamedTuple):
 class Strategy(ABC):
     """How P workers train a model of n parameters: `replicas`, moved by the optimiser `inner`.
 
-    Classes set `name` and `paper`; `alike` says that the parameters of all workers are equal at any time, so that one
-    row stands for all; `takes_late` that the others may average without a late worker. `local` are the parameters,
-    float32 of shape (P, n) or (1, n), where gradients are evaluated; `iteration` counts inner steps. During a step
-    `active` are the workers that take part, a slice for all, and `late` those whose part misses the exchange. `inner`
-    may be set between steps.
+    `alike` says that the parameters of all workers are equal at any time, `takes_late` that the others may average
+    without a late worker. `local` are the parameters, float32 of shape (P, n) or (1, n); `iteration` counts inner
+    steps. `active` are the workers that take part in a step, a slice for all, and `late` those whose part misses the
+    exchange.
     """
 
     name: ClassVar[str]
@@ -102,12 +99,10 @@ class Strategy(ABC):
     def step(self, gradients: Values, active: ArrayLike | None = None, late: NDArray[np.intp] = NOBODY) -> StepResult:
         """Take the gradients of one inner step, and return the exchanges that begin after it.
 
-        Gradients are float32 of shape (P', n), at `parameters` of the `active` workers, ascending (all by default); the
-        others keep their parameters. Ranks of schedules are places among them. Schedules are without the `late`
-        workers; what these give goes into the residual of a scheme with error feedback, and is lost with others.
-
-        Raises ValueError if workers may not be late, or gradients or workers are not allowed; nothing has changed then.
-        If a scheme refuses what is exchanged, the strategy cannot be used further.
+        Gradients are float32 of shape (P', n), at `parameters` of the `active` workers, ascending (all by default).
+        Ranks of schedules are places among them, without the `late` workers; what these give goes into the residual of
+        a scheme with error feedback. Raises ValueError for gradients or workers that are not allowed; nothing has
+        changed then.
         """
         self.active = self._checked_active(active)
         self._check(gradients)
@@ -132,10 +127,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def _advance(self, gradients: Values) -> Sequence[Sync]:
-        """Make one inner step with the gradients of the `active` workers, and return the exchanges that begin.
-
-        Gradients are finite, float32 of shape (P', n), and must not be modified.
-        """
+        """Make one inner step with finite gradients, float32 of shape (P', n), and return the exchanges that begin."""
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
         """Let workers continue from the global parameters, or from the mean of those of the `present` workers."""
@@ -169,19 +161,12 @@ class Strategy(ABC):
         return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
 
     def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
-        """Add global parameters, float32 of shape (rows, n), and their optimiser's state to the state, and return both.
-
-        There is one row, or one for each worker; `global_parameters` is the mean.
-        """
+        """Add global parameters, float32 of shape (rows, n), and their optimiser's state to the state; return both."""
         master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
         return master, self.keep_state("outer", outer, rows)
 
     def averager(self, what: str, averaging: Averaging, fragment: Fragment | None = None, label: str = "") -> Averager:
-        """Return an averager of a fragment, or of the whole model, whose residuals belong to the state.
-
-        `what` is what is averaged, such as ``parameters``; `label` its name in the state, `what` by default. Raises
-        ValueError as `Averager`.
-        """
+        """Return an averager of `what` of a fragment, or of the whole model; its residuals belong to the state."""
         fragment = fragment or fragment_of(self.replicas, range(len(self.replicas.tensors)))
         made = self._averagers[label or what] = Averager(self.replicas, averaging, fragment, what)
         return made
@@ -207,10 +192,7 @@ class Strategy(ABC):
             averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
-        """Return the average of the rows of the `active` workers, shape (P', n_f), and the exchanges that made it.
-
-        They must have arrived `delay` inner steps later.
-        """
+        """Return the average of the rows of the `active` workers, and its exchanges."""
         if self.late.size and not averager.keeps:
             behind = np.isin(np.arange(self.workers)[self.active], self.late)
             self.note("late_lost", float(np.linalg.norm(rows[behind].astype(np.float64))))
@@ -221,10 +203,7 @@ class Strategy(ABC):
         self.inner.step(self.local, gradients, self._inner_state, ALL if self.alike else self.active)
 
     def due(self, period: int, late: bool = False) -> bool:
-        """Return whether workers synchronise after the current inner step, every `period` of them.
-
-        With `late` the first time is one step later, as in exo-explore/gym.
-        """
+        """Return whether workers synchronise after this inner step; with `late` the first time is one later."""
         return self.iteration % period == 0 < self.iteration if late else (self.iteration + 1) % period == 0
 
     def note(self, name: str, value: float | Floats) -> None:
@@ -325,10 +304,7 @@ class Strategy(ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """Workers train alone, and synchronise after H = `period` inner steps.
-
-    With `one_late`, as exo-explore/gym counts, they do after H + 1, 2 H + 1, ... inner steps.
-    """
+    """Workers train alone, and synchronise after H = `period` inner steps; with `one_late` after H + 1, 2 H + 1, ..."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)

@@ -1,8 +1,6 @@
 """DiLoCo: workers train alone, and what they have moved by is the gradient of an outer optimiser.
 
-SparseLoCo and MuLoCo compress the pseudo-gradients by a scheme with a decaying residual, which selects and encodes; H
-and the outer step are here, as in the released codes. Overlapped DiLoCo gives an exchange a whole round of inner steps,
-and takes its outcome a round late. No code of its authors is known; the formulas are from summaries of the paper.
+No code of overlapped DiLoCo's authors is known; the formulas are from summaries of the paper.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
-"""Optimisers, as PyTorch computes them in float32, for the parameters of all workers at once.
-
-An optimiser is what it is set to, and changes nothing but the arrays that it is given: parameters of shape (rows, n),
-a row for each worker, and its state, arrays of as many rows. Rows may be left out of a step, and so may columns.
-"""
+"""Optimisers, as PyTorch computes them in float32, for the parameters of all workers, shape (rows, n), at once."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
-from simnet.base.checks import check_positive, is_number
+from simnet.base.quantities import check_fields
 
 Values: TypeAlias = NDArray[np.float32]
 Index: TypeAlias = slice | NDArray[np.intp]
@@ -43,12 +39,7 @@ class Optimiser(ABC):
     """How parameters move by gradients; see `SGD` and `AdamW`. Raises ValueError if a value is out of range."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value, below = getattr(self, one.name), one.type == "Momentum"
-            if one.type == "LearningRate":
-                check_positive(value, one.name)
-            elif one.type != "bool" and not (is_number(value) and 0 <= value <= 1 and not (below and value == 1)):
-                raise ValueError(f"{one.name} must be >= 0 and {'<' if below else '<='} 1, got {value!r}")
+        check_fields(self)
 
     @abstractmethod
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
@@ -58,10 +49,7 @@ class Optimiser(ABC):
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Move parameters, shape (rows, n), by one step in place, and update the state.
-
-        Gradients are those of the given rows and columns; all by default.
-        """
+        """Move parameters, shape (rows, n), by gradients of some rows and columns in place, and update the state."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,7 @@ class Replicas:
     """The replicas of a model that P workers train, all alike at first.
 
     `initial` are the first parameters, float32 of shape (n,). `layers` have name and entries of each tensor (or rows
-    and columns, for schemes of matrices) in the order of the parameters. Each entry stands for `scale` parameters;
-    `true_shapes` are those of the tensors that layers are samples of. Raises ValueError if the parameters are not
-    finite float32, or do not fit the layers.
+    and columns). Each entry stands for `scale` parameters; `true_shapes` are those that layers are samples of.
     """
 
     workers: int

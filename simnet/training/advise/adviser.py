@@ -1,9 +1,8 @@
-"""The decision of the adviser: which exchange is expected to be fastest, is that known, and does a change pay.
+"""The decision of the adviser: which exchange is expected to be fastest, and does a change pay.
 
-The worth of a change is the time that it saves over the horizon, the iterations for which links are taken as constant.
-A slow exchange is left again, so its first iterations count as information: ``every x E[gain] + (horizon - every) x
-E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM Journal on Control and Optimization
-47, 2008. A change is made if that exceeds its cost and a margin.
+The worth of a change is the time that it saves over the horizon; its first iterations count as information: ``every x
+E[gain] + (horizon - every) x E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM
+Journal on Control and Optimization 47, 2008.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ _SAMPLE = 64
 
 
 class ExchangeCost(NamedTuple):
-    """Sequential latencies (`rounds`) and bytes on a link of an exchange, and seconds of its kernels by method.
-
-    `select` are kernels before the first message, `merge` the others.
-    """
+    """Sequential latencies (`rounds`) and bytes of an exchange, and seconds of its kernels by method."""
 
     rounds: float
     nbytes: float
@@ -43,10 +39,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return the cost of an exchange between P workers, for buckets of the given entries at a density.
-
-    Raises ValueError if it has no closed form, or one that is no sum of latencies and bytes, or refuses the density.
-    """
+    """Return the cost of an exchange between P workers; ValueError without a linear closed form."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -106,9 +99,7 @@ _WIDEST = 10.0
 class PredictedTime(NamedTuple):
     """The expected time of an iteration with an exchange beyond computing [s], and its 90 % interval.
 
-    `communicate` and `kernels` are its parts, overlapped or not; `factor` is what messages take over their closed form;
-    `known` says that the relative standard deviation is below `UNKNOWN`; `worth` is the gain of a change over the
-    horizon [s].
+    `factor` is what messages take over their closed form, `worth` the gain of a change over the horizon [s].
     """
 
     label: str
@@ -123,12 +114,7 @@ class PredictedTime(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A decision before an iteration, and its reason.
-
-    `took` and `before` are the exchanges; `latency_s` (software included) and `byte_s` have estimate and 90 % interval;
-    `jumps` counts jumps of links; the last probe took `probed_s` seconds, 0 without one; `noise` and `drift` are
-    standard deviations of logarithms, of a time and of the change of links per iteration.
-    """
+    """A decision before an iteration, and its reason; links have an estimate and a 90 % interval."""
 
     iteration: int
     took: str
@@ -150,12 +136,9 @@ class Advice(NamedTuple):
 class Adviser:
     """Learns from the times of iterations, and recommends the next exchange.
 
-    Exchanges have `costs` by label; `fallback` is used while nothing is known; `kernels` are the intervals of factors
-    of kernels by method. A decision is due `every` so many iterations; a change must pay over `horizon` iterations,
-    exceed the share `margin` of the time, and costs `change_cost` seconds. Probes may take the share `probe_share` of
-    the time of exchanges.
-
-    `choice` is the exchange in force, `knows` whether its time was known at the last decision, `advice` that decision.
+    `kernels` are intervals of factors of kernels by method. A decision is due `every` so many iterations; a change must
+    pay over `horizon` iterations, exceed the share `margin`, and costs `change_cost` seconds. Probes may take
+    `probe_share` of the time.
     """
 
     def __init__(

@@ -55,11 +55,7 @@ _LEAST = 1e-6
 
 
 class WeightedTimes(NamedTuple):
-    """Times that are sums of coefficients times quantities, each times a factor if it has one.
-
-    Both arrays have the shape of the state, (n,), or (k, n) for k times; `factors` is 1 at the factor of a time, else
-    0.
-    """
+    """Sums of coefficients times quantities, each times a factor where `factors` is 1; shape (n,) or (k, n)."""
 
     coefficients: Floats
     factors: Floats
@@ -82,12 +78,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Quantities and logarithms of factors, normally distributed, learnt from times.
-
-    `state` and `deviation` are mean and standard deviations at first; `wanders` says which quantities move between
-    times. `state`, shape (n,), and `covariance`, (n, n), are the current ones; `noise` and `drift` the relative
-    standard deviations of a time and of a move; `jumps` counts jumps.
-    """
+    """Quantities and logarithms of factors, normally distributed, learnt from times; some wander."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
@@ -103,11 +94,7 @@ class Estimator:
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
-        """Learn from a time [s], > 0.
-
-        Without `noise`, its relative standard deviation, it is a time of every iteration: noise, drift and jumps are
-        learnt from these.
-        """
+        """Learn from a time [s], > 0; noise, drift and jumps as well if no `noise` is given."""
         if noise is not None:
             self._take_in(kind, seconds, noise)
             return

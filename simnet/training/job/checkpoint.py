@@ -1,8 +1,7 @@
 """Checkpoints: the file from which a killed job resumes under one policy, with the same results.
 
-A safetensors file holds the arrays of the state; one of them is the rest, as JSON. It is written between two
-iterations, when the network holds nothing, and is replaced atomically. A file that is cut off, altered or of another
-scenario is not read.
+A safetensors file holds the arrays of the state; one of them is the rest, as JSON. It is replaced atomically. A file
+that is cut off, altered or of another scenario is not read.
 """
 
 from __future__ import annotations
@@ -117,12 +116,7 @@ _BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, Attribu
 
 
 class Checkpoint:
-    """The checkpoint of a job under one policy.
-
-    The folder of `path` must exist. A file with another `identity` is not read. `every` is the time between two
-    checkpoints [s]; writing takes at most 5 % of the time, shared by `beside` jobs of this process. With 0 there is one
-    after each iteration.
-    """
+    """The checkpoint of a job under one policy; to write it each `every` [s] takes at most 5 % of the time."""
 
     def __init__(self, path: Path, identity: str, every: float = EVERY, beside: int = 1) -> None:
         self.path = path

@@ -1,9 +1,7 @@
 """Elastic jobs: workers that leave and return, and exchanges with a deadline.
 
-With notice, a worker finishes its iteration before it leaves. Without, it stops like a failed worker: the others find
-it missing after the patience of the job and repeat the exchange. It returns with the first iteration that begins after
-another worker has sent it the parameters. After a deadline the others exchange without workers that still compute;
-these return in the same way.
+With notice, a worker finishes its iteration before it leaves. Without, the others repeat the exchange after the
+patience of the job. A worker that returns, or was late, first receives the parameters.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ _SHORTEST = 1e-3
 
 
 class Absence(NamedTuple):
-    """A time in which a worker is away: from `begin` until `end` [s], which may be infinite.
-
-    With `notice` the worker finishes its iteration first.
-    """
+    """A time in which a worker is away, from `begin` to `end` [s]; with `notice` it finishes its iteration first."""
 
     worker: int
     begin: float
@@ -128,10 +123,7 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return a quantile of the seconds by which workers compute longer than the first in its iteration.
-
-    The sample is the first 200 iterations, whatever the length of the job.
-    """
+    """Return a quantile of the seconds by which workers compute longer than the first, over 200 iterations."""
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])
     return float(np.quantile(each - each.min(axis=1, keepdims=True), quantile))

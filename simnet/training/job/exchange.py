@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 
 class BucketExchange(NamedTuple):
-    """The messages and kernels of a bucket, and when each worker would have its gradient if nothing else ran [s].
-
-    `ready` has shape (P,). `dense` says that all of the gradient is sent.
-    """
+    """Messages and kernels of a bucket, and when each worker is `ready` if nothing else runs [s], shape (P,)."""
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
@@ -69,8 +66,7 @@ def slows_backward(computing: Computing) -> bool:
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
     """Return the seconds of exchanges after a backward pass that they overlap in equal buckets.
 
-    The kernels of a bucket take `select` seconds, before its first message, and delay the rest of the backward pass;
-    its messages take `communicate` seconds, and the next bucket waits for them.
+    Kernels of a bucket take `select` seconds and delay the backward pass; its messages take `communicate` seconds.
     """
     select, communicate = np.asarray(select), np.asarray(communicate)
     # Either all are under way one after another from the first on, or the last bucket finds the others gone.
@@ -79,10 +75,7 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the seconds that all buckets travel, given the `left` seconds after the backward pass.
-
-    `backward` and `select` are the seconds of the backward pass, in equal slices, and of the kernels of all buckets.
-    """
+    """Return the seconds that all buckets travel, given the `left` seconds after the backward pass in equal slices."""
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
 
@@ -92,10 +85,7 @@ TimingResult: TypeAlias = Timing | StalledError
 
 
 class TimingRequest(NamedTuple):
-    """A request for the time of an exchange: the network, and the arguments of `Network.time` and `Network.run`.
-
-    Times except those of failures count from the origin, the start of the iteration.
-    """
+    """A request for the time of an exchange: the network, and the arguments of `Network.time`."""
 
     network: Network
     parts: list[tuple[Schedule, Floats]]
@@ -187,11 +177,7 @@ class ExchangeSet:
 
 
 class SparsifierSet(ExchangeSet):
-    """The sparsifiers of a job, one per candidate and bucket, and the residual that they pass on.
-
-    `workers` take part, all by default. Each bucket begins with its `residuals`, shape (workers, entries), or zero;
-    gradients come from `training`, a new one by default.
-    """
+    """The sparsifiers of a job, one per candidate and bucket, and the residual that they pass on."""
 
     def __init__(
         self,
@@ -363,8 +349,7 @@ def time_exchanges(
 ) -> ExchangeProcess:
     """Request the time of exchanges, and return it with the delays of the workers' kernels.
 
-    `sent` is in the order in which buckets become ready; the last is ready when all is computed. Raises StalledError if
-    an exchange can never end for another reason than a failure.
+    `sent` is in the order in which buckets become ready; the last is ready when all is computed.
     """
     network = job.network(where.number)
     parts, computing = queue_buckets(sent, job.device, network.stack)

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
-from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
+from simnet.base.quantities import (
+    Duration,
+    Iterations,
+    PositiveSize,
+    Seconds,
+    Share,
+    Size,
+    Slowdown,
+    Spread,
+    check_fields,
+)
 from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial, registry
 from simnet.cost_models.costs.devices import DeviceProfile
@@ -73,13 +83,7 @@ class Compute:
     slowdown: Slowdown = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("mean", "spread"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
-        if not 0 <= self.straggle <= 1:
-            raise ValueError(f"straggle is a probability within 0..1, got {self.straggle}")
-        if not all(0 < factor < math.inf for factor in (self.slowdown, *self.slow.values())):
-            raise ValueError("slow and slowdown are factors > 0")
+        check_fields(self)
 
     def seconds(self, seed: int, iteration: int, workers: int) -> Floats:
         """Return the compute time [s] of each worker in an iteration; shape (P,)."""
@@ -132,13 +136,9 @@ class Overlap:
     exchanges: Literal["all", "able"] = "all"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_int(self.dense_below, "dense_below", 0)
         registry.find("all_reduce", self.dense_algorithm)
-        for name, size in (("bucket", self.bucket), ("first", self.first)):
-            if size is not None and not 0 < size < math.inf:
-                raise ValueError(f"{name} must be a number of bytes > 0, got {size}")
-        if not 0 <= self.backward <= 1:
-            raise ValueError(f"backward is a share within 0..1, got {self.backward}")
 
 
 DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
@@ -147,11 +147,7 @@ DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """The training strategy of a job.
-
-    `name` and `options` are those of `simnet.strategies`, without `averaging`. An iteration has `steps` inner steps;
-    `bucket` is that of `simnet.strategies.Averaging`; iterations exchange the `shares` of the model in turn.
-    """
+    """The strategy of a job: inner `steps` of an iteration, a `bucket`, and the `shares` exchanged in turn."""
 
     name: str
     options: Mapping[str, Any]
@@ -199,20 +195,20 @@ class Job:
     update: Seconds = 0.0
     barrier: bool = True
     seed: int = 0
-    failures: Mapping[int, float] = field(default_factory=dict)
-    patience: float | None = None
+    failures: Mapping[int, Seconds] = field(default_factory=dict)
+    patience: Seconds | None = None
     strategy: LocalSteps | None = None
     steps: Mapping[str, TrainingSteps] | None = None
     absences: Sequence[Absence] = ()
     churn: Churn | None = None
-    deadline: float | None = None
+    deadline: Duration | None = None
     optimizer: Optimizer | None = None
-    device_memory: float | None = None
+    device_memory: Size | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_int(self.iterations, "iterations", 1)
         workers = self.source.workers
-        if self.iterations < 1:
-            raise ValueError(f"a job needs at least 1 iteration, got {self.iterations}")
         firsts = [first for first, _ in self.stages]
         if not firsts or firsts[0] != 0 or any(a >= b for a, b in itertools.pairwise(firsts)):
             raise ValueError(f"stages must start with iteration 0 and ascend, got {firsts}")
@@ -228,8 +224,6 @@ class Job:
             raise ValueError(
                 "workers come and go, and are late, only under a strategy, with a barrier, without failures"
             )
-        if self.deadline is not None and not 0 < self.deadline < math.inf:
-            raise ValueError(f"deadline must be > 0 and finite, got {self.deadline}")
         if not all(0 <= one.worker < workers and 0 <= one.begin < one.end for one in self.absences):
             raise ValueError(f"absences must be of workers within 0..{workers - 1}, and begin before they end")
         if self.absences and self.churn is not None:
@@ -237,14 +231,10 @@ class Job:
         noticed = all(one.notice for one in self.absences) and (self.churn is None or self.churn.notice)
         if self.patience is None and not noticed:
             raise ValueError("where workers leave without notice, patience says when the others go on")
-        if not 0 <= self.update < math.inf:
-            raise ValueError(f"update must be >= 0 and finite, got {self.update}")
         if not all(0 <= worker < workers for worker in self.compute.slow):
             raise ValueError(f"slow workers must be within 0..{workers - 1}, got {sorted(self.compute.slow)}")
         if not all(0 <= worker < workers for worker in self.failures):
             raise ValueError(f"workers that fail must be within 0..{workers - 1}, got {sorted(self.failures)}")
-        if not all(0 <= time < math.inf for time in (*self.failures.values(), self.patience or 0.0)):
-            raise ValueError("times of failures and patience must be >= 0 and finite")
         hosts, last = self.hosts.tolist(), min(network.routes.n_hosts for _, network in self.stages) - 1
         if len(hosts) != workers or not all(0 <= host <= last for host in hosts):
             raise ValueError(f"{workers} workers need as many hosts within 0..{last}, got {hosts}")
@@ -280,10 +270,7 @@ class Job:
         return self._computed[iteration][workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the seconds of each inner step of an iteration; shape (steps, P').
-
-        All steps but the last end with an update; that of the last comes after the exchange.
-        """
+        """Return the seconds of each inner step, shape (steps, P'); all but the last end with an update."""
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
         each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
@@ -304,10 +291,7 @@ class Job:
 
 
 class Bucket(NamedTuple):
-    """A part of the gradient with an exchange of its own, ready after a share of the backward pass.
-
-    A dense bucket is all-reduced, whatever the exchange.
-    """
+    """A part of the gradient, ready after a share of the backward pass; a dense one is all-reduced."""
 
     entries: slice
     layers: slice
@@ -316,10 +300,7 @@ class Bucket(NamedTuple):
 
 
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
-    """Return the overlap of exchanges that take turns; None if one of them cannot overlap.
-
-    A training script has one hook, and residuals of buckets do not fit a whole gradient.
-    """
+    """Return the overlap of exchanges that take turns; None if one of them cannot overlap."""
     overlap = job.overlap
     if overlap is None or overlap.exchanges == "all":
         return overlap
@@ -347,10 +328,7 @@ def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bu
 
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
-    """Return the sparsifier of a candidate for a bucket, for `workers` workers or all of the job.
-
-    The network decides options such as ranks per node. Raises ValueError if the options do not fit the job.
-    """
+    """Return the sparsifier of a candidate for a bucket; the network decides options such as ranks per node."""
     candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options
     if bucket.dense and scheme != _DENSE:
@@ -370,8 +348,8 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
     """Return the sizes of groups of consecutive ranks that are close to each other, from inside out.
 
-    The distance of two ranks is the time of a message of `nbytes` between their hosts at the start. A size counts if
-    all groups have it and there are several.
+    The distance of two ranks is the time of a message of `nbytes`. A size counts if all groups have it, and there are
+    several.
     """
     pairs = [network.path(src, dst, 0.0) for src, dst in itertools.pairwise(hosts)]
     seconds = np.array([latency + (nbytes / bandwidth if bandwidth else np.inf) for latency, bandwidth in pairs])
@@ -412,10 +390,7 @@ def _chunk_bytes(job: Job) -> float:
 
 
 def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
-    """Return a two-level exchange with ranks per node and node order from the network of a job.
-
-    Other exchanges are returned unchanged. Raises ValueError if the network has no nodes.
-    """
+    """Return a two-level exchange with ranks per node and node order from the network of a job, others as they are."""
     if not candidate.scheme.startswith(PREFIX):
         return candidate
     given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)

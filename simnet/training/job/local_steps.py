@@ -1,9 +1,7 @@
 """A job under a training strategy, whose inner steps begin exchanges; and one of steps of a sharded model.
 
-An iteration has the inner steps from one wait of the workers to the next; their compute times add up. An exchange
-begins after the inner step that gives its data, and workers compute the remaining steps meanwhile. An exchange that may
-take a whole iteration begins with the next one. A policy chooses scheme and density of each iteration. A step of a
-sharded model is timed on the network at its start; it has no gradient, as the tensors decide the sizes of messages.
+An iteration has the inner steps from one wait of the workers to the next. An exchange begins after the inner step that
+gives its data, and workers compute the remaining steps meanwhile, or a whole iteration if it has so long to arrive.
 """
 
 from __future__ import annotations
@@ -52,11 +50,7 @@ def start_strategy(
     seed: int = 0,
     bucket: float | None = None,
 ) -> Strategy:
-    """Return a strategy at the start of training: at the first weights of a model, or at zero.
-
-    `options` are those of the strategy without `averaging`, which is the scheme of the candidate; `bucket` is that of
-    `simnet.strategies.Averaging`. Raises ValueError for an unknown strategy, option, scheme or value.
-    """
+    """Return a strategy at the start of training; what it averages by is the scheme of the candidate."""
     initial = np.zeros(source.parameters, dtype=np.float32)
     if isinstance(source, Evaluable):
         initial = source.initial()

@@ -42,11 +42,8 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 class JobLoop:
     """A job under one policy: its state between two iterations, and the parts of an iteration.
 
-    The first iteration begins at `start` [s]. `may_try` allows several exchanges on a shortlist; `stream` prefixes the
-    names of random streams; the first `timeline` iterations keep messages and spans; `sparsifiers` make the exchanges,
-    if given; `keeps_log` keeps the policy's log for a checkpoint. `now` is the simulated time [s], `lost` its rounding
-    error; `number` and `attempts` count iterations and attempts of exploration. The `active` workers begin the next
-    iteration `begins` seconds after the first one.
+    The first iteration begins at `start` [s]. `may_try` allows several exchanges on a shortlist; the first `timeline`
+    iterations keep messages and spans. `now` is the simulated time [s], `lost` its rounding error.
     """
 
     job: Job
@@ -76,11 +73,7 @@ class JobLoop:
         checkpoint: Checkpoint | None = None,
         sampling: IterationSampling | None = None,
     ) -> TimingRequests:
-        """Run the iterations until they are done or a failure ends the job; yield a request for each exchange.
-
-        Attempts of exploration come before an iteration: they take their time, on copies of the state of the training.
-        With `sampling` only its iterations run.
-        """
+        """Run the iterations, or those of a sample, until they are done or a failure ends the job."""
         while self.number < self.job.iterations and not self.ended:
             with self._errors_located():
                 iteration = self._begin()
@@ -255,11 +248,7 @@ class JobLoop:
         return advance
 
     def _gather_workers(self, presence: WorkerPresence) -> None:
-        """Set the start of an iteration and its workers: those that are present and have the parameters.
-
-        A worker that returns or was late gets them from the first worker of the last iteration; if none of these is
-        present, the parameters are those it has. If nobody is present, the iteration begins when somebody is.
-        """
+        """Set the start of an iteration and its workers: those that are present and have received the parameters."""
         models, everybody, there, busy, computing = self.models, self._everybody, self.active, self.busy, self.computing
         assert isinstance(models, StrategySet)
         while True:

@@ -1,8 +1,6 @@
 """Memory of a worker without activations: parameters, gradients, optimiser, scheme and messages.
 
-The state is that of the objects of the job after exchanges of its first gradients at the largest density; messages are
-those of these exchanges. If sizes alone decide what is sent, any gradients will do. A sample counts for the whole
-model.
+It is that of the objects of the job after exchanges of its first gradients at the largest density.
 """
 
 from __future__ import annotations
@@ -38,10 +36,8 @@ _DRAWN = 2**16
 class WorkerMemory(NamedTuple):
     """The largest memory of a worker at one time [byte], without activations and the overhead of an allocator.
 
-    `residual` and `state` are those of the scheme; `masks` take a byte an entry; `outer` are the global parameters of a
-    strategy and their optimiser's state. `in_flight` is what a strategy has sent and not received, or what sharded
-    steps gather and reduce at a time. `received` are the messages that arrive together; see
-    `simnet.sparsifier_models.steps.under_way`.
+    `outer` are the global parameters of a strategy, `in_flight` what it has sent and not received, or what sharded
+    steps gather and reduce at a time; `received` are the messages that arrive together.
     """
 
     parameters: float
@@ -94,10 +90,7 @@ def with_shared_gradients(job: Job) -> Job:
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return the memory of a worker from that of its schemes, one after another.
-
-    `gradient` are the bytes of the gradient and of the parameters; the optimiser counts unless a scheme has moments.
-    """
+    """Return the memory of a worker from that of its schemes; the optimiser counts unless a scheme has moments."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(

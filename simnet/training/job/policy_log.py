@@ -1,8 +1,4 @@
-"""The log of a policy: its questions before each iteration, and its observations after.
-
-A policy is a function of these alone, so a checkpoint keeps the log: a new policy that replays it reaches the same
-state.
-"""
+"""The log of a policy, which a new policy replays to reach the same state: its questions, and its observations."""
 
 from __future__ import annotations
 

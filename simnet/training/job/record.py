@@ -36,14 +36,10 @@ TRAIN, EXPLORE = "train", "explore"
 class Iteration:
     """An iteration, or an attempt of exploration, until its exchange is complete.
 
-    `number` selects the network, `now` is its start [s]. The workers `active`, shape (P',), take part, on the hosts
-    `placement`. Each `begins` so many seconds after the first one, spends `probing` on the links and `compute` on its
-    passes; it has its gradient after `complete` seconds, of which it computed for `behind`. `latency` and `bandwidth`
-    are the worst between neighbours at the start. `keeps_messages` keeps the times of messages, `stream` names the
-    random stream of the jitter, and `failures` are the workers that stop without notice, and when [s]. The workers
-    `late` compute but miss the exchange; the others wait for them until `waits` seconds after the first. `selections`
-    has start and duration of each selection: one, and another after every interruption. `probes` are the messages that
-    measured the links, while all senders are present.
+    The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
+    `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
+    workers that stop without notice [s]. Workers `late` miss the exchange; the others wait for them until `waits`.
+    `selections` has start and duration of each selection, more than one after interruptions.
     """
 
     number: int
@@ -132,11 +128,10 @@ class BlockedWorker(NamedTuple):
 
 
 class Interruption(NamedTuple):
-    """An iteration that stopped because workers had failed.
+    """An iteration that stopped at `stopped` [s] because workers had `failed`, by the times of their failures [s].
 
-    `job` is `MAIN` or a co-located job. Everything had stopped at `stopped` [s]; `failed` has the lost workers and the
-    times of their failures [s], `blocked` who waited for whom. The `left` workers resumed the same iteration at
-    `resumed` [s], None if the job ended.
+    The `left` workers resumed the same iteration at `resumed` [s], None if the job ended; `blocked` says who waited for
+    whom.
     """
 
     job: str
@@ -164,12 +159,7 @@ class Interruption(NamedTuple):
 
 
 class JobShare(NamedTuple):
-    """The slowdown of a job on a network that it shares with co-located jobs.
-
-    `job` is `MAIN` or a co-located job of so many `workers`; it did `iterations` of those `planned` by the end of the
-    main job. `mean_iteration_s` is its mean iteration, NaN if there is none, and `alone_s` the same with the network to
-    itself; `slowdown` is their ratio.
-    """
+    """The slowdown of a job on a network that it shares; `alone_s` has the network to itself."""
 
     job: str
     workers: int
@@ -184,11 +174,9 @@ class JobShare(NamedTuple):
 class PolicyResult:
     """The result of a job under one policy; names of columns end in their unit.
 
-    `iterations` has a row per iteration: start, duration and its split (means over workers, which add up), bytes sent
-    by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start. The `purpose`
-    is ``train``, or ``explore`` for attempts before the iteration of that number. `worker_rows` is the source of
-    `workers`. `messages` and `spans` are those of the first iterations; `interruptions` are in the order of time;
-    `job_shares` is empty for a job alone.
+    `iterations` has a row per iteration: start, duration and its split (means over workers, which add up). The
+    `purpose` is ``train``, or ``explore`` for attempts before the iteration of that number. `messages` and `spans` are
+    those of the first iterations.
     """
 
     iterations: pd.DataFrame
@@ -200,10 +188,7 @@ class PolicyResult:
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """A row per iteration and worker: the split of the iteration, its bytes, and more.
-
-        ``merge_in_select_s`` is the part of ``select_s`` after the last selection. Exploration has rows of its own.
-        """
+        """A row per iteration and worker; ``merge_in_select_s`` is part of ``select_s``."""
         return self.worker_rows.frame()
 
 
@@ -235,10 +220,7 @@ class JobRecord:
     def add(
         self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
     ) -> None:
-        """Book an iteration from `start` on: each worker's time counts as compute, select, communicate or wait.
-
-        The bytes of a repeated exchange are those of its last attempt. Messages and spans are kept up to `DRAWN`.
-        """
+        """Book an iteration from `start` on: each worker's time counts as compute, select, communicate or wait."""
         timing, exchanges, active = step.result, step.exchanges, iteration.active
         assert isinstance(timing, Timing)
         until = timing.left.max() if job.barrier else timing.left

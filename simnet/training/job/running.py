@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Return the job with its workers in shards until the ``with`` block ends.
-
-    `where` as in `simnet.base.shards.open_shards`.
-
-    Raises InputError if gradients come from all workers at once, a scheme needs the gradients of several workers, or
-    `where` is unknown.
-    """
+    """Return the job with its workers in shards until the ``with`` block ends."""
     option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
@@ -74,10 +68,9 @@ class ColocatedJob:
 class RunOptions(NamedTuple):
     """How a job is run under one policy.
 
-    `progress` is called with the number of iterations done. The first `timeline` iterations keep messages and spans.
-    Jobs `colocated` by name share the network; then the policy may not try several exchanges, and a checkpoint holds
-    only the end of the job. `sampling` simulates some iterations in place of all; not with co-located jobs, failures, a
-    checkpoint or exploration. `sparsifiers` makes the exchanges, if given.
+    The first `timeline` iterations keep messages and spans. Jobs `colocated` by name share the network; then the policy
+    may not try several exchanges, and a checkpoint holds only the end. `sampling` simulates some iterations in place of
+    all.
     """
 
     timeline: int = 0
@@ -89,12 +82,7 @@ class RunOptions(NamedTuple):
 
 
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
-    """Run a job under one policy with `RunOptions`.
-
-    Several policies may run on one job: they see the same gradients, compute times and weather. Raises StalledError if
-    an exchange can never end for another reason than a failure; ValueError if the job does not fit co-located jobs or
-    sampling.
-    """
+    """Run a job under one policy with `RunOptions`; raise StalledError if an exchange can never end."""
     given = RunOptions(**options)
     if given.sampling and (given.colocated or job.failures or given.checkpoint or isinstance(policy, Adaptive)):
         raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
@@ -117,11 +105,9 @@ def run_in_step(
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoints: Mapping[str, Checkpoint] | None = None,
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run a job under several policies, the one that is furthest behind next; yield each result when it is there.
+    """Run a job under several policies, the one that is furthest behind next; yield each result, or its SimnetError.
 
-    Results are those of `run_policy`, or the SimnetError of a policy. Policies at about the same iteration share the
-    gradients that do not depend on updates; see `simnet.traces.source.Shared`. With co-located jobs one policy runs
-    after the other. `progress` is called with the name of the policy and its iterations done.
+    Policies at about the same iteration share gradients. `progress` is called with a policy and its iterations done.
     """
     if len(policies) > 1:
         # Those of all inner steps of an iteration, which policies go through one after the other.

@@ -1,8 +1,7 @@
 """A job of which a sample of iterations is simulated, and exchanges that are made once and taken again.
 
-The time of a job is cut into blocks of about equal length, of which one iteration each is simulated, at a place that
-moves on from block to block. It stands for as many iterations as the block has at its speed. Blocks are of time: where
-links are slow, iterations are long, and more of them are simulated.
+The time of a job is cut into blocks; one iteration of each is simulated, and stands for all that the block has at its
+speed.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ _LEAST = 1e-3
 
 
 class ProgressModel:
-    """The expected progress of a job between two moments, up to a factor.
-
-    `expected` returns the duration of an iteration on the links of a moment [s], > 0; it is evaluated every `step`
-    seconds.
-    """
+    """The progress of a job between two moments, from the `expected` duration of an iteration."""
 
     def __init__(self, step: float, expected: Callable[[float], float]) -> None:
         self._step, self._expected = step, expected
@@ -58,10 +53,9 @@ class ProgressModel:
 
 
 def fit_iteration_time(latency: Floats, bandwidth: Floats, seconds: Floats) -> Callable[[float, float], float] | None:
-    """Return what an iteration takes [s] by latency [s] and bandwidth [byte/s]: a fixed time, latencies and bytes.
+    """Return what an iteration takes [s] by latency [s] and bandwidth [byte/s]; None if links did not change.
 
-    Arrays of shape (iterations,) are the links at the start of each iteration and its duration. Returns None if links
-    did not change or no iteration took any time.
+    Arrays of shape (iterations,) are the links at the start of each iteration, and its duration [s].
     """
     per_byte = 1 / np.maximum(bandwidth, 1.0)
     if not (seconds > 0).all() or (np.ptp(latency) == 0 and np.ptp(per_byte) == 0):
@@ -90,13 +84,9 @@ _TELLING = 32
 class IterationSampling:
     """The iterations of a job that are simulated, and how many iterations each stands for.
 
-    About `samples` of the `iterations` are simulated, or one in each `block` of so many seconds, four times as long
-    after `until`: jobs with the same blocks are sampled at the same moments. A job that has not ended by `give_up` [s]
-    is not followed further; its last iteration stands for the rest. With a progress model an iteration stands for those
-    its block has at its own speed, times how much faster the block is expected to be.
-
-    Lists with an entry for each simulated iteration: `stands_for` iterations, which last `lasts` seconds in all,
-    `expected` up to a factor.
+    About `samples` are simulated, or one in each `block` [s], four times as long after `until`; a job that has not
+    ended by `give_up` [s] is not followed further. Lists have an entry for each simulated iteration: `stands_for`,
+    `lasts` [s] in all, and `expected` up to a factor.
     """
 
     def __init__(
@@ -178,11 +168,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges of a job that are made once and reused.
-
-    A scheme of fixed volume sends the same for any gradient: one exchange is made for each density and broadcaster. For
-    other schemes the first `window` iterations of a density are exchanged; after them the second half repeats.
-    """
+    """Exchanges of a job that are made once, or for schemes that follow gradients in a `window`, and reused."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))

@@ -28,9 +28,8 @@ _Piece: TypeAlias = tuple[str, str, float, float]
 def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing) -> Iterator[Span]:
     """Yield what each worker does in an iteration of so many seconds.
 
-    From the selection of its buckets on, a worker does one thing after another, and the spans are those of its split.
-    Earlier exchanges, and those during other work, are `overlapped`: from when the worker is ready for a bucket until
-    its last message, without its work between messages.
+    From the selection of its buckets on it does one thing after another. Earlier exchanges, and those during other
+    work, are `overlapped`, from when the worker is ready for a bucket to its last message.
     """
     messages, probes = timing.messages, iteration.probes
     assert messages is not None

@@ -1,10 +1,4 @@
-"""Training steps of models that are replicated or sharded: graphs of computing and collectives, and their time.
-
-`ddp`, `fsdp2` (with HSDP) and `zero` return a `StepGraph` of what every worker does in a step, whose `calls` are the
-collectives. `time_step` places it on a network, and returns when everything began and ended, and what memory that
-takes. `tensor_parallel`, `expert_parallel` and `pipeline` put these steps in
-larger ones, and `plan_step` returns one of all that by names; `read_traced_step` reads execution traces.
-"""
+"""Training steps of models that are replicated or sharded: graphs of computing and collectives, and their time."""
 
 from simnet.training.parallel.graph import seconds_of
 from simnet.training.parallel.passes import expert_parallel, split_tensors, tensor_parallel

@@ -1,8 +1,4 @@
-"""A training step as a graph of computing and collectives in the order of issue, and when its nodes ran.
-
-Every node waits for the node before it on its queue, and for those that it names. There is a queue for what is computed
-and one for each process group. In a pipeline, workers of another stage have nodes of their own.
-"""
+"""The graph of a training step: parts of passes and collectives, what they wait for, their times and memory."""
 
 from __future__ import annotations
 
@@ -33,12 +29,9 @@ COMPUTE = "compute"
 
 
 class CollectiveCall(NamedTuple):
-    """A collective as each rank of its group calls it.
+    """A collective as each rank of its group calls it, in a phase of an iteration and microbatch (None after all).
 
-    `operation` is spelt as in nccl-tests. `unit` is what it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
-    The `ranks` of `group` each give `in_elements` and have `out_elements` afterwards, of a dtype of `DTYPE_BYTES`.
-    `phase` is when it is called, in an iteration and a microbatch of it; None after all microbatches. `root` is for a
-    broadcast or reduction.
+    `unit` is what it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
     """
 
     operation: Operation
@@ -101,11 +94,7 @@ class HeldMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class StepGraph:
-    """What all workers do in a step: nodes in the order of their issue, memory, and process groups.
-
-    `replicas` divides the workers; `held` is what a worker holds all the time; `buffers` are held from one node to
-    another; `layout` has the workers of groups by name, where they are not those of replicas and shards.
-    """
+    """What all workers do in a step: nodes in the order of their issue, memory, and process groups."""
 
     nodes: tuple[StepNode, ...]
     workers: int
@@ -150,11 +139,7 @@ class StepGraph:
 
 @dataclass
 class GraphBuilder:
-    """Collects the nodes of a step in the order in which a worker's program issues them.
-
-    What is computed waits for what `wait` has named since the part before it. Without `overlap` collectives are on the
-    queue of computing. `layout` has further groups, of one size. Raises ValueError if a number is out of range.
-    """
+    """Collects the nodes of a step as a worker's program issues them."""
 
     workers: int
     iteration: int = 0
@@ -195,11 +180,7 @@ class GraphBuilder:
         after: Iterable[int | None] = (),
         root: int = 0,
     ) -> int | None:
-        """Add a collective, and return its number; None between fewer than two ranks.
-
-        `elements` are what a rank gives and has afterwards. Its queue is that of its group by default; it waits for the
-        nodes `after`, of which None counts for none.
-        """
+        """Add a collective on the queue of its group, and return its number; None between fewer than two ranks."""
         ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:
             return None
@@ -249,11 +230,7 @@ def describe_slowdown(slowdown: float) -> str:
 
 
 class StepMemory(NamedTuple):
-    """Memory of a worker without activations [byte]: what it holds all the time, and peaks.
-
-    `gathered` is the peak of gathered parameters, `reduced` that of gradients to be reduced, `peak` that of all
-    together.
-    """
+    """Memory of a worker without activations [byte]: held all the time, and peaks."""
 
     parameters: int
     gradients: int
@@ -265,10 +242,7 @@ class StepMemory(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StepTiming:
-    """When each node of a step began and ended at each worker [s since the start], shape (nodes, P).
-
-    `alone` are the seconds that each worker would compute without collectives, shape (P,).
-    """
+    """When each node of a step began and ended at each worker [s since the start], shape (nodes, P)."""
 
     graph: StepGraph
     begun: Floats
@@ -317,10 +291,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds that each worker's computing, or its end, waits for each node; shape (nodes, P).
-
-        A wait counts for the last of the nodes that a part of a pass waited for. They add up to `exposed`.
-        """
+        """Return the seconds that each worker waits for each node, which add up to `exposed`; shape (nodes, P)."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0
@@ -367,11 +338,7 @@ class StepTiming:
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
-    """Return the seconds of each node of computing, shape (nodes, P), from those of the passes of a microbatch.
-
-    Parts take shares by `work`, or in proportion to their entries. Raises ValueError for negative times or another
-    shape.
-    """
+    """Return the seconds of each node, shape (nodes, P), from those of both passes of a microbatch."""
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         values = np.asarray(given, dtype=np.float64)

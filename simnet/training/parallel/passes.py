@@ -12,11 +12,12 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from simnet.base.checks import check_choice, check_int, check_positive
+from simnet.base.quantities import Count, WholeNumber
 from simnet.base.rng import stream
 from simnet.collectives.registry import Operation
 from simnet.cost_models.costs.layers import Layer
@@ -31,15 +32,11 @@ from simnet.training.parallel.graph import (
     StepGraph,
     StepNode,
 )
-from simnet.training.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, CheckedOptions, Units
+from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Units
 
 
 class StoppingCall(NamedTuple):
-    """A collective at a place of a pass: after the share `at` of its entries, within 0..1.
-
-    On the queue of computing the pass stops for it. It is in all microbatches if `microbatch` is None; other fields are
-    those of `CollectiveCall`.
-    """
+    """A collective after the share `at` of a pass, which stops for it on the queue of computing."""
 
     at: float
     operation: Operation
@@ -66,10 +63,7 @@ class BlockPart(NamedTuple):
 
 
 def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPart]]:
-    """Return attention and perceptron of each block, in the order of the forward pass.
-
-    `attention` is the share of a block that attention computes; ValueError if it is no share.
-    """
+    """Return attention, the share `attention` of a block, and perceptron of each block."""
     if not 0 <= attention <= 1:
         raise ValueError(f"attention must be a share within 0..1, got {attention}")
     found, done = [], model.before
@@ -141,11 +135,7 @@ ATTENTION = 1 / 3
 
 
 def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
-    """Return the part of a model's tensors of one of `degree` tensor-parallel workers.
-
-    Matrices are divided by their first dimension; tensors of one dimension stay. Raises ValueError if it is no multiple
-    of the degree.
-    """
+    """Return the tensors of one of `degree` workers: matrices are divided by their first dimension."""
     check_int(degree, "degree", 1)
     found = []
     for layer in layers:
@@ -167,18 +157,15 @@ def tensor_parallel(
     sequence_parallel: bool = False,
     attention: float = ATTENTION,
 ) -> StepGraph:
-    """Return a step in which each worker of a data-parallel step is T = `degree` tensor-parallel ones.
+    """Return a step in which each worker of a data-parallel step is T = `degree` consecutive tensor-parallel ones.
 
-    They are consecutive: worker w becomes w T to w T + T - 1, each with peers of the same place. `step` is what each
-    worker does with its part of the tensors, of `split_tensors`; `model` the same part in units. A microbatch has
-    `tokens` b s of `width` h entries of `dtype`. With `sequence_parallel` all-reduces are all-gathers and reduce-
-    scatters; T must divide the tokens. Attention computes the share `attention` of a block. Raises ValueError if a
-    value is out of range.
+    `step` is what each worker does with its part of the tensors, `model` that part in units. A microbatch has `tokens`
+    b s of `width` h entries of `dtype`. With `sequence_parallel` all-reduces are all-gathers and reduce-scatters.
     """
     check_int(degree, "degree", 1)
     check_int(tokens, "tokens", 1)
     check_int(width, "width", 1)
-    check_choice(dtype, "dtype", PARAMETER_DTYPES)
+    check_choice(dtype, "dtype", get_args(ParameterDtype))
     if sequence_parallel and tokens % degree:
         raise ValueError(f"tokens must be a multiple of the {degree} workers that share a sequence, got {tokens}")
     entries = tokens * width
@@ -235,30 +222,26 @@ def expert_capacity(tokens: int, experts: int, factor: float, choices: int, leas
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertOptions(CheckedOptions):
-    """Options of `expert_parallel`.
+    """Options of `expert_parallel`: `experts` E of `expert_size` entries in `blocks`, for `tokens` T of `width` H.
 
-    Each block of `blocks` has `experts` E of `expert_size` entries. A worker has `tokens` T of `width` H entries in a
-    microbatch; each token has 1 or 2 `choices`. `capacity_factor` and `min_capacity` are those of `expert_capacity`.
-    Without `drop_tokens` experts are drawn uniformly for tokens, from the random stream "experts" of seed, iteration,
-    block and microbatch. `dtype` is that of activations, `reduce_dtype` that of experts and their gradients. Attention
-    computes the share `attention` of a block; all-to-alls are around the rest. With `overlap` gradients of experts are
-    reduced during computing. Raises ValueError if a value is out of range.
+    Without `drop_tokens` experts are drawn uniformly. `dtype` is that of activations, `reduce_dtype` that of experts
+    and gradients. With `overlap` gradients of experts are reduced during computing.
     """
 
     blocks: Collection[str]
-    experts: int
-    expert_size: int
-    tokens: int
-    width: int
-    choices: int = 1
+    experts: Count
+    expert_size: Count
+    tokens: Count
+    width: Count
+    choices: Count = 1
     capacity_factor: float = 1.0
-    min_capacity: int = 4
+    min_capacity: Count = 4
     drop_tokens: bool = True
-    dtype: str = "bfloat16"
-    reduce_dtype: str = "float32"
+    dtype: ParameterDtype = "bfloat16"
+    reduce_dtype: ParameterDtype = "float32"
     attention: float = ATTENTION
     overlap: bool = True
-    seed: int = dataclasses.field(default=0, metadata={"least": 0})
+    seed: WholeNumber = 0
 
     def __post_init__(self) -> None:
         check_positive(self.capacity_factor, "capacity_factor")
@@ -268,15 +251,11 @@ class ExpertOptions(CheckedOptions):
 
 
 def expert_parallel(step: StepGraph, model: Units, ranks: int, **options: Any) -> StepGraph:
-    """Return a step in which perceptrons of some blocks are experts, which workers share, with `ExpertOptions`.
+    """Return a step in which perceptrons of some blocks are experts, shared by `ranks` workers; see `ExpertOptions`.
 
-    Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Buffers are sent
-    whole. Without dropping, an all-reduce first finds the number of tokens of the fullest expert, for which all buffers
-    then have room. Gradients of experts are all-reduced between workers that hold the same ones, after the last
+    Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Without dropping,
+    an all-reduce first finds the tokens of the fullest expert. Gradients of experts are all-reduced after the last
     microbatch.
-
-    `step` is what each worker does with everything but experts, `model` the same in units; `ranks` consecutive workers
-    share the experts of a block. Raises ValueError if a value is out of range or a block is unknown.
     """
     given = ExpertOptions(**options)
     experts, blocks, tokens = given.experts, given.blocks, given.tokens

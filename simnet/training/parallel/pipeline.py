@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from simnet.base.checks import check_choice, check_int
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, Groups, Phase, StepBuffer, StepGraph, StepNode
-from simnet.training.parallel.units import PARAMETER_DTYPES
+from simnet.training.parallel.units import ParameterDtype
 
 Order: TypeAlias = Literal["1f1b", "gpipe"]
 
@@ -26,11 +26,7 @@ _Pass: TypeAlias = tuple[Phase, int] | None
 
 
 class TiedWeights(NamedTuple):
-    """Weights of both the first and the last stage, which all-reduce their gradients.
-
-    `elements` are those of a worker, `dtype` that of gradients; `first` says whether this comes before the gradients
-    that are reduced after the last pass.
-    """
+    """Weights of the first and the last stage, whose gradients are all-reduced before (`first`) or after the others."""
 
     unit: str
     elements: int
@@ -66,21 +62,16 @@ def pipeline(
     order: Order = "1f1b",
     tied: TiedWeights | None = None,
 ) -> StepGraph:
-    """Return the step of a model in stages, each on workers of its own.
+    """Return the step of a model in stages, each on workers of its own, which send activations and gradients on.
 
-    Stage s is on workers s W to s W + W - 1; worker w of it sends to worker w of the next one, during computing, on a
-    queue for each two stages and direction. `stages` are the steps of the stages, of the same workers and microbatches;
-    passes that wait for each other are in the order of the stage, as of `fsdp2` with ``passes=pass_order(...)``. A
-    microbatch has `tokens` b s, of which a worker sends `width` h entries of `dtype`. The first and the last stage all-
-    reduce the gradients of the `tied` weights after the last microbatch.
-
-    Raises ValueError if there is no stage, a single one is tied, stages differ in workers or microbatches, or a
-    microbatch waits for a later one.
+    Passes that wait for each other are in the order of the stage, as of `fsdp2` with ``passes=pass_order(...)``. A
+    microbatch has `tokens` b s, of which a worker sends `width` h entries of `dtype`. The `tied` weights are
+    all-reduced after the last.
     """
     check_int(tokens, "tokens", 1)
     check_int(width, "width", 1)
-    check_choice(dtype, "dtype", PARAMETER_DTYPES)
-    check_choice(order, "order", ("1f1b", "gpipe"))
+    check_choice(dtype, "dtype", get_args(ParameterDtype))
+    check_choice(order, "order", get_args(Order))
     if not stages:
         raise ValueError("a pipeline needs at least one stage")
     each = stages[0].workers

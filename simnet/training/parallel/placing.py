@@ -1,8 +1,7 @@
 """A training step on a network: when its nodes begin and end.
 
-Every worker has a queue of what it computes; every process group has one for its collectives. A node begins when the
-node before it on its queue and those that it waits for have ended. A collective begins when all ranks of its group have
-come to it, and ends for all of them when the last one is through. Calls that never share a link are timed one by one.
+A node begins when the node before it on its queue and those that it waits for have ended, a collective when all ranks
+of its group have come to it. Calls that never share a link are timed one by one.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ ALGORITHMS: Mapping[str, str] = {
 class PlacedStep:
     """A step on a network, timed repeatedly; on a constant network without random draws it is timed once.
 
-    Worker p is on host ``placement[p]``, or on host p; `algorithms` override those of `ALGORITHMS` by operation.
-    Computing takes `slowdown` times as long during a collective of the same worker, >= 1. Raises ValueError for a value
-    out of range or an unknown operation or algorithm.
+    Computing takes `slowdown` times as long during a collective of the same worker, >= 1.
     """
 
     def __init__(
@@ -130,12 +127,7 @@ def time_step(
     iteration: int = 0,
     **options: Any,
 ) -> StepTiming:
-    """Place a training step on a network, and return when everything begins and ends.
-
-    `forward` and `backward` are the seconds of the passes of a microbatch, of all or of each worker, shape (P,). The
-    `options` are those of `PlacedStep`. The step begins at `start` [s]; `iteration` names its random streams. Raises
-    ValueError for a value out of range or an unknown algorithm; StalledError if a collective can never end.
-    """
+    """Place a training step on a network, and return when everything begins and ends; `options` are of `PlacedStep`."""
     return PlacedStep(graph, network, **options).time(seconds_of(graph, forward, backward), start, iteration)
 
 
@@ -164,11 +156,7 @@ Workers = NDArray[np.intp]
 
 
 class SlowedComputing:
-    """The parts of passes that workers compute now, and their speed: slower while a collective of theirs is under way.
-
-    Computing takes `slowdown` times as long during a collective, > 1. `done` is called with the number of a node and
-    the workers that have finished it.
-    """
+    """The parts of passes that workers compute now, `slowdown` times slower during a collective of theirs."""
 
     def __init__(
         self, env: simpy.Environment, workers: int, slowdown: float, done: Callable[[int, Workers], None]
@@ -212,11 +200,7 @@ class SlowedComputing:
 
 
 class EventRun:
-    """One step on a clock of its own.
-
-    `seconds`, shape (nodes, P), are the times of the parts of passes at full speed; the step begins at `start` [s];
-    `name` prefixes the names of random streams.
-    """
+    """One step on a clock of its own; `seconds` of computing have shape (nodes, P)."""
 
     def __init__(self, step: PlacedStep, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
         self._step, self._seconds, self._start, self._name = step, seconds, start, name

@@ -1,7 +1,4 @@
-"""The step of a model by names and values; P = S x D x T workers.
-
-They are S stages of a pipeline, each of D data-parallel places of T tensor-parallel workers.
-"""
+"""The step of a model by names and values, of P = S x D x T workers: stages, data-parallel places, tensor-parallel."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int
 from simnet.base.errors import suggest_names
+from simnet.base.quantities import Count
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
 from simnet.training.parallel.graph import StepGraph, seconds_of
@@ -23,7 +21,7 @@ from simnet.training.parallel.pipeline import Order, TiedWeights, pass_order, pi
 from simnet.training.parallel.placing import schedules_of
 from simnet.training.parallel.pytorch import DdpOptions, Fsdp2Options, ddp, fsdp2
 from simnet.training.parallel.quantised import SDP4Bit, ZeroPlusPlus
-from simnet.training.parallel.units import CheckedOptions, PassShares, Units, wrap_units
+from simnet.training.parallel.units import CheckedOptions, ParameterDtype, PassShares, Units, wrap_units
 from simnet.training.parallel.zero import Stage3Limits, ZeroOptions, zero
 
 SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
@@ -42,31 +40,22 @@ LATER = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParallelism(CheckedOptions):
-    """Parallelism around a sharded step.
+    """Parallelism around a sharded step, by the options of `docs/sharded.md`."""
 
-    A microbatch has `tokens` b s, which all of it needs, of `width` h entries (default: those of a row of the model's
-    first matrix) of the dtype `activations`. `tensor_parallel` workers T share each matrix, with `sequence_parallel`
-    also sequences. The `pipeline` has S stages, which compute microbatches in an `order` of
-    `simnet.training.parallel.pipeline`. In `expert_blocks` (default: all) the tensors whose names begin with
-    `expert_tensors` are `experts`, each as large as they are, divided between `expert_parallel` data-parallel workers;
-    `choices` and the next three are those of `expert_parallel`. Attention computes the share `attention` of a block.
-    Raises ValueError if a number is out of range.
-    """
-
-    tokens: int | None = None
-    width: int | None = None
-    activations: str = "bfloat16"
-    tensor_parallel: int = 1
+    tokens: Count | None = None
+    width: Count | None = None
+    activations: ParameterDtype = "bfloat16"
+    tensor_parallel: Count = 1
     sequence_parallel: bool = False
-    pipeline: int = 1
-    order: Order = field(default="1f1b", metadata={"allowed": ("1f1b", "gpipe")})
-    experts: int | None = None
-    expert_parallel: int = 1
+    pipeline: Count = 1
+    order: Order = "1f1b"
+    experts: Count | None = None
+    expert_parallel: Count = 1
     expert_blocks: Collection[str] | None = None
     expert_tensors: Collection[str] = ("mlp",)
-    choices: int = 1
+    choices: Count = 1
     capacity_factor: float = 1.0
-    min_capacity: int = 4
+    min_capacity: Count = 4
     drop_tokens: bool = True
     attention: float = ATTENTION
 
@@ -104,11 +93,7 @@ _WITH_TIED = ("ddp", "zero1")
 
 @dataclass(frozen=True, repr=False)
 class PlannedStep:
-    """A step, and the share of the whole model that each worker computes, shape (P,).
-
-    `backward` is the share of the backward pass; `work` are the shares of parts of a pass, if they do not follow from
-    entries.
-    """
+    """A step, and the share of the whole model that each worker computes, shape (P,)."""
 
     graph: StepGraph
     shares: Floats
@@ -142,12 +127,7 @@ def plan_step(
     seed: int = 0,
     backward: float | None = None,
 ) -> PlannedStep:
-    """Return the step of a model by the name and options of a sharding, see `sharding_options`.
-
-    The iteration is one from which on all are alike, unless it is an option. `seed` is that of what is drawn;
-    `backward` the share of the backward pass, by default that of the model. Raises ValueError for an unknown way or
-    option, or a value that is not allowed.
-    """
+    """Return the step of a model by the name and options of a sharding, see `sharding_options`."""
     chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
     for group, options in [*GROUPS[sharding].items()][1:]:
@@ -213,18 +193,15 @@ def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mappin
 
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return options, all of which there are, and true or false where that is what they are."""
-    sharding_options(sharding)
-    kinds = {name: str(one.type) for name, one in _known_options(sharding).items()}
+    """Return options, all of which there are, and lists of names where that is what they are."""
+    known = sharding_options(sharding)
     for name, value in given.items():
-        if name not in kinds:
-            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, kinds)}")
-        if kinds[name] in ("bool", "bool | None") and not isinstance(value, bool):
-            raise ValueError(f"{name} must be true or false, got {value!r}")
-        if "Collection[str]" in kinds[name] or "Sequence[str]" in kinds[name]:
-            listed = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-            if not listed and not ("bool" in kinds[name] and isinstance(value, bool)):
-                raise ValueError(f"{name} must be a list of names, got {value!r}")
+        if name not in known:
+            raise ValueError(f"{sharding} has no option {name!r}: {suggest_names(name, known)}")
+        listed = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        kind = _known_options(sharding)[name].type
+        if "[str]" in kind and not listed and not ("bool" in kind and isinstance(value, bool)):
+            raise ValueError(f"{name} must be a list of names, got {value!r}")
     return given
 
 

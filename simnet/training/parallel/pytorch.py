@@ -1,21 +1,21 @@
-"""Steps of PyTorch's `fully_shard` (FSDP2) on one mesh dimension, or replicated on a second one (HSDP).
+"""Steps of DistributedDataParallel and `fully_shard` (FSDP2), also replicated (HSDP), as PyTorch 2.13 issues them.
 
-The order of calls follows `FSDPParamGroup`: a unit is gathered before its use; the next unit of the backward pass is
-gathered before the gradients of this one are reduced; an all-gather waits for the copy of the one before. Source:
-PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``; sequences and sizes are those of recorded runs.
+A unit is gathered before its use; the next unit of the backward pass is gathered before gradients of this one are
+reduced. Source: ``distributed/fsdp/_fully_shard``; sequences and sizes are those of recorded runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from simnet.base.checks import check_choice, check_int, check_positive
+from simnet.base.quantities import Count, WholeNumber
 from simnet.cost_models.costs.layers import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
 from simnet.training.parallel.quantised import NODE, ZeroPlusPlus, layout_of, memory_of_loco
-from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Unit, Units, check_layers
+from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Unit, Units, check_layers
 
 FIRST_BUCKET_MIB, BUCKET_MIB = 1.0, 25.0
 """Caps of the first bucket and of the others, unless one is given [MiB]."""
@@ -26,19 +26,13 @@ _MOMENTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class DdpOptions(CheckedOptions):
-    """Options of `ddp`.
+    """Options of `ddp`, by PyTorch's names; `ready` names all tensors in the order of their gradients."""
 
-    Only the last of the `microbatches` exchanges, the others run under ``no_sync``. A bucket closes at `bucket_cap_mb`
-    [MiB]; by default at 25, the first at 1. With `static_graph` iteration 0 agrees by an all-reduce on the used
-    parameters. `ready` names all tensors by the order of their gradients, by default from the last to the first. With
-    `overlap` exchanges run during the backward pass. Raises ValueError if a value is out of range.
-    """
-
-    iteration: int = field(default=0, metadata={"least": 0})
-    microbatches: int = 1
+    iteration: WholeNumber = 0
+    microbatches: Count = 1
     bucket_cap_mb: float | None = None
     static_graph: bool = False
-    dtype: str = "float32"
+    dtype: ParameterDtype = "float32"
     ready: Sequence[str] | None = None
     overlap: bool = True
 
@@ -46,10 +40,7 @@ class DdpOptions(CheckedOptions):
 def ddp(layers: Iterable[Layer], workers: int, **options: Any) -> StepGraph:
     """Return a step of DistributedDataParallel with `DdpOptions`.
 
-    Before buckets are rebuilt there is one of the whole model, without overlap. They are rebuilt at the begin of
-    iteration 1 (2 with a static graph), in the order in which gradients became ready; two broadcasts agree on them.
-
-    Raises ValueError if a value is out of range, or `ready` does not name each tensor once.
+    Before buckets are rebuilt at the begin of iteration 1 (2 with a static graph) there is one of the whole model.
     """
     found, given = check_layers(layers), DdpOptions(**options)
     iteration, dtype = given.iteration, given.dtype
@@ -115,39 +106,30 @@ def cut(sizes: Sequence[int], entry: float, first: float, later: float) -> list[
 
 When: TypeAlias = Literal["each", "last"]
 
-# Moments of Adam, in the dtype of the parameters.
-_MOMENTS = 2
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fsdp2Options(CheckedOptions):
-    """Options of `fsdp2`.
+    """Options of `fsdp2`, see `docs/sharded.md`.
 
-    P workers have `replicas` N (HSDP), each sharded between P / N consecutive workers. `reshard_after_forward` frees
-    all units but the root after the forward pass, none, or those named. Parameters are kept in `dtype`, gathered in
-    `param_dtype`, and gradients reduced in `reduce_dtype`, each by default the one before. Gradients are reduced
-    (`gradient_sync`), and between replicas (`all_reduce`), after ``"each"`` or the ``"last"`` of the `microbatches`;
-    ``"behind"`` all passes in pipelines. `clip` calls ``clip_grad_norm_``. So many units ahead are gathered by
-    `forward_prefetch` (>= 0) and `backward_prefetch` (>= 1). Gradients of `reduce_scatter_max_input_buffers` units may
-    wait or be reduced, perhaps on a separate process group. `reshard_after_backward` frees units after each backward
-    pass, else after the last. `passes` orders the forward and backward passes of the microbatches. `plus` is what is
-    quantised, and who holds a second shard; with one replica only. Raises ValueError if a value is out of range.
+    Each of `replicas` is sharded between P / N workers. `reshard_after_forward` frees all units but the root, none, or
+    those named. Gradients are reduced after ``"each"`` or the ``"last"`` microbatch, ``"behind"`` all passes in
+    pipelines. `passes` orders the passes of the microbatches; `plus` is what is quantised.
     """
 
-    replicas: int = 1
-    iteration: int = field(default=0, metadata={"least": 0})
+    replicas: Count = 1
+    iteration: WholeNumber = 0
     reshard_after_forward: bool | Collection[str] = True
-    dtype: str = "float32"
-    param_dtype: str | None = None
-    reduce_dtype: str | None = None
-    microbatches: int = 1
-    gradient_sync: When | Literal["behind"] = field(default="each", metadata={"allowed": ("each", "last", "behind")})
-    all_reduce: When = field(default="each", metadata={"allowed": ("each", "last")})
+    dtype: ParameterDtype = "float32"
+    param_dtype: ParameterDtype | None = None
+    reduce_dtype: ParameterDtype | None = None
+    microbatches: Count = 1
+    gradient_sync: Literal["each", "last", "behind"] = "each"
+    all_reduce: When = "each"
     clip: bool = False
-    forward_prefetch: int = field(default=0, metadata={"least": 0})
-    backward_prefetch: int = 1
+    forward_prefetch: WholeNumber = 0
+    backward_prefetch: Count = 1
     separate_reduce_scatter_group: bool = False
-    reduce_scatter_max_input_buffers: int = 1
+    reduce_scatter_max_input_buffers: Count = 1
     reshard_after_backward: bool = True
     passes: Sequence[tuple[Phase, int]] | None = None
     overlap: bool = True

@@ -1,8 +1,4 @@
-"""Quantised collectives of sharded steps as calls: ZeRO++, LoCo and SDP4Bit.
-
-`simnet.sparsifier_models` has the codes (`qgz`, `loco`, `sdp4bit`); this module has the bytes between ranks and their
-order.
-"""
+"""Quantised collectives of sharded steps as calls: ZeRO++, LoCo and SDP4Bit, whose codes are in `sparsifier_models`."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from simnet.base.quantities import Count
 from simnet.cost_models.costs.layers import Layer
 from simnet.sparsifier_models.qgz import BITS, groups_of
 from simnet.sparsifier_models.sdp4bit import FIRST_BITS, HADAMARD, SECOND_BITS, WEIGHT_BITS
@@ -37,19 +34,15 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 class ZeroPlusPlus(CheckedOptions):
     """ZeRO++ of steps whose parameters are sharded, by DeepSpeed's names.
 
-    With `zero_quantized_weights` (qwZ) all-gathers of parameters carry eight bits, and scales. With
-    `zero_quantized_gradients` (qgZ) each tensor is reduced in two hops of four bits; vectors, tensors whose entries are
-    no multiple of 2 P, and all tensors on a single node are reduce-scattered. Between `zero_hpz_partition_size`
-    consecutive ranks (hpZ; 1 for none) a second shard of what is freed is kept, from which it is gathered again: by
-    ZeRO until the optimiser's step, by FSDP2 until it is gathered. `ranks_per_node` is for quantised gradients, by
-    default that of hpZ. `loco` quantises them with memory, by the same calls. Raises ValueError if a number is out of
-    range, or nodes of two sizes are asked for.
+    All-gathers of parameters carry eight bits (qwZ); tensors are reduced in two hops of four bits (qgZ), but vectors
+    and those whose entries are no multiple of 2 P. Between consecutive ranks (hpZ) a second shard of what is freed is
+    kept.
     """
 
     zero_quantized_weights: bool = False
     zero_quantized_gradients: bool = False
-    zero_hpz_partition_size: int = 1
-    ranks_per_node: int | None = None
+    zero_hpz_partition_size: Count = 1
+    ranks_per_node: Count | None = None
     loco: bool = False
 
     def __post_init__(self) -> None:
@@ -104,18 +97,14 @@ class ZeroPlusPlus(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SDP4Bit(CheckedOptions):
-    """SDP4Bit of stages 1 and 2: weights as differences of four bits, gradients in hops of eight and four bits.
-
-    A node has `ranks_per_node`; so many entries share a scale: of weights (`weight_group`), and of gradients in each
-    hop. Raises ValueError if a number is out of range.
-    """
+    """SDP4Bit of stages 1 and 2: weights as differences of four bits, gradients in hops of eight and four bits."""
 
     quantized_weights: bool = False
     quantized_gradients: bool = False
-    ranks_per_node: int = 1
-    weight_group: int = 2048
-    first_group: int = 512
-    second_group: int = 128
+    ranks_per_node: Count = 1
+    weight_group: Count = 2048
+    first_group: Count = 512
+    second_group: Count = 128
 
     def nodes(self, workers: int) -> Nodes:
         """Return the nodes of so many workers; raise ValueError if they do not divide them."""

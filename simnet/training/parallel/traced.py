@@ -1,8 +1,4 @@
-"""Steps as Chakra execution traces have them: what every rank computed, sent and called, and what that waited for.
-
-Where a schedule of simnet has sends and receives in rounds, a step has collectives, which go by algorithms of simnet's
-own, and computing beside them.
-"""
+"""Steps as Chakra execution traces have them: what every rank computed, sent and called, and what that waited for."""
 
 from __future__ import annotations
 
@@ -84,13 +80,8 @@ class _Traces(dict[_RankNode, TraceNode]):
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
     """Read a step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
 
-    The k-th collective of a group of ranks is one call; a group is the ranks whose traces name it. Calls of a group
-    follow each other, as do messages between two ranks. Everything else that takes time is computing, one thing at a
-    time, in the order of the trace. The network decides the durations of collectives and messages. A trace has at most
-    `largest` bytes, unpacked.
-
-    Raises InputError if a file is no such trace, a node is repeated or missing, ranks of a group disagree, a message
-    has no partner, a collective is unknown, or nodes wait for each other in a circle.
+    The k-th collective of a group of ranks is one call. Calls of a group follow each other, as do messages between two
+    ranks. All else that takes time is computing. Raises InputError if a file is no such trace, or ranks disagree.
     """
     traces = _Traces(prefix, largest)
     joint = _joint_calls(traces) | _joint_messages(traces)

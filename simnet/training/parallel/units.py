@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int
+from simnet.base.quantities import check_fields
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 
@@ -28,10 +29,7 @@ def unit_name(name: str) -> str:
 
 
 class ListedUnit(NamedTuple):
-    """A unit of a model: name, entries (>= 1), work of both passes of a microbatch, and how many follow each other.
-
-    The work is in seconds or operations, like that of the other units, >= 0.
-    """
+    """A unit of a model: name, entries, work of both passes (seconds or operations), and how many follow each other."""
 
     name: str
     parameters: int
@@ -40,11 +38,7 @@ class ListedUnit(NamedTuple):
 
 
 def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
-    """Return the profile of a model from its units in the order of the forward pass.
-
-    Both passes take `seconds` [s], or the work of all units. Raises ValueError if there is no unit, two have one name,
-    a value is not allowed, or no unit takes any time.
-    """
+    """Return the profile of a model from its units in the order of the forward pass; both passes take `seconds` [s]."""
     if not units:
         raise ValueError("a model needs at least one unit")
     layers, work, known = [], [], set()
@@ -88,7 +82,7 @@ class PassShares:
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
 """Bytes of an element of each dtype, by PyTorch's names."""
 
-PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
+ParameterDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
 """Dtypes that parameters and gradients may have."""
 
 # A block's number is a word of its own, or stands behind an underscore: "h.0", "encoder_layer_0", "layer1.0".
@@ -113,10 +107,7 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Units:
-    """A wrapped model: a unit for each block in the order of the forward pass, and the root for the rest.
-
-    The forward pass uses `before` entries of the root before the blocks, the others after them.
-    """
+    """A wrapped model: a unit for each block, and the root; `before` of its entries are used before the blocks."""
 
     blocks: tuple[Unit, ...]
     root: Unit
@@ -136,10 +127,8 @@ class Units:
 def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
     """Return the tensors of a model as a unit per block, and the root.
 
-    A tensor belongs to the block that its name begins with, up to the first number, as in ``h.0.attn.weight`` or
-    ``encoder_layer_0.mlp.bias``. The tensors `behind` of the root are used after the blocks although they come first:
-    embeddings that are also the output. Raises ValueError if a tensor is empty or repeated, there is none, or `behind`
-    is unknown.
+    A tensor belongs to the block that its name begins with, up to the first number, as in ``h.0.attn.weight``. The
+    tensors `behind` of the root are used after the blocks although they come first.
     """
     of_block: dict[str, list[Layer]] = {}
     root: list[Layer] = []
@@ -185,17 +174,7 @@ def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
 
 @dataclass(frozen=True)
 class CheckedOptions:
-    """Options of a step that raise ValueError if a whole number is too small, or a name is not allowed.
-
-    The metadata of a field has its ``least`` (1 by default), and ``allowed`` names; dtypes are `PARAMETER_DTYPES`.
-    """
+    """Options of a step that raise ValueError where their annotations do not allow them."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value, allowed = getattr(self, one.name), one.metadata.get("allowed")
-            if one.name.endswith("dtype") and value is not None:
-                allowed = PARAMETER_DTYPES
-            if allowed is not None:
-                check_choice(value, one.name, allowed)
-            elif one.type == "int" or (one.type == "int | None" and value is not None):
-                check_int(value, one.name, one.metadata.get("least", 1))
+        check_fields(self)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from simnet.base.checks import check_int
+from simnet.base.quantities import Count, WholeNumber
 from simnet.collectives.registry import Operation
 from simnet.cost_models.costs.layers import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
@@ -28,22 +29,17 @@ from simnet.training.parallel.quantised import (
     memory_of_loco,
     reduce_bucket,
 )
-from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Unit, check_layers, wrap_modules
+from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Unit, check_layers, wrap_modules
 
 
 @dataclass(frozen=True)
 class Stage3Limits(CheckedOptions):
-    """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults.
+    """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults."""
 
-    Parameters are prefetched until `prefetch_bucket_size` are under way (0 for no prefetch) or `max_live_parameters`
-    are gathered. Tensors of at most `param_persistence_threshold` stay gathered; one that is used again within
-    `max_reuse_distance` is not released. Raises ValueError if a limit is negative.
-    """
-
-    prefetch_bucket_size: int = field(default=50_000_000, metadata={"least": 0})
-    param_persistence_threshold: int = field(default=100_000, metadata={"least": 0})
-    max_live_parameters: int = field(default=1_000_000_000, metadata={"least": 0})
-    max_reuse_distance: int = field(default=1_000_000_000, metadata={"least": 0})
+    prefetch_bucket_size: WholeNumber = 50_000_000
+    param_persistence_threshold: WholeNumber = 100_000
+    max_live_parameters: WholeNumber = 1_000_000_000
+    max_reuse_distance: WholeNumber = 1_000_000_000
 
 
 class Stage3:
@@ -184,20 +180,17 @@ _MOMENTS, _FP32 = 2, 4
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroOptions(CheckedOptions):
-    """Options of `zero`.
+    """Options of `zero`, by DeepSpeed's names.
 
-    A bucket of gradients has at most `reduce_bucket_size` elements, or one tensor; stages 1 and 2 gather about
-    `allgather_bucket_size` at once. With `use_multi_rank_bucket_allreduce` they all-reduce a bucket, else reduce each
-    owner's part. `loss_scaling` adds an all-reduce of a byte. `overlap_comm` is true by default in stage 3. `limits`
-    and `plus` are for stage 3, `sdp4bit` for stages 1 and 2, where workers then own an equal part of each bucket.
-    Raises ValueError if a value is out of range.
+    `limits` and `plus` are for stage 3, `sdp4bit` for stages 1 and 2, where workers then own an equal part of each
+    bucket.
     """
 
-    iteration: int = field(default=0, metadata={"least": 0})
-    microbatches: int = 1
-    dtype: str = "float32"
-    reduce_bucket_size: int = 500_000_000
-    allgather_bucket_size: int = 500_000_000
+    iteration: WholeNumber = 0
+    microbatches: Count = 1
+    dtype: ParameterDtype = "float32"
+    reduce_bucket_size: Count = 500_000_000
+    allgather_bucket_size: Count = 500_000_000
     use_multi_rank_bucket_allreduce: bool = True
     loss_scaling: bool = False
     overlap_comm: bool | None = None
@@ -207,12 +200,7 @@ class ZeroOptions(CheckedOptions):
 
 
 def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -> StepGraph:
-    """Return a step of a model that DeepSpeed shards, with `ZeroOptions`.
-
-    Stage 1 reduces gradients after the last microbatch, stage 2 after each; both gather parameters after the
-    optimiser's step. Stage 3 gathers the parameters of a module before its use, and scatters buckets of gradients; in
-    iteration 0 it records the order of modules, and prefetches nothing. Raises ValueError if a value is out of range.
-    """
+    """Return a step of a model that DeepSpeed shards, with `ZeroOptions`; iteration 0 of stage 3 prefetches nothing."""
     found, given = check_layers(layers), ZeroOptions(**options)
     _check_stage(stage, given)
     check_int(workers, "workers", 1)
