@@ -213,7 +213,7 @@ def test_exdyna_balances_as_its_plain_loops_over_many_iterations():
     for _ in range(40):
         gradients = (rng.laplace(size=(5, 2000)) * profile).astype(np.float32)
         np.testing.assert_array_equal(model.exchange(gradients).update, reference.step(gradients))
-    assert model._blk_part.tolist() == reference.part != [20] * 5
+    assert model.blk_part.tolist() == reference.part != [20] * 5
 
 
 def sorted_top(values, k):

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from gradients import gradients_of, jobs
 from looping import each
 from simnet.sparsifier_models import spar_reduce_scatter as short_blocks
-from simnet.sparsifier_models import spardl
 from simnet.sparsifier_models.spar_reduce_scatter import (
     Entries,
+    ReducedBlocks,
     adapted,
     add,
     merged,
-    spar_reduce_scatter,
     srs_rounds,
     srs_route,
     started,
@@ -121,12 +120,13 @@ def test_all_messages_of_the_worked_example():
 
     for b in range(6):
         rows = gradients[:, 2 * b : 2 * b + 2]
-        reduced = spar_reduce_scatter(rows, b, 1, 1)
+        reduced = ReducedBlocks(gradients, np.array([b]), 1, 2)
+        reduced.reduce(1, np.array([1]))
         for src, dst in [*srs_route(6, b), (b, None)]:
             held = rows[src].copy()
-            for message in reduced.received[src]:
-                add(held, message)
-            (index,), (value,) = reduced.sent[src]
+            for message in reduced.received[(b - src) % 6]:
+                add(held, Entries(message.columns, message.values))
+            _, (index,), (value,) = reduced.sent[(b - src) % 6]
             if dst is None:
                 found.add(("own cut", "", "", src, b, *line(*held, value), 2 * b + index))
             else:
@@ -253,7 +253,7 @@ UNEVEN = np.array([0.0, -0.0, 1.0, -1.0, 2.0, 1e-44, -1e-40, 3e30, 0.5], dtype=n
 
 @given(team_jobs(60), st.booleans(), st.sampled_from(["global", "local"]), st.sampled_from([1, 64, 1 << 22]))
 @settings(deadline=None, max_examples=100)
-def test_short_blocks_together_give_what_they_give_one_after_the_other(job, recursive, residual, held):
+def test_blocks_in_batches_sorted_together_give_what_they_give_one_after_the_other(job, recursive, residual, held):
     P, d, n, density, _, seed = job
     # Ties, zeros of both signs, denormals and large numbers.
     rounds = np.random.default_rng(seed).choice(UNEVEN, (2, P, n))
@@ -261,8 +261,8 @@ def test_short_blocks_together_give_what_they_give_one_after_the_other(job, recu
     outcomes = []
     for together in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(spardl, "pays_together", lambda *_: together)  # noqa: B023
-            patch.setattr(short_blocks, "_HELD", held)
+            patch.setattr(short_blocks, "_SHORT", 1 << 10 if together else 0)
+            patch.setattr(short_blocks, "_HELD", held if together else 1)
             model = SparDL(P, n, density, teams=d, sag=sag, residual=residual)
             found = []
             for gradients in rounds:

@@ -7,7 +7,7 @@ import pytest
 
 from gradients import gradients_of
 from looping import each
-from simnet.sparsifier_models import create, qgz, sdp4bit
+from simnet.sparsifier_models import create, sdp4bit, two_hop
 from simnet.sparsifier_models.qgz import groups_of
 from simnet.sparsifier_models.sdp4bit import weight_difference
 from simnet.sparsifier_models.two_hop import Nodes, nibbles, stochastic
@@ -39,7 +39,7 @@ def sent(monkeypatch):
 
         monkeypatch.setattr(module, name, remembers)
 
-    watched(qgz, "nearest")
+    watched(two_hop, "nearest")
     watched(sdp4bit, "stochastic")
     return seen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -101,11 +101,11 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
     paper = "ARC-Top-K, 2025, arXiv 2510.26709"
     options: ARCTopkOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
+        super()._set_up()
         self._set_traits(fixed_volume=not self.options.warm_up and not self.traits.tracks)
         self.matrices = []
-        shapes = self.shapes or ((parameters,),)
+        shapes = self.shapes or ((self.parameters,),)
         for (place, _), true in zip(places(shapes), self.true_shapes or shapes, strict=True):
             size = place.stop - place.start
             columns = -(-size // min(true[0], size))

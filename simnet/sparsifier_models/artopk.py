@@ -23,12 +23,12 @@ from simnet.cost_models.costs import artopk_ring, artopk_tree, cltk, var_overhea
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.cost_models.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.options import Allgather, Allreduce, Options
 from simnet.sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
 from simnet.sparsifier_models.steps import Step, reduce_values
-from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED
 
 WINDOW, DECAY = 25, 0.001
 """Of the norms that VAR of the reference implementation compares."""
@@ -71,7 +71,14 @@ class ARTopkOptions(Options):
 
 
 class ARTopk(
-    Sparsifier, overlaps=True, separable=True, memory_factor=(0.0, 1.0), costs=(artopk_ring, artopk_tree, var_overhead)
+    Sparsifier,
+    overlaps=True,
+    separable=True,
+    memory_factor=(0.0, 1.0),
+    state=("staleness",),
+    history=("window", "gains"),
+    codes=GATHERED_AND_REDUCED,
+    costs=(artopk_ring, artopk_tree, var_overhead),
 ):
     """AR-Topk, Algorithm 1, with STAR or VAR selection of the broadcasting worker.
 
@@ -117,31 +124,30 @@ class ARTopk(
     # The update.
     options: ARTopkOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         self._released = self.options.compat == "released"
         self._set_traits(
             fixed_volume=self.options.selection == "star" and self.options.indices not in VARYING_CODES,
             reads_gradients=self._released and self.options.selection == "var",
         )
-        self._window = np.zeros((0, workers))
-        self._staleness = np.zeros(workers, dtype=np.int64)
+        self.window = np.zeros((0, self.workers))
+        self.staleness = np.zeros(self.workers, dtype=np.int64)
         # Rows of density and gain, of the last exchanges at one density.
-        self._gains = np.zeros((0, 2))
+        self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
-        staleness = self._staleness + 1
+        staleness = self.staleness + 1
         staleness[broadcaster] = 0
-        self._staleness = staleness
+        self.staleness = staleness
         measured = exchange.stats["gain"]
         if self._released:
             measured = math.sqrt(np.asarray(exchange.stats["worker_gain"])[broadcaster])
-        before = self._gains[self._gains[:, 0] == self.density]
-        self._gains = np.vstack([before, [self.density, measured]])[-GAIN_WINDOW - 1 :]
-        gains = self._gains[:, 1]
+        before = self.gains[self.gains[:, 0] == self.density]
+        self.gains = np.vstack([before, [self.density, measured]])[-GAIN_WINDOW - 1 :]
+        gains = self.gains[:, 1]
         changes = [_gain_change(*pair) for pair in itertools.pairwise(gains.tolist())]
         exchange.stats |= {
             "staleness": staleness.astype(np.float64),
@@ -150,11 +156,6 @@ class ARTopk(
             "smoothed_gain_change": float(windowed_mean(np.array(changes), GAIN_WINDOW, GAIN_DECAY)),
         }
         return exchange
-
-    @property
-    def codes(self) -> Codes:
-        """Every code of indices, and values that can be added up."""
-        return GATHERED_AND_REDUCED
 
     @property
     def turn(self) -> int:
@@ -190,11 +191,11 @@ class ARTopk(
         return np.array([squared_norm(values) for _, values in map_rows(partial(largest, k=self.k), corrected)])
 
     def _smoothed_norms(self, gradients: Values) -> NDArray[np.float64]:
-        self._window = self._norms_with(gradients)
-        return windowed_mean(self._window, WINDOW, DECAY)
+        self.window = self._norms_with(gradients)
+        return windowed_mean(self.window, WINDOW, DECAY)
 
     def _norms_with(self, gradients: Values) -> NDArray[np.float64]:
-        return np.vstack([self._window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
+        return np.vstack([self.window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
         """Yield the steps of workers: select, agree on the broadcaster, take the values at its indices, reduce them."""
@@ -215,15 +216,6 @@ class ARTopk(
         if self.options.monitored:
             yield from [broadcast(wire.scalar_bytes)] * 2
         yield from reduce_values(self.workers, k, wire, self.options.collective)
-
-    def _own_state(self) -> State:
-        return {"window": self._window, "staleness": self._staleness, "gains": self._gains}
-
-    def _restore_own(self, state: State) -> None:
-        window = checked_part(state, "window", np.float64, (range(WINDOW + 1), self.workers), 0)
-        staleness = checked_part(state, "staleness", np.int64, (self.workers,), 0)
-        gains = checked_part(state, "gains", np.float64, (range(GAIN_WINDOW + 2), 2), 0)
-        self._window, self._staleness, self._gains = window, staleness, gains
 
 
 def _first_largest(compared: NDArray[np.float64]) -> int:
@@ -251,7 +243,15 @@ class CLTkOptions(Options):
     allreduce: Allreduce = "ring"
 
 
-class CLTk(Sparsifier, fixed_volume=True, separable=True, reads_gradients=False, rounds_down=True, costs=(cltk,)):
+class CLTk(
+    Sparsifier,
+    fixed_volume=True,
+    separable=True,
+    reads_gradients=False,
+    rounds_down=True,
+    codes=GATHERED_AND_REDUCED,
+    costs=(cltk,),
+):
     """CLT-k, cyclic local top-k: in iteration t worker t mod P broadcasts the indices of its k largest entries.
 
     All workers run the top-k, but only the broadcaster's counts. ``bits`` is 64 k + 32 k at the widths of the released
@@ -278,11 +278,6 @@ class CLTk(Sparsifier, fixed_volume=True, separable=True, reads_gradients=False,
     name = "cltk"
     paper = "Chen et al., NeurIPS 2020, arXiv 2104.11125"
     options: CLTkOptions
-
-    @property
-    def codes(self) -> Codes:
-        """Every code of indices, and values that can be added up."""
-        return GATHERED_AND_REDUCED
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         root = self.iteration % self.workers

@@ -49,7 +49,7 @@ from simnet.sparsifier_models.selection import (
 )
 from simnet.sparsifier_models.steps import Step, in_order
 from simnet.sparsifier_models.traits import Cost, Traits
-from simnet.sparsifier_models.wire import Codes, Wire
+from simnet.sparsifier_models.wire import Wire
 
 __all__ = ["Cost", "Exchange", "Sparsifier", "State", "Stats", "Traits", "checked_part"]
 
@@ -104,6 +104,7 @@ class Sparsifier(ABC):
         super().__init_subclass__()
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
+        traits |= {name: getattr(cls.traits, name) + traits.get(name, ()) for name in ("state", "history")}
         cls.traits = replace(cls.traits, **{"separable": False, **traits})
         hint = vars(cls).get("__annotations__", {}).get("options", cls.option_type)
         cls.option_type = getattr(sys.modules[cls.__module__], hint) if isinstance(hint, str) else hint
@@ -113,8 +114,8 @@ class Sparsifier(ABC):
         self.parameters = check_int(parameters, "parameters", 1)
         self.density = density
         self.options = option_values(self.option_type, options)
-        self.codes.check(self.options)
         self._set_traits(**self._option_traits())
+        self.traits.codes.check(self.options)
         if self.options.indices in VARYING_CODES:
             self._set_traits(fixed_volume=False)
         self.layers = named_layers(self.options.layers, self.parameters)
@@ -125,6 +126,10 @@ class Sparsifier(ABC):
         self._is_lent = False
         self._spare: Any = None
         self._orders: dict[Hashable, tuple[Schedule, tuple[DeviceOp, ...]]] = {}
+        self._set_up()
+
+    def _set_up(self) -> None:  # noqa: B027 - most schemes have nothing of their own
+        """Make what a scheme has of its own; options, layers and traits are there."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.parameters} parameters, density {self.density:g})"
@@ -210,11 +215,6 @@ class Sparsifier(ABC):
     def wire(self) -> Wire:
         """What an entry takes on the wire: each that is selected stands for `scale` entries of the model."""
         return Wire.of(self.options, self.traits.released_widths)
-
-    @property
-    def codes(self) -> Codes:
-        """How the scheme can send indices and values, with its options; none unless a scheme says."""
-        return Codes()
 
     def _entries(self, size: int) -> int:
         """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as reference implementations have it."""
@@ -468,11 +468,16 @@ class Sparsifier(ABC):
 
     def _own_state(self) -> State:
         """State of the scheme besides density, iteration and residual; arrays that it replaces and does not change."""
-        return {}
+        return {name: np.asarray(getattr(self, name)) for name in (*self.traits.state, *self.traits.history)}
 
     def _restore_own(self, state: State) -> None:
         """Take back what `_own_state` returned; ValueError, with nothing taken, if it does not fit."""
-        assert not state, "a scheme with a state of its own takes it back"
+        found: dict[str, Any] = {}
+        for name, now in self._own_state().items():
+            first = (None,) if name in self.traits.history else now.shape[:1]
+            part = checked_part(state, name, now.dtype.type, (*first, *now.shape[1:]))
+            found[name] = part if isinstance(getattr(self, name), np.ndarray) else part.item()
+        vars(self).update(found)
 
     def _checked(self, value: Any, name: str) -> Any:
         if isinstance(value, Rows) and not self.traits.separable:

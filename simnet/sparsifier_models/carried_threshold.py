@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,12 @@ from simnet.base.rows import map_rows
 from simnet.cost_models.costs import hardthreshold, threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above, count_above, kth_magnitude
 from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
-from simnet.sparsifier_models.wire import EVERY, Codes, Wire
+from simnet.sparsifier_models.wire import EVERY, Wire
 
 SAMPLED = 256
 """Entries that a sample is to have above the threshold: its count is off by 6 %."""
@@ -35,16 +35,6 @@ def bounded(threshold: Floats) -> Floats:
     """Return thresholds within the range of float32, so that scaling can bring them back."""
     limits = np.finfo(np.float32)
     return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
-
-
-def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
-    """Return the thresholds of a saved state, one per worker or none; ValueError if they are not, or not > 0."""
-    threshold = np.array(value, dtype=np.float64)
-    if threshold.shape not in ((0,), (workers,)):
-        raise ValueError(f"threshold must be of shape (0,) or ({workers},), got {threshold.shape}")
-    if not (np.isfinite(threshold) & (threshold > 0)).all():
-        raise ValueError(f"threshold must be finite and > 0, got {threshold.tolist()!r:.200}")
-    return threshold
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
@@ -73,17 +63,16 @@ class CarriedThresholdOptions(UnionReducedOptions):
     start: Literal["estimated", "published", "exact"] = "estimated"
 
 
-class CarriedThreshold(UnionReduced, searches_threshold=True):
+class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_density",), history=("threshold",)):
     """Common part: a scheme of this kind says what becomes of its thresholds from one exchange to the next."""
 
     options: CarriedThresholdOptions
     ascending = True
     threshold_option: ClassVar[str] = "initial_threshold"
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         # Of the exchange before, without entries before the first one; and the density that they are for.
-        self._threshold, self._threshold_density = np.zeros(0), 0.0
+        self.threshold, self.threshold_density = np.zeros(0), 0.0
 
     @property
     def _given_threshold(self) -> float | None:
@@ -92,7 +81,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True):
         return found
 
     def _select(self, values: Values, worker: int) -> Indices:
-        return above(values, float(self._threshold[worker]), strict=False)
+        return above(values, float(self.threshold[worker]), strict=False)
 
     @property
     def _estimates(self) -> bool:
@@ -102,7 +91,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True):
     @property
     def _begins(self) -> bool:
         """Whether the exchange begins a threshold: the first one, and, of those that are estimated, of a density."""
-        return not self._threshold.size or (self._estimates and self._threshold_density != self.density)
+        return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
     @property
     def _formula_threshold(self) -> float:
@@ -122,7 +111,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True):
                 estimated_threshold, k=self.k, density=self.density, seed=self.options.seed, iteration=self.iteration
             )
             found = list(map_rows(estimate, corrected, range(self.workers)))
-        otherwise = self._threshold if self._threshold.size else self._first_threshold()
+        otherwise = self.threshold if self.threshold.size else self._first_threshold()
         return bounded(np.where(np.array(found) > 0, found, otherwise))
 
     def _estimating_kernels(self) -> tuple[DeviceOp, ...]:
@@ -131,14 +120,6 @@ class CarriedThreshold(UnionReduced, searches_threshold=True):
         if self.options.start == "exact" or size >= self.parameters:
             return (DeviceOp("topk", self.parameters),)
         return DeviceOp("gather", size), DeviceOp("topk", size)
-
-    def _own_state(self) -> State:
-        return {"threshold": self._threshold, "threshold_density": np.array(self._threshold_density)}
-
-    def _restore_own(self, state: State) -> None:
-        threshold = checked_thresholds(state["threshold"], self.workers)
-        density = checked_part(state, "threshold_density", np.float64, (), 0, 1)
-        self._threshold, self._threshold_density = threshold, float(density)
 
 
 class HardThresholdOptions(CarriedThresholdOptions):
@@ -188,10 +169,8 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
     options: HardThresholdOptions
     threshold_option = "threshold"
 
-    @property
-    def codes(self) -> Codes:
-        """Those of indices that are gathered and values that are reduced; every code in the original form."""
-        return super().codes if self.options.form == "fused" else EVERY
+    def _option_traits(self) -> dict[str, Any]:
+        return {} if self.options.form == "fused" else {"codes": EVERY}
 
     @property
     def wire(self) -> Wire:
@@ -209,10 +188,10 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         self._first = self._begins and self._estimates
         if not self._estimates:
-            self._threshold = self._first_threshold()
+            self.threshold = self._first_threshold()
         elif self._first:
-            self._threshold = self._estimated(corrected)
-        self._threshold_density = self.density
+            self.threshold = self._estimated(corrected)
+        self.threshold_density = self.density
         if self.options.form == "fused":
             exchange = super()._communicate(corrected, gradients)
         else:
@@ -221,7 +200,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
             exchange.stats["k_max"] = k_max
             if self.options.indices is None and self.options.values is None:
                 exchange.stats["bits"] = 8 * k_max * self.wire.entry_bytes if self.workers > 1 else 0.0
-        exchange.stats["threshold"] = self._threshold.copy()
+        exchange.stats["threshold"] = self.threshold.copy()
         return exchange
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
@@ -279,7 +258,7 @@ class SAGEOptions(CarriedThresholdOptions):
     initial_threshold: Positive | None = None
 
 
-class SAGE(CarriedThreshold, separable=True, costs=(hardthreshold,)):
+class SAGE(CarriedThreshold, separable=True, history=("mean",), costs=(hardthreshold,)):
     """SAGE: thresholds that follow the mean magnitude of about 400 random entries, one threshold for each worker.
 
     A sample that is all zero says nothing: the mean of the iteration before then stays, and alpha is 1.
@@ -306,28 +285,28 @@ class SAGE(CarriedThreshold, separable=True, costs=(hardthreshold,)):
     paper = "Yoon et al., Journal of Supercomputing 2023, doi 10.1007/s11227-023-05120-7"
     options: SAGEOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
+        super()._set_up()
         # Of the iteration before; without entries before the first one.
-        self._mean = np.zeros(0)
+        self.mean = np.zeros(0)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         self._first = self._begins
         mean = np.array(list(self._each(self._sampled_mean, corrected)))
         if self._first:
-            self._threshold = self._estimated(corrected) if self._estimates else self._first_threshold()
-            self._threshold_density = self.density
+            self.threshold = self._estimated(corrected) if self._estimates else self._first_threshold()
+            self.threshold_density = self.density
         else:
-            alpha = np.divide(mean, self._mean, out=np.ones(self.workers), where=(mean > 0) & (self._mean > 0))
-            mean = np.where(mean > 0, mean, self._mean)
+            alpha = np.divide(mean, self.mean, out=np.ones(self.workers), where=(mean > 0) & (self.mean > 0))
+            mean = np.where(mean > 0, mean, self.mean)
             factor = np.ones(self.workers)
-            examined = map_rows(partial(count_above, strict=False), corrected, (self._threshold * alpha).tolist())
+            examined = map_rows(partial(count_above, strict=False), corrected, (self.threshold * alpha).tolist())
             for worker, count in enumerate(examined):
                 factor[worker] = scaling(float(alpha[worker]), count / self.parameters, self.density)
-            self._threshold = bounded(self._threshold * factor)
-        self._mean = mean
+            self.threshold = bounded(self.threshold * factor)
+        self.mean = mean
         exchange = super()._communicate(corrected, gradients)
-        exchange.stats["threshold"] = self._threshold.copy()
+        exchange.stats["threshold"] = self.threshold.copy()
         return exchange
 
     def _sampled_mean(self, values: Values, worker: int) -> float:
@@ -340,11 +319,3 @@ class SAGE(CarriedThreshold, separable=True, costs=(hardthreshold,)):
         estimate = self._estimating_kernels() if self._estimates else ()
         found = estimate if self._first else (DeviceOp("count", self.parameters),)
         return (DeviceOp("gather", sample_size(self.parameters)), *found, DeviceOp("scan", self.parameters))
-
-    def _own_state(self) -> State:
-        return {**super()._own_state(), "mean": self._mean}
-
-    def _restore_own(self, state: State) -> None:
-        mean = checked_part(state, "mean", np.float64, np.shape(state["threshold"]), 0)
-        super()._restore_own(state)
-        self._mean = mean

@@ -20,17 +20,9 @@ from simnet.base.quantities import Count
 from simnet.cost_models.costs import chunked_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
+from simnet.sparsifier_models import chunking
 from simnet.sparsifier_models.base import Exchange, Sparsifier
-from simnet.sparsifier_models.chunking import (
-    Blocks,
-    Positions,
-    alike,
-    largest_of_each,
-    mean_of_sent,
-    places,
-    tiles,
-    whole_rows,
-)
+from simnet.sparsifier_models.chunking import Blocks, Positions
 from simnet.sparsifier_models.codes import packed_bytes
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.lookup_quantisers import Coded, statistical
@@ -127,8 +119,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
     options: ChunkedOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         self.tensors = list(self._tensors())
 
     def _option_traits(self) -> dict[str, Any]:
@@ -141,7 +132,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
 
     def _tensors(self) -> Iterator[Tensor]:
         """Yield the tensors of the model."""
-        found = list(places(self.shapes or ((self.parameters,),)))
+        found = list(chunking.places(self.shapes or ((self.parameters,),)))
         if not self.true_shapes:
             for place, shape in found:
                 blocks = self._blocks(shape)
@@ -150,11 +141,11 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         for (place, shape), true in zip(found, self.true_shapes, strict=True):
             whole = self._blocks(true)
             same = math.prod(shape) == math.prod(true)
-            yield Tensor(whole.number, whole, ((place, whole),) if same else tuple(alike(place, whole.size)))
+            yield Tensor(whole.number, whole, ((place, whole),) if same else tuple(chunking.alike(place, whole.size)))
 
     def _blocks(self, shape: tuple[int, ...]) -> Blocks:
         """Return how a tensor is cut."""
-        return tiles(shape, self.options.chunk)
+        return chunking.tiles(shape, self.options.chunk)
 
     def _top(self, blocks: Blocks) -> int:
         """Return the entries to keep of each block."""
@@ -180,7 +171,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         kept = np.empty(indices.shape, dtype=np.float32)
         for few in blocks.few():
             found = blocks.coefficients(cut[few]) if self.traits.transforms else cut[few]
-            largest = largest_of_each(found, k)
+            largest = chunking.largest_of_each(found, k)
             indices[few], kept[few] = largest, np.take_along_axis(found, largest, axis=1)
         if self.options.bins is None:
             return Contribution(indices, kept, None)
@@ -193,7 +184,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         contributors = self.options.mean_over == "contributors"
         for few in blocks.few():
             where, what = [one[few] for one in indices], [one[few] for one in values]
-            found, touched = mean_of_sent(where, what, blocks.size, contributors)
+            found, touched = chunking.mean_of_sent(where, what, blocks.size, contributors)
             mean[few] = blocks.entries(found) if self.traits.transforms else found
             union += touched
         return blocks.joined(mean), union
@@ -437,8 +428,8 @@ class SparseLoCo(Chunked):
     paper = "Sarfi et al., 2025, arXiv 2508.15706"
     options: SparseLoCoOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
+        super()._set_up()
         largest = max(one.whole.size for one in self.tensors)
         if self._clips and largest > _LARGEST_BLOCK:
             raise ValueError(
@@ -458,7 +449,7 @@ class SparseLoCo(Chunked):
     def _blocks(self, shape: tuple[int, ...]) -> Blocks:
         options = self.options
         if options.code == "ccloco" and options.compat == "released" and not options.dct:
-            return whole_rows(shape, options.chunk)
+            return chunking.whole_rows(shape, options.chunk)
         return super()._blocks(shape)
 
     def _top(self, blocks: Blocks) -> int:

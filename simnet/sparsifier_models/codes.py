@@ -10,20 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.encodings import (
-    BLOCK_COUNT_BYTES,
-    BLOCK_ENTRIES,
-    COUNT_BYTES,
-    INDEX_CODES,
-    TAG_BYTES,
-    VALUE_BITS,
-    VARYING_CODES,
-    IndexCode,
-    ValueCode,
-    encoded_index_bytes,
-    encoded_value_bytes,
-    table_bytes,
-)
+from simnet.cost_models.costs import encodings
+from simnet.cost_models.costs.encodings import IndexCode, ValueCode
 from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistical
 from simnet.sparsifier_models.selection import Indices, Values
 
@@ -45,7 +33,7 @@ class Encoding(NamedTuple):
     @property
     def varies(self) -> bool:
         """Whether bytes follow from more than how many entries are sent."""
-        return self.indices in VARYING_CODES
+        return self.indices in encodings.VARYING_CODES
 
 
 def packed_bytes(entries: float, bits: float) -> float:
@@ -110,18 +98,20 @@ def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
     """Return ascending, distinct indices below `n` as they travel."""
     if code == "auto":
         chosen = _shortest(indices, n)
-        return np.concatenate([np.array([INDEX_CODES.index(chosen)], np.uint8), encode_indices(indices, n, chosen)])
+        return np.concatenate(
+            [np.array([encodings.INDEX_CODES.index(chosen)], np.uint8), encode_indices(indices, n, chosen)]
+        )
     if code == "delta":
         return np.concatenate([_bytes(np.array([indices.size]), np.uint32), _varints(np.diff(indices, prepend=0))])
     if code == "bitmap":
         bits = np.zeros(n, dtype=np.bool_)
         bits[indices] = True
         return np.packbits(bits, bitorder="little")
-    if code in BLOCK_ENTRIES:
-        block, within = np.divmod(indices, BLOCK_ENTRIES[code])
-        counts = np.bincount(block, minlength=-(-n // BLOCK_ENTRIES[code]))
+    if code in encodings.BLOCK_ENTRIES:
+        block, within = np.divmod(indices, encodings.BLOCK_ENTRIES[code])
+        counts = np.bincount(block, minlength=-(-n // encodings.BLOCK_ENTRIES[code]))
         local = pack_12(within) if code == "packed12" else _bytes(within, np.uint16)
-        return np.concatenate([_bytes(counts, _COUNTS[BLOCK_COUNT_BYTES[code]]), local])
+        return np.concatenate([_bytes(counts, _COUNTS[encodings.BLOCK_COUNT_BYTES[code]]), local])
     return _bytes(indices, _WIDTHS[code])
 
 
@@ -131,24 +121,24 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
     `k` says how many there are, for ``int64`` and ``int32``; without it all bytes are indices.
     """
     if code == "auto":
-        found, nbytes = decode_indices(data[TAG_BYTES:], n, INDEX_CODES[data[0]], k)
-        return found, TAG_BYTES + nbytes
+        found, nbytes = decode_indices(data[encodings.TAG_BYTES :], n, encodings.INDEX_CODES[data[0]], k)
+        return found, encodings.TAG_BYTES + nbytes
     if code == "delta":
-        count = int(_read(data[:COUNT_BYTES], np.uint32)[0])
-        differences, nbytes = _from_varints(data[COUNT_BYTES:], count)
-        return np.cumsum(differences), COUNT_BYTES + nbytes
+        count = int(_read(data[: encodings.COUNT_BYTES], np.uint32)[0])
+        differences, nbytes = _from_varints(data[encodings.COUNT_BYTES :], count)
+        return np.cumsum(differences), encodings.COUNT_BYTES + nbytes
     if code == "bitmap":
         nbytes = -(-n // 8)
         return np.flatnonzero(np.unpackbits(data[:nbytes], count=n, bitorder="little")), nbytes
-    if code in BLOCK_ENTRIES:
-        blocks = -(-n // BLOCK_ENTRIES[code])
-        start = blocks * BLOCK_COUNT_BYTES[code]
-        counts = _read(data[:start], _COUNTS[BLOCK_COUNT_BYTES[code]])
+    if code in encodings.BLOCK_ENTRIES:
+        blocks = -(-n // encodings.BLOCK_ENTRIES[code])
+        start = blocks * encodings.BLOCK_COUNT_BYTES[code]
+        counts = _read(data[:start], _COUNTS[encodings.BLOCK_COUNT_BYTES[code]])
         number = int(counts.sum())
         nbytes = 3 * -(-number // 2) if code == "packed12" else 2 * number
         local = data[start : start + nbytes]
         within = unpack_12(local, number) if code == "packed12" else _read(local, np.uint16)
-        return np.repeat(np.arange(blocks) * BLOCK_ENTRIES[code], counts) + within, start + nbytes
+        return np.repeat(np.arange(blocks) * encodings.BLOCK_ENTRIES[code], counts) + within, start + nbytes
     width = np.dtype(_WIDTHS[code]).itemsize
     nbytes = data.size if k is None else k * width
     return _read(data[:nbytes], _WIDTHS[code]), nbytes
@@ -157,8 +147,8 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
 def _shortest(indices: Indices, n: int) -> IndexCode:
     """Return the code that takes the fewest bytes; of those alike the first."""
     lengths = float(difference_bytes(indices, np.array([0, n]))[0])
-    codes = [one for one in INDEX_CODES if one != "auto"]
-    return min(codes, key=lambda one: float(encoded_index_bytes(one, n, indices.size, lengths)))
+    codes = [one for one in encodings.INDEX_CODES if one != "auto"]
+    return min(codes, key=lambda one: float(encodings.encoded_index_bytes(one, n, indices.size, lengths)))
 
 
 def _lengths(differences: Places) -> Indices:
@@ -263,34 +253,34 @@ def encode_values(values: Values, code: ValueCode) -> Bytes:
         # Levels at equal distances are told by the second of them, as the first is 0.
         table = np.append(coded.offset, coded.table[0, 1:2] if code.endswith("linear") else coded.table[0])
         codes = coded.codes[0]
-    return np.concatenate([_bytes(table), pack_bits(codes, VALUE_BITS[code])])
+    return np.concatenate([_bytes(table), pack_bits(codes, encodings.VALUE_BITS[code])])
 
 
 def decode_values(data: Bytes, k: int, code: ValueCode) -> Values:
     """Return the `k` values that `encode_values` encoded, as `read_back`. ValueError: a wrong number of bytes."""
-    wanted = int(encoded_value_bytes(code, k))
+    wanted = int(encodings.encoded_value_bytes(code, k))
     if data.size != wanted:
         raise ValueError(f"{k} values of {code} take {wanted} bytes, got {data.size}")
     if not k:
         return np.zeros(0, dtype=np.float32)
-    if VALUE_BITS[code] > 8:
+    if encodings.VALUE_BITS[code] > 8:
         kind = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[code]
         found = np.frombuffer(data.tobytes(), dtype=kind)
         if code == "bfloat16":
             return (found.astype(np.uint32) << 16).view(np.float32)
         return found.astype(np.float32)
-    table = np.frombuffer(data[: table_bytes(code)].tobytes(), dtype=np.float32)
-    codes = unpack_bits(data[table_bytes(code) :], VALUE_BITS[code], k)
+    table = np.frombuffer(data[: encodings.table_bytes(code)].tobytes(), dtype=np.float32)
+    codes = unpack_bits(data[encodings.table_bytes(code) :], encodings.VALUE_BITS[code], k)
     if code == "1bit":
         return _signed(codes != 0, table)
     levels = table[1:]
     if code.endswith("linear"):
-        levels = levels * np.arange(1 << VALUE_BITS[code]).astype(np.float32)
+        levels = levels * np.arange(1 << encodings.VALUE_BITS[code]).astype(np.float32)
     return _finite(Coded(codes[np.newaxis], table[:1], levels[np.newaxis]).values()[0])
 
 
 def _coded(values: Values, code: ValueCode) -> Coded:
-    rows, bins = values[np.newaxis], 1 << VALUE_BITS[code]
+    rows, bins = values[np.newaxis], 1 << encodings.VALUE_BITS[code]
     # A table in single precision may exceed it where values are as large as it holds.
     with np.errstate(over="ignore", invalid="ignore"):
         return linear(rows, bins) if code.endswith("linear") else statistical(rows, bins, SIGMAS)
@@ -327,11 +317,11 @@ def decode(message: Bytes, n: int, encoding: Encoding) -> tuple[Indices, Values]
     found: IndexCode = encoding.indices
     tag = 0
     if found == "auto":
-        found, tag = INDEX_CODES[message[0]], TAG_BYTES
+        found, tag = encodings.INDEX_CODES[message[0]], encodings.TAG_BYTES
     k = None
     if found in ("int32", "int64"):
-        bits = (64 if found == "int64" else 32) + VALUE_BITS[encoding.values]
-        table = table_bytes(encoding.values) if message.size > tag else 0
+        bits = (64 if found == "int64" else 32) + encodings.VALUE_BITS[encoding.values]
+        table = encodings.table_bytes(encoding.values) if message.size > tag else 0
         k = (message.size - tag - table) * 8 // bits
     indices, nbytes = decode_indices(message[tag:], n, found, k)
     return indices, decode_values(message[tag + nbytes :], indices.size, encoding.values)

@@ -17,7 +17,7 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs import threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import GatheredOptions, Sent
 from simnet.sparsifier_models.selection import Values, above, entries_kept, kth_magnitude, top_k
 from simnet.sparsifier_models.thresholded import Found, Thresholded
@@ -135,13 +135,13 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
     paper = "Lin et al., ICLR 2018, arXiv 1712.01887"
     options: DGCOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         self.ascending = not VARIANTS[self.options.variant].exact
-        self._velocity = np.zeros((workers, parameters if self.options.momentum else 0), dtype=np.float32)
+        self.velocity = np.zeros((self.workers, self.parameters if self.options.momentum else 0), dtype=np.float32)
 
     def _option_traits(self) -> dict[str, Any]:
-        return {"reads_gradients": bool(self.options.momentum), "conserves": not self.options.momentum}
+        moves = bool(self.options.momentum)
+        return {"reads_gradients": moves, "conserves": not moves, "state": ("velocity",) * moves}
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`: at the density of the warm-up, if it lasts."""
@@ -153,7 +153,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
                 return super().exchange(gradients, overwrite=overwrite)
             fresh = self._given(gradients)
             total = self.residual.sum(axis=0, dtype=np.float64)
-            velocity = np.multiply(self._velocity, np.float32(self.options.momentum))
+            velocity = np.multiply(self.velocity, np.float32(self.options.momentum))
             # What overflows here is refused there.
             with np.errstate(over="ignore", invalid="ignore"):
                 velocity += fresh
@@ -171,13 +171,13 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         if self.options.momentum:
             # The velocities that `exchange` has made, no array of the caller's.
-            self._velocity = gradients
+            self.velocity = gradients
         return super()._communicate(corrected, gradients)
 
     def _taken(self, corrected: Values) -> Iterator[Sent]:
         for worker, sent in enumerate(super()._taken(corrected)):
             if self.options.momentum and self.options.masking:
-                self._velocity[worker, sent.indices] = 0
+                self.velocity[worker, sent.indices] = 0
             yield sent
 
     def _find(self, values: Values, worker: int) -> Found:
@@ -220,10 +220,3 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
             else:
                 samples = values[generator.integers(n, size=count)]
         return samples, top, samples.size if scale == 1 else count / scale
-
-    def _own_state(self) -> State:
-        return {"velocity": self._velocity} if self.options.momentum else {}
-
-    def _restore_own(self, state: State) -> None:
-        if self.options.momentum:
-            self._velocity = checked_part(state, "velocity", np.float32, self._velocity.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,12 +88,9 @@ class EF21(
     paper = "Richtarik et al., NeurIPS 2021, arXiv 2106.05203"
     options: EF21Options
 
-    @property
-    def codes(self) -> Codes:
-        """Every code; indices of blocks are as they are."""
-        if self.options.compressor == "topk":
-            return super().codes
-        return Codes(otherwise="blocks are told by their numbers")
+    def _option_traits(self) -> dict[str, Any]:
+        blocks = Codes(otherwise="blocks are told by their numbers")
+        return super()._option_traits() | ({"codes": blocks} if self.options.compressor == "blocks" else {})
 
     @property
     def max_selected(self) -> int:

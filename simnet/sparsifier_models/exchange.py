@@ -32,26 +32,25 @@ def checked_part(
     state: Mapping[str, Any],
     name: str,
     dtype: type[np.generic],
-    shape: tuple[int | range, ...],
+    shape: tuple[int | None, ...],
     least: float = -math.inf,
     most: float = math.inf,
 ) -> NDArray[Any]:
     """Return a copy of the array `name` of a saved `state`, converted to `dtype` without loss.
 
-    `shape` has the length of each axis, or the range that it may lie in. ValueError: it has another type or shape, or a
-    number is not finite, below `least` or above `most`.
+    `shape` has the length of each axis, None for any. ValueError: it has another type or shape, or a number is not
+    finite, below `least` or above `most`.
 
     Examples
     --------
-    >>> checked_part({"gains": np.zeros((7, 2))}, "gains", np.float64, (range(7), 2))
+    >>> checked_part({"gains": np.zeros((7, 3))}, "gains", np.float64, (None, 2))
     Traceback (most recent call last):
-    ValueError: gains must be float64 of shape (0..6, 2), got float64 of shape (7, 2)
+    ValueError: gains must be float64 of shape (any, 2), got float64 of shape (7, 3)
     """
     array = np.asarray(state[name])
-    lengths = [one if isinstance(one, range) else range(one, one + 1) for one in shape]
-    sized = array.ndim == len(shape) and all(size in axis for size, axis in zip(array.shape, lengths, strict=True))
-    if not sized or not np.can_cast(array.dtype, dtype):
-        axes = ", ".join(f"{one[0]}..{one[-1]}" if isinstance(one, range) else str(one) for one in shape)
+    lengths = tuple(size if one is None else one for one, size in zip(shape, array.shape, strict=False))
+    if array.shape != lengths or array.ndim != len(shape) or not np.can_cast(array.dtype, dtype):
+        axes = ", ".join("any" if one is None else str(one) for one in shape)
         raise ValueError(f"{name} must be {dtype.__name__} of shape ({axes}), got {array.dtype} of shape {array.shape}")
     if not (np.isfinite(array) & (array >= least) & (array <= most)).all():
         within = "" if (least, most) == (-math.inf, math.inf) else f" and in {least:g}..{most:g}"

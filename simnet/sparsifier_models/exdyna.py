@@ -18,12 +18,11 @@ from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.cost_models.costs import exdyna
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.carried_threshold import (
     CarriedThreshold,
     CarriedThresholdOptions,
     bounded,
-    checked_thresholds,
 )
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above
@@ -77,7 +76,7 @@ class PartitionedOptions(CarriedThresholdOptions):
         return self.band_factor if x > self.lower_below else self.lower_factor
 
 
-class Partitioned(CarriedThreshold, disjoint=True):
+class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since_start"), history=("counts",)):
     """Common part: a scheme of this kind says how the gradient is partitioned.
 
     Scheme-specific statistics beside those of `UnionReduced`:
@@ -92,12 +91,12 @@ class Partitioned(CarriedThreshold, disjoint=True):
 
     options: PartitionedOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self._since_start = 0
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.since_start = 0
         # Of the iteration before; without entries before the first one.
-        self._counts = np.zeros(0, dtype=np.int64)
-        self._inefficiency = 0.0
+        self.counts = np.zeros(0, dtype=np.int64)
+        self.inefficiency = 0.0
 
     @abstractmethod
     def _partitions(self) -> Indices:
@@ -111,27 +110,27 @@ class Partitioned(CarriedThreshold, disjoint=True):
         self._edges = self._partitions()
         self._first = self._begins and self._estimates
         if self._begins:
-            self._threshold = estimate() if self._first else self._first_threshold()
-            self._since_start = 0
+            self.threshold = estimate() if self._first else self._first_threshold()
+            self.since_start = 0
         else:
-            selected = int(self._counts.sum())
-            self._since_start += 1
+            selected = int(self.counts.sum())
+            self.since_start += 1
             factor = self.options.threshold_factor(selected, self.k)
             if self._estimates and self.options.start == "estimated":
-                factor *= start_factor(selected / self.k, self._since_start)
-            self._threshold = bounded(self._threshold * factor)
-        self._threshold_density = self.density
+                factor *= start_factor(selected / self.k, self.since_start)
+            self.threshold = bounded(self.threshold * factor)
+        self.threshold_density = self.density
 
     def searched(self, worker: int) -> tuple[int, int, float]:
         """Return where the partition starts that a worker searches, where it ends, and with which threshold."""
         p = (self.iteration + worker) % self.workers
-        return int(self._edges[p]), int(self._edges[p + 1]), float(self._threshold[worker])
+        return int(self._edges[p]), int(self._edges[p + 1]), float(self.threshold[worker])
 
     def record(self, selected: Indices) -> None:
         """Take down how many entries each worker has selected, shape (P,), for the next exchange."""
         # Cyclic rotation: p = (t + r) mod P.
-        self._counts = np.zeros(self.workers, dtype=np.int64)
-        self._counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
+        self.counts = np.zeros(self.workers, dtype=np.int64)
+        self.counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
 
     @property
     def enough(self) -> float:
@@ -143,13 +142,13 @@ class Partitioned(CarriedThreshold, disjoint=True):
         exchange = super()._communicate(corrected, gradients)
         self.record(exchange.selected)
         p = (self.iteration + np.arange(self.workers)) % self.workers
-        self._inefficiency += self.workers * float(exchange.stats["k_max"]) / exchange.union - 1.0
+        self.inefficiency += self.workers * float(exchange.stats["k_max"]) / exchange.union - 1.0
         exchange.stats |= {
-            "threshold": self._threshold.copy(),
+            "threshold": self.threshold.copy(),
             "partition_start": self._edges[:-1].astype(np.float64),
             "partition_end": self._edges[1:].astype(np.float64),
             "rank_to_partition": p.astype(np.float64),
-            "acc_inefficiency": self._inefficiency,
+            "acc_inefficiency": self.inefficiency,
         }
         return exchange
 
@@ -165,24 +164,6 @@ class Partitioned(CarriedThreshold, disjoint=True):
         p = (self.iteration + np.arange(self.workers)) % self.workers
         estimate = self._estimating_kernels() if self._first else ()
         return (*estimate, DeviceOp("scan", np.diff(self._edges)[p]))
-
-    def _own_state(self) -> State:
-        return {
-            **super()._own_state(),
-            "counts": self._counts,
-            "inefficiency": np.array(self._inefficiency),
-            "since_start": np.array(self._since_start),
-        }
-
-    def _restore_own(self, state: State) -> None:
-        threshold = checked_thresholds(state["threshold"], self.workers)
-        counts = checked_part(state, "counts", np.int64, threshold.shape, 0)
-        if counts.size and not 0 < counts.sum() <= self.parameters:
-            raise ValueError(f"counts must add up to 1..{self.parameters}, got {counts.tolist()!r:.200}")
-        inefficiency = checked_part(state, "inefficiency", np.float64, (), 0)
-        since_start = checked_part(state, "since_start", np.int64, (), 0)
-        super()._restore_own(state)
-        self._counts, self._inefficiency, self._since_start = counts, float(inefficiency), int(since_start)
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
@@ -275,7 +256,7 @@ class ExDynaOptions(PartitionedOptions):
             raise ValueError(f"give_above must be >= take_below {self.take_below}, got {self.give_above}")
 
 
-class ExDyna(Partitioned, separable=True, costs=(exdyna,)):
+class ExDyna(Partitioned, separable=True, state=("blk_part",), costs=(exdyna,)):
     """ExDyna: block-based partitions, dynamic partition allocation, cyclic rotation, online threshold scaling.
 
     Statistics beside those of `Partitioned`: ``blk_part`` and ``blk_pos``, (P,), blocks in each partition and before
@@ -312,43 +293,33 @@ class ExDyna(Partitioned, separable=True, costs=(exdyna,)):
     paper = "Yoon and Oh, CCGrid 2024, arXiv 2402.13781"
     options: ExDynaOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self.num_blk, self.sz_blk = block_layout(parameters, workers, self.options.blocks)
-        self.min_blk = self.num_blk / (4 * workers)
-        i = np.arange(workers)
-        self._blk_part = self.num_blk // workers + (i < self.num_blk % workers)
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.num_blk, self.sz_blk = block_layout(self.parameters, self.workers, self.options.blocks)
+        self.min_blk = self.num_blk / (4 * self.workers)
+        i = np.arange(self.workers)
+        self.blk_part = self.num_blk // self.workers + (i < self.num_blk % self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         exchange = super()._communicate(corrected, gradients)
-        blk_pos = np.cumsum(self._blk_part) - self._blk_part
-        exchange.stats |= {"blk_part": self._blk_part.astype(np.float64), "blk_pos": blk_pos.astype(np.float64)}
+        blk_pos = np.cumsum(self.blk_part) - self.blk_part
+        exchange.stats |= {"blk_part": self.blk_part.astype(np.float64), "blk_pos": blk_pos.astype(np.float64)}
         return exchange
 
     def _partitions(self) -> Indices:
-        if self._counts.size:
-            K_prev = int(self._counts.sum())
-            self._blk_part = allocate(
-                self._blk_part,
-                self._counts,
+        if self.counts.size:
+            K_prev = int(self.counts.sum())
+            self.blk_part = allocate(
+                self.blk_part,
+                self.counts,
                 moved=int(self.sz_blk * (K_prev / self.parameters)),
                 minimum=self.min_blk,
                 give_above=self.options.give_above,
                 take_below=self.options.take_below,
             )
-        edges = np.concatenate([[0], np.cumsum(self._blk_part)]) * self.sz_blk
+        edges = np.concatenate([[0], np.cumsum(self.blk_part)]) * self.sz_blk
         edges[-1] = self.parameters
         return edges
-
-    def _own_state(self) -> State:
-        return {**super()._own_state(), "blk_part": self._blk_part}
-
-    def _restore_own(self, state: State) -> None:
-        part = checked_part(state, "blk_part", np.int64, (self.workers,), 0)
-        if part.sum() != self.num_blk:
-            raise ValueError(f"blk_part must add up to {self.num_blk} blocks, got {part.sum()}")
-        super()._restore_own(state)
-        self._blk_part = part
 
 
 class MiCRO(Partitioned, separable=True, costs=(exdyna,)):

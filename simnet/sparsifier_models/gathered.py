@@ -23,7 +23,7 @@ from simnet.sparsifier_models.codes import read_back
 from simnet.sparsifier_models.options import Allgather, Options
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, take_entries
 from simnet.sparsifier_models.steps import Step
-from simnet.sparsifier_models.wire import EVERY, Codes
+from simnet.sparsifier_models.wire import EVERY
 
 
 class GatheredOptions(Options):
@@ -64,7 +64,7 @@ class Sent(NamedTuple):
     nbytes: float
 
 
-class Gathered(Sparsifier, reads_gradients=False):
+class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
     """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
 
     A worker packs what it sends, and clears it, before its first message, and adds up what it gets after the last one.
@@ -80,11 +80,6 @@ class Gathered(Sparsifier, reads_gradients=False):
     options: GatheredOptions
     sends_gain: ClassVar[bool] = True
     ascending: bool = False
-
-    @property
-    def codes(self) -> Codes:
-        """Every code: what is gathered arrives as it was sent."""
-        return EVERY
 
     @abstractmethod
     def _select(self, values: Values, worker: int) -> Indices:

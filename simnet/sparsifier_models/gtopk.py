@@ -112,13 +112,10 @@ class GTopk(
     paper = "Shi et al., ICDCS 2019, arXiv 1901.04359"
     options: GTopkOptions
 
-    @property
-    def codes(self) -> Codes:
-        """Every code; the reference implementation sums in double precision, and sends that."""
-        return EVERY if self.options.compat == "paper" else Codes(otherwise="released numbers are of float64")
-
     def _option_traits(self) -> dict[str, Any]:
-        return {"conserves": self.options.conserving and self.options.compat == "paper"}
+        paper = self.options.compat == "paper"
+        codes = EVERY if paper else Codes(otherwise="released numbers are of float64")
+        return {"conserves": self.options.conserving and paper, "codes": codes}
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, k, released = self.workers, self.k, self.options.compat == "released"

@@ -96,8 +96,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
     paper = "Therien et al., 2025, arXiv 2505.23725"
     options: MuLoCoOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         scale, shapes = self.options.scale, self.shapes or ((self.parameters,),)
         self.tensors = list(places(shapes))
         self.wholes = [Whole.of(shape) for shape in self.true_shapes] or [

@@ -22,25 +22,11 @@ from simnet.base.quantities import Count
 from simnet.cost_models.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models import selection
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models import selection, split_reduce
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above, squared_norm, squared_norms, top_k
-from simnet.sparsifier_models.split_reduce import (
-    Places,
-    SplitOptions,
-    SplitReduce,
-    all_pairs,
-    around_split,
-    balancing,
-    by_region,
-    compact,
-    entry_messages,
-    equal_cuts,
-    region_cuts,
-    split_and_reduce,
-    unevenness,
-)
+from simnet.sparsifier_models.split_reduce import Places, SplitOptions, SplitReduce
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
@@ -105,7 +91,10 @@ class OktopkOptions(SplitOptions):
 
 
 class Oktopk(
-    SplitReduce, searches_threshold=True, costs=(oktopk, oktopk_split_and_reduce, oktopk_balance_and_allgatherv)
+    SplitReduce,
+    searches_threshold=True,
+    state=("local_threshold", "global_threshold", "known_for", "cuts"),
+    costs=(oktopk, oktopk_split_and_reduce, oktopk_balance_and_allgatherv),
 ):
     """Ok-Topk, Algorithms 1 and 2.
 
@@ -174,20 +163,18 @@ class Oktopk(
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
     options: OktopkOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _option_traits(self) -> dict[str, Any]:
+        hook = Codes(otherwise="the hook of oktopk sends int32 and float32")
+        return {"codes": hook} if self.options.hooked else super()._option_traits()
+
+    def _set_up(self) -> None:
         self._rules = self.options.in_force()
         self._bug = self.options.compat == "released" and self.options.rules != "vgg"
         self._set_traits(period=math.lcm(self._rules.tau, self._rules.tau_prime), conserves=not self._bug)
-        self._local = np.zeros(workers)
+        self.local_threshold = np.zeros(self.workers)
         self.global_threshold = 0.0
-        self._known_for = 0  # k that the thresholds were computed for; 0 before the first time
-        self.cuts = equal_cuts(parameters, workers)
-
-    @property
-    def codes(self) -> Codes:
-        """Every code of indices, but in the messages of `simnet.cluster.hooks`."""
-        return Codes(otherwise="the hook of oktopk sends int32 and float32") if self.options.hooked else super().codes
+        self.known_for = 0  # k that the thresholds were computed for; 0 before the first time
+        self.cuts = split_reduce.equal_cuts(self.parameters, self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         t = self.iteration - self.options.warm_up
@@ -197,16 +184,16 @@ class Oktopk(
         exact, recut = self.due()
         local, chosen, passes = self._select(corrected, exact)
         if recut:
-            self.cuts = region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
+            self.cuts = split_reduce.region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
         P = self.workers
         rests, before = self._read_split(corrected, chosen, self.cuts)
-        reduced, entries = split_and_reduce(corrected, chosen, self.cuts)
+        reduced, entries = split_reduce.split_and_reduce(corrected, chosen, self.cuts)
         for one, values in zip(rests, before, strict=True):
             corrected[one.worker, one.indices] = values
         split = self._encoded_split(chosen, self.cuts)
         del chosen
         gathered = np.flatnonzero(reduced) if exact else above(reduced, self.global_threshold)
-        pieces = by_region(gathered, self.cuts)
+        pieces = split_reduce.by_region(gathered, self.cuts)
         moved = self.moved(pieces, exact)
         balanced, owners = moved.sum(axis=0), np.arange(P)
         rests += self._read_pieces(reduced, gathered, moved.ravel(), np.where(np.eye(P), -1, owners[:, None]).ravel())
@@ -243,13 +230,13 @@ class Oktopk(
                 "local_nnz": nnz.astype(np.float64),
                 "global_threshold": threshold,
                 "global_nnz": float(kept.size),
-                "local_threshold_after": self._local,
+                "local_threshold_after": self.local_threshold,
                 "global_threshold_after": self.global_threshold,
                 "region_offsets": self.cuts[:-1].astype(np.float64),
                 "region_sizes": np.diff(self.cuts).astype(np.float64),
                 "gathered": float(pieces.sum()),
-                "balance_before": unevenness(pieces),
-                "balance_after": unevenness(balanced),
+                "balance_before": split_reduce.unevenness(pieces),
+                "balance_after": split_reduce.unevenness(balanced),
                 "words": 2.0 * (away + pieces.sum() - balanced),
                 "words_bound": 6 * max(int(nnz.max()), kept.size) * (P - 1) / P,
             },
@@ -271,8 +258,8 @@ class Oktopk(
     def due(self) -> tuple[bool, bool]:
         """Return whether thresholds are computed exactly in this exchange, and whether regions are cut anew."""
         t = self.iteration - self.options.warm_up
-        anew = not self._known_for or (self.options.hooked and self.iteration == 1)
-        exact = anew or t % self._rules.tau_prime == 0 or self._known_for != self.k
+        anew = not self.known_for or (self.options.hooked and self.iteration == 1)
+        exact = anew or t % self._rules.tau_prime == 0 or self.known_for != self.k
         return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
@@ -280,7 +267,7 @@ class Oktopk(
 
         `kernels` is as of `raised`.
         """
-        threshold = float(self._local[worker])
+        threshold = float(self.local_threshold[worker])
         if exact or threshold == 0:
             threshold = kernels.kth_magnitude(values, self.k)
             return threshold, kernels.above(values, threshold), 0
@@ -288,11 +275,11 @@ class Oktopk(
 
     def _select(self, corrected: Values, exact: bool) -> tuple[Floats, list[Places], Indices]:
         """Return of each worker what `find` returns."""
-        local, chosen = self._local.copy(), []
+        local, chosen = self.local_threshold.copy(), []
         passes = np.zeros(self.workers, dtype=np.int64)
         for worker, row in enumerate(corrected):
             local[worker], indices, passes[worker] = self.find(row, worker, exact)
-            chosen.append(compact(indices))
+            chosen.append(split_reduce.compact(indices))
         return local, chosen, passes
 
     def _select_global(self, reduced: Values, gathered: Indices, exact: bool) -> tuple[Indices, float]:
@@ -330,26 +317,26 @@ class Oktopk(
         rules, k = self._rules, self.k
         low, high, step = rules.local_low * k, rules.local_high * k, rules.local_step
         pairs = zip(local.tolist(), nnz.tolist(), strict=True)
-        self._local = np.array([drifted(one, found, low, high, step, step) for one, found in pairs])
+        self.local_threshold = np.array([drifted(one, found, low, high, step, step) for one, found in pairs])
         low, high = rules.global_low * k, rules.global_high * k
         self.global_threshold = threshold
         if not exact:
             self.global_threshold = drifted(threshold, count, low, high, rules.global_up, rules.global_down)
-        self._known_for = k
+        self.known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
         """Return the entries of the global selection that each worker sends to each, shape (P, P).
 
         Nothing is balanced if thresholds are exact.
         """
-        return balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
+        return split_reduce.balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
 
     def _is_to_balance(self, pieces: Indices) -> bool:
         match self.options.balance:
             case "default":
                 return not self.wire.released or self.options.rules == "bert"
             case "trigger":
-                return unevenness(pieces) > self.options.trigger
+                return split_reduce.unevenness(pieces) > self.options.trigger
             case mode:
                 return mode == "always"
 
@@ -382,12 +369,12 @@ class Oktopk(
             yield reduce(P, (P - 1) * width).in_phase("cuts")
         split = self._split(entries, split_bytes, empty=not self.options.hooked)
         if self.options.hooked and P > 1:
-            ahead = Round(*all_pairs(P, range(1, P)), wire.count_bytes, phase="split sizes")
+            ahead = Round(*split_reduce.all_pairs(P, range(1, P)), wire.count_bytes, phase="split sizes")
             split.insert(0, Schedule(P, [ahead]))
         if wire.released:
             split.insert(0, collectives.alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
         # The reference implementation has its messages in the host's memory, and the sums of a region go there as well.
-        yield from around_split(self.parameters, entries, *split, through_host=wire.released)
+        yield from split_reduce.around_split(self.parameters, entries, *split, through_host=wire.released)
         region = np.diff(self.cuts).astype(np.float64)
         if wire.released:
             yield DeviceOp("copy_out", region)
@@ -397,7 +384,7 @@ class Oktopk(
         if src.size:
             nbytes = None if moved_bytes is None else moved_bytes[src, dst]
             yield from wire.encoding_kernels(moved.sum(axis=1), n, ascending=True)
-            yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance", nbytes)])
+            yield Schedule(P, [split_reduce.entry_messages(src, dst, moved[src, dst], wire, "balance", nbytes)])
             yield from wire.decoding_kernels(moved.sum(axis=0), n / P, 1)
         sizes = moved.sum(axis=0)
         yield from wire.encoding_kernels(sizes, n / P, ascending=True)
@@ -406,24 +393,6 @@ class Oktopk(
         if wire.released:
             yield DeviceOp("copy_in", 2.0 * float(moved.sum()))
         yield from (DeviceOp("topk", float(gathered)), DeviceOp("scatter", float(kept), launches=2))
-
-    def _own_state(self) -> State:
-        return {
-            "local_threshold": self._local,
-            "global_threshold": np.array(self.global_threshold),
-            "known_for": np.array(self._known_for),
-            "cuts": self.cuts,
-        }
-
-    def _restore_own(self, state: State) -> None:
-        P, n = self.workers, self.parameters
-        local = checked_part(state, "local_threshold", np.float64, (P,), 0)
-        threshold = checked_part(state, "global_threshold", np.float64, (), 0)
-        known_for = checked_part(state, "known_for", np.int64, (), 0, n)
-        cuts = checked_part(state, "cuts", np.int64, (P + 1,), 0, n)
-        if cuts[0] != 0 or cuts[-1] != n or (np.diff(cuts) < 0).any():
-            raise ValueError(f"cuts must rise from 0 to {n}, got {cuts.tolist()!r:.200}")
-        self._local, self.global_threshold, self._known_for, self.cuts = local, float(threshold), int(known_for), cuts
 
 
 RAISES, RAISE = 5, 1.03

@@ -18,7 +18,7 @@ from simnet.collectives import registry
 from simnet.cost_models.costs import onebit_allreduce, ring_allreduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Allreduce, Positive
 from simnet.sparsifier_models.selection import Values, squared_norm, squared_norms
@@ -74,6 +74,8 @@ class OneBit(
     sends_all=True,
     keeps_residual=False,
     moments=("m", "v"),
+    state=("step", "v", "worker_error", "server_error"),
+    history=("m",),
     memory_factor=(1.7, 12.0),
     reads_gradients=False,
     conserves=False,
@@ -92,14 +94,13 @@ class OneBit(
 
     options: OneBitOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self.padded = padded(parameters, workers) if workers > 1 else parameters
+    def _set_up(self) -> None:
+        self.padded = padded(self.parameters, self.workers) if self.workers > 1 else self.parameters
         self.step = 0
-        self.v = np.zeros(parameters)
-        self.m = np.zeros((1, parameters), dtype=np.float32)
-        self.worker_error = np.zeros((workers, self.padded if workers > 1 else 0), dtype=np.float32)
-        self.server_error = np.zeros(self.padded if workers > 1 else 0, dtype=np.float32)
+        self.v = np.zeros(self.parameters)
+        self.m = np.zeros((1, self.parameters), dtype=np.float32)
+        self.worker_error = np.zeros((self.workers, self.padded if self.workers > 1 else 0), dtype=np.float32)
+        self.server_error = np.zeros(self.padded if self.workers > 1 else 0, dtype=np.float32)
 
     def _reduce(self, vector: Callable[[int], Values]) -> Values:
         """Return what all make of the vectors of the workers, each float32 of shape (n,): about their mean."""
@@ -185,25 +186,6 @@ class OneBit(
         found = super().held_bytes()
         return found | {"server_error": found["server_error"] / self.workers}
 
-    def _own_state(self) -> State:
-        return {
-            "step": np.array(self.step),
-            "m": self.m,
-            "v": self.v,
-            "worker_error": self.worker_error,
-            "server_error": self.server_error,
-        }
-
-    def _restore_own(self, state: State) -> None:
-        P, n = self.workers, self.parameters
-        step = checked_part(state, "step", np.int64, (), 0).item()
-        m = checked_part(state, "m", np.float32, (range(1, P + 1), n))
-        v = checked_part(state, "v", np.float64, (n,), 0)
-        errors = [
-            checked_part(state, one, np.float32, getattr(self, one).shape) for one in ("worker_error", "server_error")
-        ]
-        self.step, self.m, self.v, (self.worker_error, self.server_error) = step, m, v, errors
-
 
 class OneBitAdamOptions(OneBitOptions):
     """Options of `OneBitAdam`.
@@ -263,7 +245,8 @@ class OneBitAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_all
         return self._make_exchange(m / denominator, self._compressed(), sent, key="compressed")
 
 
-_COUNTERS = ("var_interval", "var_counter", "local_step_interval", "local_step_counter", "local_steps")
+_COUNTERS = ("var_counter", "local_step_counter", "local_steps")
+_INTERVALS = ("var_interval", "local_step_interval")
 
 
 class ZeroOneAdamOptions(OneBitOptions):
@@ -287,7 +270,14 @@ class ZeroOneAdamOptions(OneBitOptions):
     local_step_clipper: Count = 16
 
 
-class ZeroOneAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_allreduce), tracks=True):
+class ZeroOneAdam(
+    OneBit,
+    is_restartable=False,
+    tracks=True,
+    state=(*_COUNTERS, *_INTERVALS),
+    history=("u",),
+    costs=(onebit_allreduce, ring_allreduce),
+):
     """0/1 Adam. Its steps are those of the optimiser, whose moments it holds; use SGD without momentum after it.
 
     First, every ``var_interval`` steps the gradient is reduced densely and enters m and v; in between the compressed
@@ -324,10 +314,11 @@ class ZeroOneAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_al
     paper = "Lu et al., ICLR 2023, arXiv 2202.06009"
     options: ZeroOneAdamOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self.u = np.zeros((0, parameters), dtype=np.float32)
-        self.counters = dict.fromkeys(_COUNTERS, 0) | {"var_interval": 1, "local_step_interval": 1}
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.u = np.zeros((0, self.parameters), dtype=np.float32)
+        self.var_counter = self.local_step_counter = self.local_steps = 0
+        self.var_interval = self.local_step_interval = 1
 
     @property
     def frozen(self) -> bool:
@@ -336,7 +327,7 @@ class ZeroOneAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_al
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         given = squared_norms(corrected)
-        self.step, self.counters = self.step + 1, dict(self.counters)
+        self.step += 1
         if self.options.compat == "released" and self.step == 1:
             exchange = self._make_exchange(
                 np.zeros(self.parameters, dtype=np.float32), self._first(), given, key="first"
@@ -345,19 +336,19 @@ class ZeroOneAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_al
             exchange = self._local(corrected, given)
         else:
             exchange = self._common(corrected, given)
-        exchange.stats |= {one: float(self.counters[one]) for one in ("var_interval", "local_step_interval")}
+        exchange.stats |= {one: float(getattr(self, one)) for one in _INTERVALS}
         return exchange
 
     def _common(self, corrected: Values, given: Any) -> Exchange:
         """Take a step that is the same for all: a variance step, or one with the signs of the gradients."""
-        count, dense = self.counters, self.step % self.counters["var_interval"] == 0
+        dense = self.step % self.var_interval == 0
         mean = self._mean(corrected) if dense else self._reduce(corrected.__getitem__)
         self.m = self._averaged(mean, self.m)
         if dense:
             self._squared(mean)
-            count["var_counter"] += 1
-            if count["var_counter"] == self.options.var_update_scaler:
-                count["var_counter"], count["var_interval"] = 0, 2 * count["var_interval"]
+            self.var_counter += 1
+            if self.var_counter == self.options.var_update_scaler:
+                self.var_counter, self.var_interval = 0, 2 * self.var_interval
         update = self.m[0] / self.denominator
         if self.step > self.options.var_freeze_step:
             self.m = np.repeat(self.m, self.workers, axis=0)
@@ -369,28 +360,28 @@ class ZeroOneAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_al
 
     def _local(self, corrected: Values, given: Any) -> Exchange:
         """Take a local step, and every so often one that makes all equal again."""
-        count, denominator = self.counters, self.denominator
+        denominator = self.denominator
         m, u = np.empty_like(self.m), np.empty_like(self.u)
         for worker, row in enumerate(corrected):
             m[worker] = self._averaged(row, self.m[worker])
             row[:] = m[worker] / denominator
             u[worker] = self.u[worker] + row
-        count["local_steps"] += 1
-        exchanged = self.step % count["local_step_interval"] == 0
+        self.local_steps += 1
+        exchanged = self.step % self.local_step_interval == 0
         if exchanged:
             weights = np.where(np.isfinite(denominator), denominator, np.float32(0))
             # What parameters have changed by, down the gradient: zero counts as plus there.
             total = -self._reduce(lambda worker: -u[worker] * weights)
             corrected -= u
             corrected += total / denominator
-            m[:] = np.where(weights > 0, total, np.float32(0)) / np.float32(count["local_steps"])
-            u[:], count["local_steps"] = 0, 0
+            m[:] = np.where(weights > 0, total, np.float32(0)) / np.float32(self.local_steps)
+            u[:], self.local_steps = 0, 0
         self.m, self.u = m, u
-        count["local_step_counter"] += 1
-        if count["local_step_counter"] == self.options.local_step_scaler:
+        self.local_step_counter += 1
+        if self.local_step_counter == self.options.local_step_scaler:
             longest = self.options.local_step_clipper
-            count["local_step_counter"] = 0
-            count["local_step_interval"] = min(longest, 2 * count["local_step_interval"])
+            self.local_step_counter = 0
+            self.local_step_interval = min(longest, 2 * self.local_step_interval)
         update = self._mean(corrected)
         if exchanged:
             return self._make_exchange(update, self._compressed(), given, key="compressed", replicas=corrected)
@@ -406,13 +397,3 @@ class ZeroOneAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_al
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a worker holds between exchanges; also u, which is there once steps are local."""
         return super().held_bytes() | {"u": float(self.u.itemsize * self.parameters * self.options.scale)}
-
-    def _own_state(self) -> State:
-        counters = np.array([self.counters[one] for one in _COUNTERS])
-        return {**super()._own_state(), "u": self.u, "counters": counters}
-
-    def _restore_own(self, state: State) -> None:
-        u = checked_part(state, "u", np.float32, (range(self.workers + 1), self.parameters))
-        counters = checked_part(state, "counters", np.int64, (len(_COUNTERS),), 0).tolist()
-        super()._restore_own(state)
-        self.u, self.counters = u, dict(zip(_COUNTERS, counters, strict=True))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs import powersgd
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.dense import Dense, DenseOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
@@ -142,7 +142,7 @@ class PowerSGDOptions(DenseOptions):
         super().__post_init__()
 
 
-class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
+class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), costs=(powersgd,)):
     """PowerSGD of rank r, by all-reduces of P, of what is not compressed, and of Q. The density does not matter.
 
     Vectors, and layers whose factors would be no shorter than they are, are sent as they are. A worker keeps what
@@ -181,12 +181,11 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
     paper = "Vogels et al., NeurIPS 2019, arXiv 1905.13727"
     options: PowerSGDOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         shapes = [tuple(shape) for shape in self.options.shapes]
-        sizes = [math.prod(shape) for shape in shapes] or [size for _, size in self.layers] or [parameters]
-        if sum(sizes) != parameters:
-            raise ValueError(f"shapes add up to {sum(sizes)} parameters, but there are {parameters}")
+        sizes = [math.prod(shape) for shape in shapes] or [size for _, size in self.layers] or [self.parameters]
+        if sum(sizes) != self.parameters:
+            raise ValueError(f"shapes add up to {sum(sizes)} parameters, but there are {self.parameters}")
         if self.layers and sizes != [size for _, size in self.layers]:
             raise ValueError("shapes and layers differ in size")
         matrices, start = [], 0
@@ -200,7 +199,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
             start += size
         self._matrices = [one for one in matrices if one.rank]
         self._vectors = [one.place for one in matrices if not one.rank]
-        self._queries = np.zeros(sum(one.rank * one.columns for one in self._matrices), dtype=np.float32)
+        self.queries = np.zeros(sum(one.rank * one.columns for one in self._matrices), dtype=np.float32)
 
     @property
     def lengths(self) -> tuple[float, float, float]:
@@ -225,18 +224,18 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
                 update[place] += row[place]
                 sent[worker] += squared_norm(row[place])
                 row[place] = 0
-        queries, at = np.zeros_like(self._queries), 0
+        queries, at = np.zeros_like(self.queries), 0
         for index, one in enumerate(self._matrices):
             length = one.rank * one.columns
             query = queries[at : at + length].reshape(one.rank, -1)
-            basis = self._basis(self._queries[at : at + length].reshape(one.rank, -1), index)
+            basis = self._basis(self.queries[at : at + length].reshape(one.rank, -1), index)
             sent += self._power_step(one, corrected, basis, query, update)
             at += length
         update /= P
         if self.options.compat == "released":
             for one in self._matrices:
                 corrected[:, one.place] -= update[one.place]
-        self._queries = queries if self.options.warm_start else self._queries
+        self.queries = queries if self.options.warm_start else self.queries
         return self._make_exchange(update, self._steps(), sent)
 
     def _basis(self, query: Values, index: int) -> Floats:
@@ -292,10 +291,4 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, costs=(powersgd,)):
 
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a worker holds between exchanges; queries are those of the whole matrices."""
-        return super().held_bytes() | {"queries": self._queries.itemsize * self.lengths[1]}
-
-    def _own_state(self) -> State:
-        return {"queries": self._queries}
-
-    def _restore_own(self, state: State) -> None:
-        self._queries = checked_part(state, "queries", np.float32, self._queries.shape)
+        return super().held_bytes() | {"queries": self.queries.itemsize * self.lengths[1]}

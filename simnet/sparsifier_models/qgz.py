@@ -15,28 +15,19 @@ from simnet.base.quantities import Count
 from simnet.collectives import registry
 from simnet.cost_models.costs import two_hop_reduce
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models import two_hop
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.chunking import places
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
-from simnet.sparsifier_models.two_hop import (
-    SCALE_BYTES,
-    GroupCodes,
-    Hop,
-    Nodes,
-    TwoHop,
-    TwoHopOptions,
-    halves,
-    nearest,
-    sum_in_two_hops,
-)
+from simnet.sparsifier_models.two_hop import GroupCodes, Hop, TwoHop, TwoHopOptions
 
 BITS = 4
 HALF = 2
 """Bytes of a number of half precision."""
 
 
-def groups_of(shape: Sequence[int], nodes: Nodes) -> int:
+def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
     """Return the number of groups in which the first hop quantises a tensor; 0 if it stays in float16.
 
     It is the number of rows, of columns, or P, whichever is largest: n / G entries share a scale. Vectors are not
@@ -108,16 +99,16 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
     name = "qgz"
     paper = "Wang et al., 2023, arXiv 2306.10209"
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
+        super()._set_up()
         shapes = self.shapes
         if not shapes:
-            columns = -(-(math.isqrt(parameters - 1) + 1) // (2 * workers)) * 2 * workers
-            shapes = ((-(-parameters // columns), columns),)
+            columns = -(-(math.isqrt(self.parameters - 1) + 1) // (2 * self.workers)) * 2 * self.workers
+            shapes = ((-(-self.parameters // columns), columns),)
         self.tensors = []
         for place, shape in places(shapes):
             groups, entries = groups_of(shape, self.nodes), place.stop - place.start
-            self.tensors.append(Tensor(slice(place.start, min(place.stop, parameters)), groups, entries))
+            self.tensors.append(Tensor(slice(place.start, min(place.stop, self.parameters)), groups, entries))
         scale = self.options.scale
         self._whole = [Whole(math.prod(one), groups_of(one, self.nodes)) for one in self.true_shapes]
         self._whole = self._whole or [Whole(scale * one.entries, scale * one.groups) for one in self.tensors]
@@ -136,11 +127,11 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
 
     def _first(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return what a rank sends of a tensor in the first hop, given it in groups, as partitions are sent."""
-        return nearest(groups, BITS)
+        return two_hop.nearest(groups, BITS)
 
     def _second(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return what a rank sends of the sums over its node."""
-        return nearest(groups, BITS)
+        return two_hop.nearest(groups, BITS)
 
     def _reduce(self, number: int, rows: Values, sent: Any) -> NDArray[np.float16]:
         """Return the mean of a tensor, L times that as released; adds what codes stand for to `sent`."""
@@ -148,17 +139,17 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
 
         def first(rank: int) -> NDArray[np.float16]:
             vector = np.zeros(tensor.entries, dtype=np.float16)
-            vector[: rows.shape[1]] = halves(rows[rank])
+            vector[: rows.shape[1]] = two_hop.halves(rows[rank])
             groups = nodes.swizzled(vector.reshape(nodes.ranks, -1)).reshape(tensor.groups, -1)
             got = self._first(rank, number, groups).values()
             sent[rank] += squared_norm(got.ravel())
-            return halves(got).reshape(nodes.ranks, -1)
+            return two_hop.halves(got).reshape(nodes.ranks, -1)
 
         def second(rank: int, part: NDArray[np.float16]) -> NDArray[np.float16]:
             groups = part.reshape(tensor.groups // nodes.each, -1)
-            return halves(self._second(rank, number, groups).values()).reshape(part.shape)
+            return two_hop.halves(self._second(rank, number, groups).values()).reshape(part.shape)
 
-        total = sum_in_two_hops(nodes, first, second).ravel()
+        total = two_hop.sum_in_two_hops(nodes, first, second).ravel()
         divisor = nodes.nodes if self.options.compat == "released" else nodes.ranks
         return (total / np.float16(divisor)).astype(np.float16)
 
@@ -167,10 +158,10 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         P = np.float16(self.workers)
         total: NDArray[np.float16] = np.zeros(rows.shape[1], dtype=np.float16)
         for rank, row in enumerate(rows):
-            share = halves(row)
+            share = two_hop.halves(row)
             sent[rank] += squared_norm(share.astype(np.float32))
             # Sums in single precision, rounded once, are those in half precision; nothing overflows.
-            total = halves(np.add(total, share / P, dtype=np.float32))
+            total = two_hop.halves(np.add(total, share / P, dtype=np.float32))
         return total
 
     # Messages
@@ -219,6 +210,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
 
 
 _MEMORY_BITS = 8
+_MEMORIES = ("first", "first_scales", "second", "second_scales")
 
 
 class LoCoOptions(TwoHopOptions):
@@ -241,7 +233,7 @@ class LoCoOptions(TwoHopOptions):
             raise ValueError(f"err_beta must be in 0..1, got {self.err_beta!r}")
 
 
-class LoCo(QGZ, costs=(two_hop_reduce,)):
+class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,)):
     """LoCo of four bits. What is quantised, and how, is that of `QGZ`.
 
     A rank adds its memory e to what it sends, h = g + e, and keeps e <- beta e + (1 - beta) (h - what h became). The
@@ -276,26 +268,23 @@ class LoCo(QGZ, costs=(two_hop_reduce,)):
     paper = "Xie et al., 2024, arXiv 2407.04480"
     options: LoCoOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
+        super()._set_up()
         kept = [one if one.groups else one._replace(entries=0) for one in self.tensors]
         # Where the memories of each tensor end: those of the first hop, and their groups.
         self._ends: list[int] = list(accumulate([0, *(one.entries for one in kept)]))
         self._group_ends: list[int] = list(accumulate([0, *(one.groups for one in kept)]))
         each = self.nodes.each
-        self._memory: State = {
-            "first": np.zeros((workers, self._ends[-1]), dtype=np.int8),
-            "first_scales": np.ones((workers, self._group_ends[-1]), dtype=np.float32),
-            "second": np.zeros((workers, self._ends[-1] // each), dtype=np.int8),
-            "second_scales": np.ones((workers, self._group_ends[-1] // each), dtype=np.float32),
-        }
-        self.counter = 0
-        # Which tensors have been exchanged: the first time, the counter starts with them.
-        self._begun = False
+        self.first = np.zeros((self.workers, self._ends[-1]), dtype=np.int8)
+        self.first_scales = np.ones((self.workers, self._group_ends[-1]), dtype=np.float32)
+        self.second = np.zeros((self.workers, self._ends[-1] // each), dtype=np.int8)
+        self.second_scales = np.ones((self.workers, self._group_ends[-1] // each), dtype=np.float32)
+        # As released, the counter starts with each tensor the first time.
+        self.counter, self.begun = 0, False
 
     def memory(self, hop: int, number: int, rank: int) -> GroupCodes:
         """Return the memory of a rank for a quantised tensor, in the order in which it sends it in hop 1 or 2."""
-        codes, inverses = (self._memory[name][rank, place] for name, place in self._places(hop, number))
+        codes, inverses = (getattr(self, name)[rank, place] for name, place in self._places(hop, number))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 
     def _places(self, hop: int, number: int) -> list[tuple[str, slice]]:
@@ -307,28 +296,22 @@ class LoCo(QGZ, costs=(two_hop_reduce,)):
         ]
 
     def _begin(self) -> None:
-        self._memory = {name: array.copy() for name, array in self._memory.items()}
-        if self.options.compat == "released":
-            for number, tensor in enumerate(self.tensors):
-                if not tensor.groups:
-                    continue
-                if not self._begun or self.counter > self.options.reset_T:
-                    self.counter = 0
-                    self._clear(number)
-                self.counter += 1
-        else:
-            if self.counter == self.options.reset_T:
+        for name in _MEMORIES:
+            setattr(self, name, getattr(self, name).copy())
+        released, tensors = self.options.compat == "released", range(len(self.tensors))
+        for which in [[one] for one in tensors if self.tensors[one].groups] if released else [tensors]:
+            if (released and not self.begun) or self.counter >= self.options.reset_T + released:
                 self.counter = 0
-                for number in range(len(self.tensors)):
+                for number in which:
                     self._clear(number)
             self.counter += 1
-        self._begun = True
+        self.begun = True
 
     def _clear(self, number: int) -> None:
         for hop in (1, 2):
             codes, scales = self._places(hop, number)
-            self._memory[codes[0]][:, codes[1]] = 0
-            self._memory[scales[0]][:, scales[1]] = 1
+            getattr(self, codes[0])[:, codes[1]] = 0
+            getattr(self, scales[0])[:, scales[1]] = 1
 
     def _first(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         return self._remembering(1, rank, number, groups)
@@ -339,43 +322,32 @@ class LoCo(QGZ, costs=(two_hop_reduce,)):
     def _remembering(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
         """Return what is sent of groups and their memory, and remember what that lacks."""
         if not self.options.error_feedback:
-            return nearest(groups, BITS)
-        before = halves(self.memory(hop, number, rank).values())
+            return two_hop.nearest(groups, BITS)
+        before = two_hop.halves(self.memory(hop, number, rank).values())
         # Sums in single precision, rounded once, are those in half precision.
-        h = halves(np.add(groups, before, dtype=np.float32))
-        sent = nearest(h, BITS)
-        error = halves(np.subtract(h, halves(sent.values()), dtype=np.float32))
+        h = two_hop.halves(np.add(groups, before, dtype=np.float32))
+        sent = two_hop.nearest(h, BITS)
+        error = two_hop.halves(np.subtract(h, two_hop.halves(sent.values()), dtype=np.float32))
         beta = np.float32(self.options.err_beta)
         after = beta * before.astype(np.float32) + (1 - beta) * error.astype(np.float32)
-        kept = nearest(halves(after), _MEMORY_BITS)
+        kept = two_hop.nearest(two_hop.halves(after), _MEMORY_BITS)
         (codes, entries), (scales, some) = self._places(hop, number)
-        self._memory[codes][rank, entries] = kept.codes.ravel()
-        self._memory[scales][rank, some] = kept.inverses
+        getattr(self, codes)[rank, entries] = kept.codes.ravel()
+        getattr(self, scales)[rank, some] = kept.inverses
         return sent
 
     def _quantise(self, entries: float) -> Iterator[Step]:
         """Yield what it takes to quantise so many entries, and to remember."""
         yield from (DeviceOp(one, entries) for one in ("sum", "cast", "sum", "cast"))
 
-    # State
-
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a worker holds between exchanges; memories are those of the tensors of the model."""
         if not self.options.error_feedback:
             return {}
         quantised = [one for one in self._whole if one.groups]
-        entries, scales = sum(one.entries for one in quantised), SCALE_BYTES * sum(one.groups for one in quantised)
+        entries, scales = (
+            sum(one.entries for one in quantised),
+            two_hop.SCALE_BYTES * sum(one.groups for one in quantised),
+        )
         first = {"first": entries, "first_scales": scales}
         return first | {f"second{name[5:]}": nbytes / self.nodes.each for name, nbytes in first.items()}
-
-    def _own_state(self) -> State:
-        return {"counter": np.array(self.counter), "begun": np.array(self._begun), **self._memory}
-
-    def _restore_own(self, state: State) -> None:
-        counter = checked_part(state, "counter", np.int64, (), 0).item()
-        begun = bool(checked_part(state, "begun", np.bool_, ()))
-        memory: State = {}
-        for name, array in self._memory.items():
-            least = 0 if name.endswith("scales") else -np.inf
-            memory[name] = checked_part(state, name, array.dtype.type, array.shape, least)
-        self.counter, self._begun, self._memory = counter, begun, memory

@@ -11,7 +11,7 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs import two_hop_reduce
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.thc import butterflies
@@ -66,7 +66,7 @@ class SDP4BitOptions(TwoHopOptions):
     shards: Literal["differences", "float16", "none"] = "differences"  # type: ignore[assignment]
 
 
-class SDP4Bit(TwoHop, costs=(two_hop_reduce,)):
+class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
     """SDP4Bit. The density does not matter, and layers neither: the gradient is one buffer.
 
     All divide by P. The first hop sends codes of eight bits to the ranks of the node, the second one codes of four bits
@@ -99,10 +99,10 @@ class SDP4Bit(TwoHop, costs=(two_hop_reduce,)):
     paper = "Jia et al., NeurIPS 2024, arXiv 2410.15526"
     options: SDP4BitOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self.partition = self._partition(parameters)
-        self.memory = np.zeros(parameters, dtype=np.float32)
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.partition = self._partition(self.parameters)
+        self.memory = np.zeros(self.parameters, dtype=np.float32)
 
     def _partition(self, entries: int) -> int:
         """Return the entries of each rank, with padding."""
@@ -197,9 +197,3 @@ class SDP4Bit(TwoHop, costs=(two_hop_reduce,)):
         keeps = self.options.error_feedback and self.options.shards == "differences"
         shard = self._partition(self.k_of_model)
         return {"memory": float(self.memory.itemsize * shard)} if keeps else {}
-
-    def _own_state(self) -> State:
-        return {"memory": self.memory}
-
-    def _restore_own(self, state: State) -> None:
-        self.memory = checked_part(state, "memory", np.float32, self.memory.shape)

@@ -57,7 +57,7 @@ def top_k(values: Values, k: int) -> Indices:
     if loops := _loops_for(values):
         bits = _magnitude_bits(values)
         smallest, larger = _kth_largest(loops, bits, k)
-        indices = np.empty(k + loops.SLACK, dtype=np.int64)
+        indices = np.empty(k, dtype=np.int64)
         loops.select(bits, smallest, _LARGEST, k - larger, indices)
         return indices[:k]
     magnitude = np.abs(values)
@@ -226,17 +226,12 @@ def _sample_bits(loops: ModuleType, bits: Bits) -> Bits:
 
 
 def _select_entries(loops: ModuleType, bits: Bits, least: int) -> Indices:
-    """Return the places of magnitudes from bits `least` on, in a buffer as large as a sample suggests, or the whole."""
+    """Return the places of magnitudes from bits `least` on."""
     if least > _INFINITY:
         return np.zeros(0, dtype=np.int64)
-    n, sample = bits.size, _sample_bits(loops, bits)
-    reached = int(np.count_nonzero(sample >= least))
-    for room in (min(n, math.ceil((reached + _sample_margin(reached)) * n / sample.size)), n):
-        indices = np.empty(room + loops.SLACK, dtype=np.int64)
-        found = loops.select(bits, least, _INFINITY, n, indices)
-        if found >= 0:
-            break
-    return indices[:found] if 2 * found > room else indices[:found].copy()
+    indices = np.empty(loops.count(bits, least, _INFINITY), dtype=np.int64)
+    loops.select(bits, least, _INFINITY, bits.size, indices)
+    return indices
 
 
 def _sample_margin(expected: float) -> float:
@@ -259,14 +254,14 @@ def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
     sample.partition(np.array([m - rank for rank in (first, last) if 0 < rank <= m], dtype=np.int64))
     low = int(sample[m - last]) if last <= m else 0
     high = int(sample[m - first]) if first > 0 else _LARGEST
-    inside = np.empty(min(n, 2 * (last - first) * n // m) + loops.SLACK, dtype=np.uint32)
+    inside = np.empty(min(n, 2 * (last - first) * n // m), dtype=np.uint32)
     while True:
         # Without those that equal `low`: zeros may be most of all entries, and to put equal ones in order takes long.
         found, above = (
             loops.band(bits, low + 1, high, inside) if low < high else (0, loops.count(bits, low + 1, _LARGEST))
         )
         if found < 0:
-            inside = np.empty(n + loops.SLACK, dtype=np.uint32)
+            inside = np.empty(n, dtype=np.uint32)
         elif above >= k:
             low, high = high, _LARGEST
         elif above + found >= k:

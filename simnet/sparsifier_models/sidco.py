@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 
 from simnet.cost_models.costs import threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Values, above, squared_norm
@@ -133,41 +133,43 @@ class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(thresh
     paper = "Abdelmoniem et al., MLSys 2021, arXiv 2101.10761"
     options: SIDCoOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
-        sizes = [parameters]
+    def _set_up(self) -> None:
+        sizes = [self.parameters]
         if self.options.groups == "layers":
             if not self.layers:
                 raise ValueError("layers must be given: their sizes, in the order of the gradient")
             sizes = [size for _, size in self.layers]
         self._ends = np.cumsum(sizes).tolist()
         # M of each worker and group, what they sent over what they should have, summed, and the exchanges in the sum.
-        self._stages = np.full((workers, len(sizes)), max(self.options.stages, 1 if self._adapts else 0))
-        self._ratios = np.zeros(self._stages.shape)
-        self._calls = 0
+        self.stages = np.full((self.workers, len(sizes)), max(self.options.stages, 1 if self._adapts else 0))
+        self.ratios = np.zeros(self.stages.shape)
+        self.calls = 0
+
+    def _option_traits(self) -> dict[str, Any]:
+        return {"state": ("stages", "ratios", "calls") if self._adapts else ()}
 
     @property
     def _adapts(self) -> bool:
         return self.options.stages == -1
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        used, self._ratios = self._stages, self._ratios.copy()
+        used, self.ratios = self.stages, self.ratios.copy()
         exchange = super()._communicate(corrected, gradients)
         exchange.stats["stages"] = used.mean(axis=1)
-        self._calls += 1
-        if self._calls == CALLS:
+        self.calls += 1
+        if self.calls == CALLS:
             if self._adapts:
-                sent, most = self._ratios / CALLS, math.ceil(math.log(self.density) / math.log(0.5))
+                sent, most = self.ratios / CALLS, math.ceil(math.log(self.density) / math.log(0.5))
                 changed = used - (sent > TOO_MANY) + (sent < TOO_FEW)
-                self._stages = np.maximum(np.minimum(changed, most), 1)
-            self._ratios, self._calls = np.zeros(used.shape), 0
+                self.stages = np.maximum(np.minimum(changed, most), 1)
+            self.ratios, self.calls = np.zeros(used.shape), 0
         return exchange
 
     def _find(self, values: Values, worker: int) -> Found:
         parts = []
         for group, (start, end) in enumerate(zip([0, *self._ends], self._ends, strict=False)):
-            part = self._fit(values[start:end], int(self._stages[worker, group]))
-            self._ratios[worker, group] += part.indices.size / (self.density * (end - start))
+            part = self._fit(values[start:end], int(self.stages[worker, group]))
+            self.ratios[worker, group] += part.indices.size / (self.density * (end - start))
             parts.append(part._replace(indices=part.indices + start))
         return Found(
             np.concatenate([one.indices for one in parts]),
@@ -199,16 +201,3 @@ class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(thresh
             kernels.append(DeviceOp("count", tail.size))
             tries += 1
         return Found(above(values, threshold), threshold, tries, [*kernels, DeviceOp("scan", values.size)])
-
-    def _own_state(self) -> State:
-        if not self._adapts:
-            return {}
-        return {"stages": self._stages, "ratios": self._ratios, "calls": np.array(self._calls)}
-
-    def _restore_own(self, state: State) -> None:
-        if not self._adapts:
-            return
-        stages = checked_part(state, "stages", np.int64, self._stages.shape, 1, MOST_STAGES)
-        ratios = checked_part(state, "ratios", np.float64, self._stages.shape, 0)
-        calls = checked_part(state, "calls", np.int64, (), 0, CALLS - 1)
-        self._stages, self._ratios, self._calls = stages, ratios, int(calls)

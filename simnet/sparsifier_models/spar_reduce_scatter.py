@@ -66,43 +66,6 @@ def srs_route(T: int, b: int) -> list[tuple[int, int]]:
     return [((b - g - x) % T, (b - x) % T) for g, m in srs_rounds(T) for x in range(m)]
 
 
-class Reduced(NamedTuple):
-    """What became of a block in a team.
-
-    Parameters
-    ----------
-    sent : list of Entries
-        What each worker passed on of it; of its owner, what it kept in the end.
-    received : list of list of Entries
-        What each worker got of it, in order.
-    """
-
-    sent: list[Entries]
-    received: list[list[Entries]]
-
-
-def spar_reduce_scatter(rows: Values, b: int, k_b: int, h: int) -> Reduced:
-    """Reduce block `b`, given the `rows`, shape (T, c), of all workers of a team, which are not modified.
-
-    Workers pass on `k_b` entries; the owner keeps `h`. ValueError: a sum overflows float32.
-    """
-    T, c = rows.shape
-    received: list[list[Entries]] = [[] for _ in range(T)]
-    sent = [Entries(np.zeros(0, np.int64), np.zeros(0, np.float32))] * T
-    held = np.empty(c, dtype=np.float32)
-    for src, dst in [*srs_route(T, b), (b, b)]:
-        np.copyto(held, rows[src])
-        for message in received[src]:
-            add(held, message)
-        indices = top_k(held, h if src == b else k_b)
-        sent[src] = Entries(indices, held[indices])
-        if not np.isfinite(sent[src].values).all():
-            raise ValueError("the sum over the workers overflows float32")
-        if src != b:
-            received[dst].append(sent[src])
-    return Reduced(sent, received)
-
-
 def add(block: Values, entries: Entries) -> None:
     """Add entries to a block, in place."""
     block[entries.indices] += entries.values
@@ -213,20 +176,15 @@ def adapted(state: Adaptive, u: Indices, k_b: int, d: int) -> Adaptive:
     return Adaptive(np.maximum(h + step, max(1, k_b // d)), step, right & ~flag)
 
 
-# Fewer workers in a team, longer blocks or more entries of a block, and one block after the other is faster.
-_TEAM, _LENGTH, _KEPT = 16, 1 << 10, 64
-# Entries of messages that are held at a time.
+# Entries of messages, and of blocks, that are held at a time.
 _HELD = 1 << 22
+# Blocks this short are sorted together.
+_SHORT = 1 << 10
 
 
-def pays_together(T: int, length: int, kept: int) -> bool:
-    """Return whether dealing with blocks together is faster, for `kept` of the `length` entries of a block."""
-    return T >= _TEAM and length <= _LENGTH and kept <= _KEPT
-
-
-def batches(T: int, workers: int, kept: int) -> list[Indices]:
-    """Return the batches of blocks, in order, for `T` blocks with `kept` entries each."""
-    size = max(1, _HELD // (workers * kept))
+def batches(T: int, workers: int, kept: int, length: int) -> list[Indices]:
+    """Return the batches of blocks, in order, for `T` blocks with `kept` of `length` entries each."""
+    size = max(1, _HELD // max(workers * kept, workers // T * length))
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 
 
@@ -256,8 +214,11 @@ class Messages(NamedTuple):
         return [Entries(self.columns[first:last], self.values[first:last]) for first, last in pairwise(ends)]
 
 
-class ShortBlocks:
-    """Some blocks of all workers.
+class ReducedBlocks:
+    """Some blocks of all workers, and what workers passed on of them.
+
+    As seen from the owner of a block, worker 0, ``sent[i]`` is what the worker i places before it passed on, or kept in
+    the end if i is 0, and ``received[i]`` what it got, in order.
 
     Parameters
     ----------
@@ -283,35 +244,39 @@ class ShortBlocks:
         return (np.arange(self._d)[:, None] * self._T + workers).ravel()
 
     def reduce(self, k_b: int, h: Indices) -> None:
-        """Reduce every block to its owner, which keeps ``h[b]`` entries. ValueError: a sum overflows float32."""
-        self._received: list[list[Messages]] = [[] for _ in range(self._T)]
+        """Reduce every block to its owner, which keeps ``h[b]`` entries; others pass on `k_b`.
+
+        ValueError: a sum overflows float32.
+        """
+        self.received: list[list[Messages]] = [[] for _ in range(self._T)]
         nothing = np.zeros(0, dtype=np.int64)
-        self._sent = [Messages(nothing, nothing, np.zeros(0, dtype=np.float32))] * self._T
+        self.sent = [Messages(nothing, nothing, np.zeros(0, dtype=np.float32))] * self._T
         there = np.arange(self._c) < self._sizes[:, None]
         places = np.where(there, self._starts[:, None] + np.arange(self._c), 0)
         # As seen from the owner, worker 0 of the route of block 0.
         for src, dst in [*((-src % self._T, -dst % self._T) for src, dst in srs_route(self._T, 0)), (0, 0)]:
             held = self._rows[self._ranks(src)[:, None], places]
-            for message in self._received[src]:
+            for message in self.received[src]:
                 held[message.lanes, message.columns] += message.values
             wanted = np.full(self._lanes, k_b) if src else np.tile(h, self._d)
-            lanes, columns = np.nonzero(_largest(held, there, np.minimum(wanted, self._sizes)))
-            self._sent[src] = Messages(lanes, columns, held[lanes, columns])
-            if not np.isfinite(self._sent[src].values).all():
+            lanes, columns = np.nonzero(_largest(held, self._sizes, np.minimum(wanted, self._sizes)))
+            self.sent[src] = Messages(lanes, columns, held[lanes, columns])
+            if not np.isfinite(self.sent[src].values).all():
                 raise ValueError("the sum over the workers overflows float32")
             if src:
-                self._received[dst].append(self._sent[src])
+                self.received[dst].append(self.sent[src])
 
     def kept(self) -> list[list[Entries]]:
         """Return what the owner of each block has kept of it in each team."""
-        lanes = self._sent[0].split(self._lanes)
+        lanes = self.sent[0].split(self._lanes)
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[Outcome], *, local: bool) -> tuple[Floats, Floats]:
         """Turn the blocks at every worker into its residuals; `local` loses what is dropped on the way.
 
-        Returns sums of squares, shape (B, P), of own entries that were passed on and finally selected, and of what is
-        kept at entries finally selected.
+        Global residual collection: every worker takes its own value back at entries that were not finally selected; at
+        those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed
+        on and finally selected, and of what is kept at entries finally selected.
         """
         B, P = len(outcomes), len(self._rows)
         gave, keeps = np.zeros((B, P)), np.zeros((B, P))
@@ -322,14 +287,14 @@ class ShortBlocks:
         final_lanes, final_columns = np.nonzero(final[of_block])
         for before in range(self._T):
             ranks = self._ranks(before)
-            sent = self._sent[before]
+            sent = self.sent[before]
             gone = sent.where(final[of_block[sent.lanes], sent.columns])
             at_gone = ranks[gone.lanes], self._starts[gone.lanes] + gone.columns
             gave[of_block, ranks] = _squared_norms(self._rows[at_gone], gone.lanes, self._lanes)
             if local:
                 self._rows[ranks[sent.lanes], self._starts[sent.lanes] + sent.columns] = 0
             else:
-                for message in self._received[before]:
+                for message in self.received[before]:
                     back = message.where(final[of_block[message.lanes], message.columns])
                     self._rows[ranks[back.lanes], self._starts[back.lanes] + back.columns] += back.values
                 self._rows[at_gone] = 0
@@ -348,9 +313,14 @@ class ShortBlocks:
                     add(self._rows[team * self._T + block, block * self._c :], inside)
 
 
-def _largest(held: Values, there: NDArray[np.bool_], k: Indices) -> NDArray[np.bool_]:
-    """Return where the `k` largest magnitudes of each row are, of those that are there; of equal ones, the first."""
-    magnitudes = np.where(there, np.abs(held), np.float32(-1))
+def _largest(held: Values, sizes: Indices, k: Indices) -> NDArray[np.bool_]:
+    """Return where the `k` largest magnitudes of each row are, among its first `sizes`; of equal ones, the first."""
+    if held.shape[1] > _SHORT:
+        chosen = np.zeros(held.shape, dtype=np.bool_)
+        for into, row, size, count in zip(chosen, held, sizes, k, strict=True):
+            into[top_k(row[:size], count)] = True
+        return chosen
+    magnitudes = np.where(np.arange(held.shape[1]) < sizes[:, None], np.abs(held), np.float32(-1))
     place = np.minimum(held.shape[1] - k, held.shape[1] - 1)
     parted = np.partition(magnitudes, np.unique(place), axis=1)
     least = np.maximum(parted[np.arange(len(held)), place], 0)[:, None]

@@ -8,7 +8,7 @@ on the way, wherever it happens, is found again by the global residual collectio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,27 +19,13 @@ from simnet.collectives.doubling import bruck
 from simnet.cost_models.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
+from simnet.sparsifier_models import spar_reduce_scatter as srs
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.options import Options
-from simnet.sparsifier_models.selection import Indices, Values, squared_norm
-from simnet.sparsifier_models.spar_reduce_scatter import (
-    Adaptive,
-    Entries,
-    Outcome,
-    Reduced,
-    ShortBlocks,
-    adapted,
-    add,
-    batches,
-    bruck_all_gather,
-    pays_together,
-    recursive_all_gather,
-    spar_reduce_scatter,
-    srs_rounds,
-    started,
-)
+from simnet.sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.spar_reduce_scatter import Adaptive, Entries, Outcome
 from simnet.sparsifier_models.steps import Step
-from simnet.sparsifier_models.wire import SUMS_OF_SUMS, Codes
+from simnet.sparsifier_models.wire import SUMS_OF_SUMS
 
 
 class SparDLOptions(Options):
@@ -69,20 +55,12 @@ class SparDLOptions(Options):
     exchanges: Literal["log", "sequential"] = "log"
 
 
-class _BlockOutcome(NamedTuple):
-    """What became of a block: entries that its owner kept in each team, the outcome, and sums of squares by worker."""
-
-    own: list[int]
-    gathered: Outcome
-    gave: Floats
-    keeps: Floats
-
-
 class SparDL(
     Sparsifier,
     reads_gradients=False,
     rounds_down=True,
     released_widths=(4, 4),
+    codes=SUMS_OF_SUMS,
     costs=(spardl, spardl_bsag, spardl_rsag),
 ):
     """SparDL: Spar-Reduce-Scatter, Spar-All-Gather, global residual collection.
@@ -130,8 +108,7 @@ class SparDL(
     paper = "Zhao et al., ICDE 2024, arXiv 2304.00737"
     options: SparDLOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         P, d, sag = self.workers, self.options.teams, self.options.sag
         if P % d:
             allowed = ", ".join(str(one) for one in range(1, P + 1) if P % one == 0)
@@ -143,11 +120,6 @@ class SparDL(
         self._recursive = sag != "bruck" and d & (d - 1) == 0
         self._adapts = d > 1 and not self._recursive
         self._k_b, self._adaptive = self._k_block(), self._start()
-
-    @property
-    def codes(self) -> Codes:
-        """Every code of indices."""
-        return SUMS_OF_SUMS
 
     @property
     def max_selected(self) -> int:
@@ -184,7 +156,7 @@ class SparDL(
 
     def _start(self) -> Adaptive:
         frozen = "released" in (self.options.adapt, self.options.compat)
-        return started(self._T, self._block_length() * self.density, self._d, least_step=0 if frozen else 1)
+        return srs.started(self._T, self._block_length() * self.density, self._d, least_step=0 if frozen else 1)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, d, T, c, k_b = self.workers, self._d, self._T, self._block_length(), self._k_block()
@@ -194,16 +166,15 @@ class SparDL(
         update = np.zeros(self.parameters, dtype=np.float32)
         u, kept = np.zeros(T, dtype=np.int64), np.zeros(P, dtype=np.int64)
         union, sent, in_procedure = 0, np.zeros(P), np.zeros(P)
-        blocks = self._short_blocks if pays_together(T, c, k_b) else self._long_blocks
-        for b, (own, gathered, gave, keeps) in enumerate(blocks(corrected, k_b, h)):
-            kept[b::T] = own
+        for b, (own, gathered, gave, keeps) in enumerate(self._reduced_blocks(corrected, k_b, h)):
+            kept[b::T] = [one.indices.size for one in own]
             # All teams pad alike where they would select more entries than the block has.
             u[b] = gathered.union + max(0, int(h[b]) - max(0, min(c, self.parameters - b * c)))
             union += gathered.final.indices.size
             update[b * c + gathered.final.indices] = gathered.final.values / np.float32(P)
             sent, in_procedure = sent + gave, in_procedure + keeps
         if self._adapts:
-            self._adaptive = adapted(self._adaptive, u, k_b, d)
+            self._adaptive = srs.adapted(self._adaptive, u, k_b, d)
         exchange = self._make_exchange(
             update,
             self._steps(k_b, h, u, union),
@@ -219,57 +190,22 @@ class SparDL(
         exchange.stats |= {"rounds": float(len(exchange.schedule.rounds)), "in_procedure": np.sqrt(in_procedure)}
         return exchange
 
-    def _gathered(self, teams: list[Entries], k_b: int, length: int) -> Outcome:
-        """Return a block after the teams have met, of what each has of it."""
-        return (recursive_all_gather if self._recursive else bruck_all_gather)(teams, k_b, length)
+    def _reduced_blocks(
+        self, corrected: Values, k_b: int, h: Indices
+    ) -> Iterator[tuple[list[Entries], Outcome, Floats, Floats]]:
+        """Turn the blocks into what workers keep of them.
 
-    def _long_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_BlockOutcome]:
-        """Turn one block after the other into what workers keep of it, and yield what became of each."""
-        d, T, c = self._d, self._T, self._block_length()
-        for b in range(T):
-            rows = corrected[:, b * c : (b + 1) * c]
-            teams = [spar_reduce_scatter(rows[t * T : (t + 1) * T], b, k_b, int(h[b])) for t in range(d)]
-            own = [team.sent[b] for team in teams]
-            gathered = self._gathered(own, k_b, rows.shape[1])
-            yield _BlockOutcome([one.indices.size for one in own], gathered, *self._collect(rows, b, teams, gathered))
-
-    def _short_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_BlockOutcome]:
-        """Do the same to many blocks at once."""
-        local = self.options.residual == "local"
-        for blocks in batches(self._T, self.workers, k_b):
-            together = ShortBlocks(corrected, blocks, self._d, self._block_length())
-            together.reduce(k_b, h[blocks])
-            kept = together.kept()
-            outcomes = [self._gathered(own, k_b, self._block_length()) for own in kept]
-            for own, outcome, gave, keeps in zip(kept, outcomes, *together.collect(outcomes, local=local), strict=True):
-                yield _BlockOutcome([one.indices.size for one in own], outcome, gave, keeps)
-
-    def _collect(self, rows: Values, b: int, teams: list[Reduced], gathered: Outcome) -> tuple[Floats, Floats]:
-        """Turn block `b` at every worker, `rows` of shape (P, c), into its residual.
-
-        Global residual collection: every worker takes its own value back at entries that were not finally selected; at
-        those that were it keeps what it dropped. Returns sums of squares, shape (P,), of own entries that were passed
-        on and finally selected, and of what is kept at entries finally selected.
+        Yields of each block the entries that its owner kept in each team, the outcome, and what `collect` returns.
         """
-        gave, keeps = np.zeros(self.workers), np.zeros(self.workers)
-        final = np.zeros(rows.shape[1], dtype=np.bool_)
-        final[gathered.final.indices] = True
-        for rank, row in enumerate(rows):
-            t, w = divmod(rank, self._T)
-            sent = teams[t].sent[w]
-            gone = sent.within(final)
-            gave[rank] = squared_norm(row[gone.indices])
-            if self.options.residual == "local":
-                row[sent.indices] = 0
-            else:
-                for message in teams[t].received[w]:
-                    add(row, message.within(final))
-                row[gone.indices] = 0
-                for holders, share in gathered.dropped if w == b else ():
-                    if t in holders:
-                        add(row, share.within(final))
-            keeps[rank] = squared_norm(row[gathered.final.indices])
-        return gave, keeps
+        gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
+        c = self._block_length()
+        for blocks in srs.batches(self._T, self.workers, k_b, c):
+            reduced = srs.ReducedBlocks(corrected, blocks, self._d, c)
+            reduced.reduce(k_b, h[blocks])
+            kept = reduced.kept()
+            outcomes = [gather(own, k_b, c) for own in kept]
+            gave, keeps = reduced.collect(outcomes, local=self.options.residual == "local")
+            yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
         """Yield the steps of workers: every block is cut once, right before it is sent, and again where teams meet.
@@ -279,7 +215,7 @@ class SparDL(
         """
         P, d, T, c = self.workers, self._d, self._T, self._block_length()
         ranks = np.arange(P).reshape(d, T)
-        for g, m in srs_rounds(T):
+        for g, m in srs.srs_rounds(T):
             to = np.roll(ranks, -g, axis=1)
             for bag in [m] if self.options.exchanges == "log" else [1] * m:
                 yield from (DeviceOp("topk_segments", c, segments=bag), DeviceOp("gather", k_b, launches=bag))

@@ -8,7 +8,7 @@ posted together (bucketing).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from simnet.sparsifier_models.codes import reader
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values
 from simnet.sparsifier_models.steps import Step
-from simnet.sparsifier_models.wire import EVERY, SUMS_OF_SUMS, Codes, Wire
+from simnet.sparsifier_models.wire import EVERY, SUMS_OF_SUMS, Wire
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -212,10 +212,8 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     options: SplitOptions
 
-    @property
-    def codes(self) -> Codes:
-        """Every code; with released numbers, those of indices."""
-        return EVERY if self.options.compat == "paper" else SUMS_OF_SUMS
+    def _option_traits(self) -> dict[str, Any]:
+        return {"codes": EVERY if self.options.compat == "paper" else SUMS_OF_SUMS}
 
     @property
     def dense_bytes(self) -> float:

@@ -17,7 +17,7 @@ from simnet.collectives import registry
 from simnet.cost_models.costs import thc
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Allgather, Options
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
@@ -84,6 +84,7 @@ class THC(
     memory_factor=(1.7, 12.0),
     reads_gradients=False,
     auxiliary_state=("padding_error",),
+    state=("padding_error",),
     costs=(thc,),
 ):
     """THC, with a table of 16 codes and levels of 0 to 16. The density does not matter.
@@ -118,13 +119,12 @@ class THC(
     paper = "Li et al., NSDI 2024, arXiv 2302.08545"
     options: THCOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         chunk = self.options.chunk
-        self.chunks = [slice(first, min(first + chunk, parameters)) for first in range(0, parameters, chunk)]
+        self.chunks = [slice(first, min(first + chunk, self.parameters)) for first in range(0, self.parameters, chunk)]
         self._codes, self._chances = sender_table()
         # That of the padding after each chunk, one after the other.
-        self.padding_error = np.zeros((workers, self._padded(parameters) - parameters), dtype=np.float32)
+        self.padding_error = np.zeros((self.workers, self._padded(self.parameters) - self.parameters), dtype=np.float32)
 
     def _padded(self, entries: int) -> int:
         """Return the entries of all chunks of a gradient, with their padding."""
@@ -232,12 +232,6 @@ class THC(
         whole = self.k_of_model
         padding = self._padded(whole) - whole if self.options.error_feedback else 0
         return super().held_bytes() | {"padding_error": float(self.padding_error.itemsize * padding)}
-
-    def _own_state(self) -> State:
-        return {"padding_error": self.padding_error}
-
-    def _restore_own(self, state: State) -> None:
-        self.padding_error = checked_part(state, "padding_error", np.float32, self.padding_error.shape)
 
 
 def _next_power(entries: int) -> int:

@@ -268,8 +268,7 @@ class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4,
     paper = "Fang et al., JPDC 2019, arXiv 1808.04357"
     options: RedSyncOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         self.ascending = not self.options.trimmed
 
     def _find(self, values: Values, worker: int) -> Found:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +92,11 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     options: LayerwiseTopkOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _option_traits(self) -> dict[str, Any]:
+        each = Codes(otherwise="without fused each layer has its own message")
+        return {} if self.options.fused else {"codes": each}
+
+    def _set_up(self) -> None:
         if not self.layers:
             raise ValueError("layers must be given: their sizes, in the order of the gradient")
         self._starts = np.cumsum([0, *(size for _, size in self.layers)]).tolist()
@@ -126,11 +130,6 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return tuple(DeviceOp("topk_layer", size) for _, size in self.layers)
-
-    @property
-    def codes(self) -> Codes:
-        """Every code, where one message carries the entries of all layers."""
-        return super().codes if self.options.fused else Codes(otherwise="without fused each layer has its own message")
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.fused:
@@ -271,14 +270,12 @@ class Randomk(Gathered, fixed_volume=True, separable=True, costs=(ring_allreduce
     name = "randomk"
     paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
     options: RandomkOptions
-
     ascending = True
 
-    @property
-    def codes(self) -> Codes:
-        """Values that can be added up, as no index travels; every code where each worker has its own draws."""
+    def _option_traits(self) -> dict[str, Any]:
+        # No index travels.
         shared = Codes((), ADDED_UP, "workers draw the same entries and add values up on the way")
-        return shared if self.options.shared else super().codes
+        return {"codes": shared} if self.options.shared else {}
 
     def _draw(self, *worker: int) -> Indices:
         generator = stream(self.options.seed, "randomk", self.iteration, *worker)

@@ -17,19 +17,10 @@ from simnet.collectives import allgatherv_recursive_doubling, alltoall_pairwise
 from simnet.cost_models.costs import sparcml_bounds, topkdsa, topkdsa_bounds
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
+from simnet.sparsifier_models import split_reduce
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
-from simnet.sparsifier_models.split_reduce import (
-    DroppedShare,
-    Places,
-    SplitOptions,
-    SplitReduce,
-    around_split,
-    by_region,
-    compact,
-    equal_cuts,
-    split_and_reduce,
-)
+from simnet.sparsifier_models.split_reduce import DroppedShare, Places, SplitOptions, SplitReduce
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import Codes
 
@@ -93,15 +84,11 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     paper = "Renggli et al., SC 2019, arXiv 1802.08021; Li and Hoefler, PPoPP 2022"
     options: TopkDSAOptions
 
-    @property
-    def codes(self) -> Codes:
-        """Every code, where regions are split by counts of entries; with released numbers, those of indices."""
-        by_width = Codes(otherwise="a stream turns dense by the width of an entry, for which codes have no rule")
-        return super().codes if self.options.algorithm == "split" else by_width
-
     def _option_traits(self) -> dict[str, Any]:
         loses = self.options.compat == "released" and self.options.algorithm in ("split", "split_allgather")
-        return {"conserves": not loses}
+        codes = Codes(otherwise="a stream turns dense by the width of an entry, for which codes have no rule")
+        found = {"conserves": not loses, **({} if self.options.algorithm == "split" else {"codes": codes})}
+        return super()._option_traits() | found
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, n, algorithm = self.workers, self.parameters, self.options.algorithm
@@ -119,7 +106,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
                 row[largest[magnitude == magnitude.min()]] = 0
             sent[worker] = squared_norm(row[own])
             touched[own] = True
-            chosen.append(compact(own))
+            chosen.append(split_reduce.compact(own))
 
         rests: list[DroppedShare] = []
         if algorithm == "recursive_doubling":
@@ -149,13 +136,13 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
         """Return the sum, what workers do to get it, whether it arrives dense, and what they keep of what they sent."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
-        cuts = equal_cuts(n, P)
+        cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)
         rests, _ = self._read_split(rows, chosen, cuts)
-        total, entries = split_and_reduce(rows, chosen, cuts)
+        total, entries = split_reduce.split_and_reduce(rows, chosen, cuts)
         if self.options.algorithm == "split_allgather" and self.options.compat == "released":
             total[np.abs(total) <= NEGLIGIBLE] = 0
-        pieces = by_region(np.flatnonzero(total), cuts)
+        pieces = split_reduce.by_region(np.flatnonzero(total), cuts)
         gathered = self.options.gather(lengths * self.dense_bytes).in_phase("dense")
         split: list[Step]
         encodes: list[DeviceOp] = []
@@ -178,7 +165,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
                 if wire.released:
                     split.insert(0, alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
                     gathered = self._sizes().concat(gathered)
-        return total, (*around_split(n, entries, *split), *encodes, gathered, *decodes), dense, rests
+        return total, (*split_reduce.around_split(n, entries, *split), *encodes, gathered, *decodes), dense, rests
 
     def _turns_dense(self, nnz: int) -> bool:
         """Whether the regions of a sum with that many entries other than zero are gathered dense."""

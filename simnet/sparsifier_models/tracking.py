@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simnet.sparsifier_models.base import Sparsifier, State, checked_part
+from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.options import Decay, Options
 from simnet.sparsifier_models.selection import Values
 
@@ -36,7 +36,7 @@ class TrackingOptions(Options):
     start: Literal["dense", "zero"] = "dense"
 
 
-class Tracking(Sparsifier, memory_factor=(1.9, 8.0)):
+class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
     """Common part: trackers, and the momentum that they follow.
 
     Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
@@ -45,30 +45,24 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0)):
     Statistics of its own: ``distance``, shape (P,), of each tracker to what it follows.
     """
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self._begun = False
-        kept = self._kept()
-        shape = workers, parameters
-        self._trackers = {one: np.zeros(shape if one in kept else (workers, 0), dtype=np.float32) for one in _STATES}
+    tracked: Values
+    velocity: Values
+    second: Values
+
+    def _set_up(self) -> None:
+        self.begun = False
+        followed = self._following()
+        there = 0 if followed is None else {"none": 1, "double": 3}.get(followed.momentum, 2)
+        self.tracked, self.velocity, self.second = (
+            np.zeros((self.workers, self.parameters if which < there else 0), dtype=np.float32)
+            for which in range(len(_STATES))
+        )
 
     def _following(self) -> TrackingOptions | None:
         """Return the options, if gradients are tracked."""
         options = self.options
         assert isinstance(options, TrackingOptions)
         return options if options.error_feedback else None
-
-    def _kept(self) -> tuple[str, ...]:
-        """Return which arrays there are."""
-        options = self._following()
-        if options is None:
-            return ()
-        return _STATES[: {"none": 1, "double": 3}.get(options.momentum, 2)]
-
-    @property
-    def tracked(self) -> Values:
-        """What each worker's tracker holds, g_i; float32 of shape (P, n), or (P, 0) without error feedback."""
-        return self._trackers["tracked"]
 
     def _option_traits(self) -> dict[str, Any]:
         tracks = self._following() is not None
@@ -78,32 +72,29 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0)):
     def starts_dense(self) -> bool:
         """Whether the next exchange is the dense one from which trackers begin."""
         options = self._following()
-        return options is not None and options.start == "dense" and not self._begun
+        return options is not None and options.start == "dense" and not self.begun
 
     def _follow(self, rows: Values) -> None:
         """Turn gradients into what is tracked, in place."""
         options = self._following()
         if options is None or options.momentum == "none":
             return
-        eta, velocity = np.float32(options.eta), np.empty_like(self._trackers["velocity"])
-        for row, old, new in zip(rows, self._trackers["velocity"], velocity, strict=True):
+        eta, velocity = np.float32(options.eta), np.empty_like(self.velocity)
+        for row, old, new in zip(rows, self.velocity, velocity, strict=True):
             if options.momentum == "published":
                 new[:] = row if self.starts_dense else (1 - eta) * old + eta * row
             else:
                 new[:] = eta * old + row
             row[:] = new
-        found = {"velocity": velocity}
+        self.velocity = velocity
         if options.momentum == "double":
-            second = eta * self._trackers["second"]
-            second += velocity
-            rows[:] = second
-            found["second"] = second
-        self._trackers = {**self._trackers, **found}
+            self.second = eta * self.second
+            self.second += velocity
+            rows[:] = self.second
 
     def _track(self, tracked: Values) -> Values:
         """Take new trackers over, and return their mean."""
-        self._begun = True
-        self._trackers = {**self._trackers, "tracked": tracked}
+        self.begun, self.tracked = True, tracked
         return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 
     def _lack(self, rows: Values) -> None:
@@ -115,13 +106,3 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0)):
         """Return the bytes of the state of a worker: with trackers also their mean, for what is not sent."""
         found = super().held_bytes()
         return found | {"mean": found["tracked"]} if self.traits.tracks else found
-
-    def _own_state(self) -> State:
-        return {"begun": np.array(self._begun), **self._trackers}
-
-    def _restore_own(self, state: State) -> None:
-        begun = bool(checked_part(state, "begun", np.bool_, ()))
-        self._trackers = {
-            one: checked_part(state, one, np.float32, array.shape) for one, array in self._trackers.items()
-        }
-        self._begun = begun

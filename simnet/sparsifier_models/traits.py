@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from simnet.sparsifier_models.wire import UNCODED, Codes
+
 Cost: TypeAlias = Callable[..., Any]
 
 
@@ -47,6 +49,10 @@ class Traits:
         residual.
     moments : tuple of str
         Arrays of its state that an optimiser would hold, which then has no memory of its own.
+    state, history : tuple of str
+        Attributes, arrays and numbers, that the next exchange depends on, next to residual, density and iteration;
+        ``history`` are arrays whose first axis grows. A class has those of its base as well. Exchanges replace arrays,
+        and do not change them.
     is_restartable : bool
         If true, it may begin afresh, as among other workers: no exchange is of another kind for being the first.
     period : int
@@ -61,6 +67,8 @@ class Traits:
     overlaps : bool
         If true, an implementation is known that exchanges each bucket of PyTorch's DistributedDataParallel as soon as
         the backward pass has made it, without delaying the backward pass.
+    codes : Codes
+        How it can send indices and values; by default only as they are.
     released_widths : (int, int)
         Bytes of a value and of an index on the wire ``released``.
     costs : tuple of function
@@ -80,11 +88,14 @@ class Traits:
     memory_factor: tuple[float, float] = (0.7, 6.0)
     auxiliary_state: tuple[str, ...] = ()
     moments: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
     is_restartable: bool = True
     period: int = 1
     fixed_volume: bool = False
     separable: bool = False
     by_tensors: bool = False
     overlaps: bool = False
+    codes: Codes = UNCODED
     released_widths: tuple[int, int] = (4, 8)
     costs: tuple[Cost, ...] = ()

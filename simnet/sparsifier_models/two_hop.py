@@ -150,9 +150,8 @@ class TwoHop(
 
     options: TwoHopOptions
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
-        self.nodes = Nodes.of(workers, self.options.ranks_per_node)
+    def _set_up(self) -> None:
+        self.nodes = Nodes.of(self.workers, self.options.ranks_per_node)
 
     @abstractmethod
     def _steps(self) -> Iterator[Step]:

@@ -32,7 +32,7 @@ from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.options import AlgorithmOf, Options
 from simnet.sparsifier_models.selection import Values, squared_norms
 from simnet.sparsifier_models.steps import kernels_beside
-from simnet.sparsifier_models.wire import EVERY, Codes, Wire
+from simnet.sparsifier_models.wire import EVERY, Wire
 
 PREFIX = "two_level/"
 """What stands before the name of a scheme on two levels."""
@@ -117,7 +117,7 @@ def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, 
     return found, math.prod(sizes_of(found["ranks_per_node"]))
 
 
-class TwoLevel(Sparsifier):
+class TwoLevel(Sparsifier, codes=EVERY):
     """A scheme on two levels; `on_two_levels` makes the class for each.
 
     With one rank a node it is the scheme, and within one node, where nothing crosses, a dense all-reduce. `residual`
@@ -129,8 +129,7 @@ class TwoLevel(Sparsifier):
     options: TwoLevelOptions
     scheme: ClassVar[type[Sparsifier]]
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         if self.options.ranks_per_node == AUTO or self.options.node_order == BOTTLENECK:
             raise ValueError(
                 "ranks_per_node 'auto' and node_order 'bottleneck' need the network of a job: give numbers"
@@ -230,11 +229,6 @@ class TwoLevel(Sparsifier):
     def wire(self) -> Wire:
         """That of the scheme."""
         return self._there()[0].wire
-
-    @property
-    def codes(self) -> Codes:
-        """All: the scheme refuses what it does not know itself."""
-        return EVERY
 
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a rank holds between exchanges, by the names of arrays: those of the largest part."""

@@ -27,7 +27,7 @@ from simnet.sparsifier_models.options import Allgather, Allreduce
 from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, take_mean, top_k
 from simnet.sparsifier_models.steps import Step, reduce_values
-from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED
 
 
 class UnionReducedOptions(GatheredOptions):
@@ -45,7 +45,7 @@ class UnionReducedOptions(GatheredOptions):
     allreduce: Allreduce = "ring"
 
 
-class UnionReduced(Gathered, rounds_down=True):
+class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
     """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
 
     The indices travel padded to k_max, the most that a worker selected. Scheme-specific statistics:
@@ -64,11 +64,6 @@ class UnionReduced(Gathered, rounds_down=True):
 
     options: UnionReducedOptions
     announces: ClassVar[bool] = True
-
-    @property
-    def codes(self) -> Codes:
-        """Every code of indices, and values that can be added up."""
-        return GATHERED_AND_REDUCED
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return self._reduce(corrected, *self._gather(corrected))
@@ -242,8 +237,7 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
     name = "deft"
     paper = "Yoon and Oh, ICPP 2023, arXiv 2307.03500"
 
-    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
-        super().__init__(workers, parameters, density, **options)
+    def _set_up(self) -> None:
         layers = [size for _, size in self.layers] or [self.parameters]
         true = self.true_sizes or [self.true_parameters]
         self._sizes = cut_layers(layers, self.workers)

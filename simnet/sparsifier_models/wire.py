@@ -10,16 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
+from simnet.cost_models.costs import encodings
 from simnet.cost_models.costs.devices import DeviceOp
-from simnet.cost_models.costs.encodings import (
-    INDEX_CODES,
-    SORT_METHOD,
-    VALUE_BITS,
-    VALUE_CODES,
-    ValueCode,
-    encoded_index_bytes,
-    encoded_value_bytes,
-)
+from simnet.cost_models.costs.encodings import ValueCode
 from simnet.sparsifier_models.codes import Encoding, Places, difference_bytes
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices
@@ -57,15 +50,20 @@ class Codes(NamedTuple):
                 raise ValueError(f"{name} cannot be {asked!r}: {self.otherwise}{allowed}")
 
 
+UNCODED = Codes()
+"""The codes of a scheme unless it says otherwise: none."""
+
 GATHERED_AND_REDUCED = Codes(
-    INDEX_CODES, ADDED_UP, "values are added up on the way, and codes read by a table cannot be"
+    encodings.INDEX_CODES, ADDED_UP, "values are added up on the way, and codes read by a table cannot be"
 )
 """The codes of a scheme whose indices arrive as they were sent, and whose values go through an all-reduce."""
 
-SUMS_OF_SUMS = Codes(INDEX_CODES, ("float32",), "sums that are rounded anew on the way have no known owner of the rest")
+SUMS_OF_SUMS = Codes(
+    encodings.INDEX_CODES, ("float32",), "sums that are rounded anew on the way have no known owner of the rest"
+)
 """The codes of a scheme that sends sums on which were put together on the way."""
 
-EVERY = Codes(INDEX_CODES, VALUE_CODES)
+EVERY = Codes(encodings.INDEX_CODES, encodings.VALUE_CODES)
 """The codes of a scheme whose entries arrive as they were sent."""
 
 
@@ -107,7 +105,7 @@ class Wire:
         encoding = None
         if options.indices is not None or options.values is not None:
             encoding = Encoding(options.indices or "int32", options.values or "float32")
-            value = VALUE_BITS[encoding.values] / 8
+            value = encodings.VALUE_BITS[encoding.values] / 8
         index_bytes = float(options.index_bytes or index)
         value_bytes, scale = float(options.value_bytes or value), options.scale
         return cls(scale * value_bytes, scale * index_bytes, index_bytes, released, encoding, scale)
@@ -159,7 +157,7 @@ class Wire:
             return found
         own, code = np.asarray(entries, dtype=np.float64), self.encoding.indices
         if not ascending and code not in ("int64", "int32"):
-            found.append(DeviceOp(SORT_METHOD, own, instead=(DeviceOp("topk_layer", own),)))
+            found.append(DeviceOp(encodings.SORT_METHOD, own, instead=(DeviceOp("topk_layer", own),)))
         if code == "bitmap":
             passes = DeviceOp("cast", np.where(own > 0, n / _WORD, 0.0)), DeviceOp("scatter", own)
             found.append(DeviceOp("encode_bitmap", np.where(own > 0, n, 0.0), instead=passes))
@@ -213,8 +211,8 @@ class Wire:
     def _indices(self, counts: Floats, spans: ArrayLike, differences: Floats | None) -> Floats:
         assert self.encoding is not None
         whole = self.scale * np.asarray(spans, dtype=np.float64)
-        return np.asarray(encoded_index_bytes(self.encoding.indices, whole, self.scale * counts, differences))
+        return np.asarray(encodings.encoded_index_bytes(self.encoding.indices, whole, self.scale * counts, differences))
 
     def _values(self, counts: Floats) -> Floats:
         assert self.encoding is not None
-        return np.asarray(encoded_value_bytes(self.encoding.values, self.scale * counts))
+        return np.asarray(encodings.encoded_value_bytes(self.encoding.values, self.scale * counts))
