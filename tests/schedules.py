@@ -1,9 +1,18 @@
-"""Schedules as files of other tools carry them, for tests of there and back."""
+"""Schedules and topologies as files of other tools carry them, for tests of there and back."""
 
+import json
+from pathlib import Path
+
+import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
 from simnet.schedule import Round, Schedule
+
+
+def write_nodelink(graph, path):
+    """Write a topology as node-link JSON."""
+    Path(path).write_text(json.dumps(nx.node_link_data(graph, edges="edges")), encoding="utf-8")
 
 
 def canonical(schedule):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commands
+from schedules import write_nodelink
 from simnet import topologies
 from simnet.collectives import allreduce_ring, registry
 from simnet.interchange import (
@@ -22,7 +23,6 @@ from simnet.interchange import (
     read_messages,
     read_platform,
     write_messages,
-    write_nodelink,
     write_platform,
 )
 from simnet.network import Network

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules import canonical, schedules
+from schedules import schedules
 from simnet.base.errors import InputError
-from simnet.interchange import goal, operations, read_goal
+from simnet.interchange import read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
 from simnet.topologies import star
@@ -23,17 +23,9 @@ def read(tmp_path, text, **options):
 
 
 @given(schedule=schedules(6, 10**12, 1e9))
-def test_own_files_come_back_as_they_were(tmp_path_factory, schedule):
+def test_own_files_take_the_same_time(tmp_path_factory, schedule):
     path = tmp_path_factory.mktemp("goal") / "a.goal"
     schedule.to_goal(path)
-    assert read_goal(path) == canonical(schedule)
-
-
-@given(schedule=schedules(6, 10**12, 1e9))
-def test_the_same_file_with_other_labels_takes_the_same_time(tmp_path_factory, schedule):
-    path = tmp_path_factory.mktemp("goal") / "a.goal"
-    schedule.to_goal(path)
-    path.write_text(re.sub(r"\b([cm])(\d+)\b", r"op_\1\2", path.read_text()))
     again = read_goal(path)
     assert np.array_equal(again.bytes_sent(), schedule.bytes_sent())
     assert again.n_messages == schedule.n_messages
@@ -190,40 +182,13 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@given(schedule=schedules(6, 10**12, 1e9), block=st.sampled_from([1, 2, 5, 2**20]), data=st.data())
-def test_files_come_back_however_they_are_cut_and_written(way, schedule, block, data, tmp_path_factory):
+@given(schedule=schedules(6, 10**12, 1e9), data=st.data())
+def test_files_are_read_alike_however_they_are_written(way, schedule, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("goal") / "a.goal"
     schedule.to_goal(path)
+    expected = read_goal(path)
     head, *ranks = re.split(r"(?m)^(?=rank )", path.read_text())
     path.write_bytes(WAYS[way](head + "".join(data.draw(st.permutations(ranks)))).encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(goal, "_BLOCK", block)
-        assert read_goal(path) == canonical(schedule)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("m1 requires c0", "m1 irequires c0"),
-        ("m1 requires c0\n", ""),
-        ("c1 requires m0\n", ""),
-        ("c1: calc 0", "c0x: calc 0"),
-        ("tag 0\n", "tag 5\n"),
-    ],
-)
-def test_what_no_longer_is_as_simnet_writes_it_is_found_out(old, new, tmp_path, monkeypatch):
-    Schedule(2, [Round([0, 1], [1, 0], [3, 4]), Round([1], [0], [5])]).to_goal(tmp_path / "a.goal")
-    text = (tmp_path / "a.goal").read_text()
-    assert old in text
-    text = text.replace(old, new)
-    if "c0x" in new:
-        text = re.sub(r"\bc1\b", "c0x", text)
-    (tmp_path / "a.goal").write_text(text)
-    found = []
-    monkeypatch.setattr(operations, "match_messages", lambda file: found.append(file) or real(file))
-    with contextlib.suppress(InputError):
-        read_goal(tmp_path / "a.goal")
-    assert found
-
-
-real = operations.match_messages
+    again = read_goal(path)
+    assert np.array_equal(again.bytes_sent(), expected.bytes_sent())
+    assert [one.nbytes.sum() for one in again.rounds] == [one.nbytes.sum() for one in expected.rounds]

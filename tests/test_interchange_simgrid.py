@@ -6,9 +6,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.collectives import alltoallv_pairwise
-from simnet.interchange import read_nodelink, read_platform, read_profile, write_nodelink, write_platform
+from simnet.interchange import read_nodelink, read_platform, read_profile, write_platform
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan

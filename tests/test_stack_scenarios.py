@@ -12,9 +12,9 @@ import pytest
 
 from commands import did, refused, timed, wide
 from scenario_texts import SMALL
+from schedules import write_nodelink
 from simnet import topologies
 from simnet.collectives import allreduce_ring
-from simnet.interchange import write_nodelink
 from simnet.network import STACKS, Network, Stack
 from simnet.scenario import load
 

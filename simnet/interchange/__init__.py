@@ -13,7 +13,7 @@ from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_sc
 from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
-from simnet.interchange.nodelink import read_nodelink, write_nodelink
+from simnet.interchange.nodelink import read_nodelink
 from simnet.interchange.simgrid import Platform, read_platform
 from simnet.interchange.simgrid_profiles import read_profile
 from simnet.interchange.simgrid_writing import write_platform
@@ -36,6 +36,5 @@ __all__ = [
     "write_chakra",
     "write_goal",
     "write_messages",
-    "write_nodelink",
     "write_platform",
 ]

@@ -23,8 +23,8 @@ from simnet.base.errors import InputError
 from simnet.base.quantities import MOST_BYTES
 from simnet.base.reading import read_bytes
 from simnet.base.writing import explain_write_errors
-from simnet.interchange.operations import read_rounds
-from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of
+from simnet.interchange.operations import Operation, Program, rounds_of_program
+from simnet.interchange.rank_operations import CALC, SEND, Operations, operations_of
 from simnet.schedule import Round, Schedule
 
 NodeKind: TypeAlias = Literal["send", "recv", "collective", "other"]
@@ -47,7 +47,6 @@ _INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
 # Fields of AttributeProto that hold whole numbers as they are: int32, int64, uint32, uint64, bool.
 _WHOLE = (_INT32, _INT64, 11, 13, _BOOL)
 _LARGEST = 2**63
-_ROUND = "simnet_round"
 _KINDS: dict[int, NodeKind] = {_SEND: "send", _RECV: "recv", _COLLECTIVE: "collective"}
 _OTHER = {"send": "dst", "recv": "src"}
 
@@ -57,8 +56,7 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
 
     A message is a ``COMM_SEND_NODE`` and a ``COMM_RECV_NODE``, tagged with its number in the schedule; the compute of a
     round is a ``COMP_NODE`` in whole microseconds. A node depends on all nodes of its rank's round before. Bytes are
-    rounded. The attribute ``simnet_round`` names the round. InputError if a file cannot be written, ValueError if a
-    rank computes for more than 1e12 seconds.
+    rounded. InputError if a file cannot be written, ValueError if a rank computes for more than 1e12 seconds.
 
     Examples
     --------
@@ -95,19 +93,18 @@ def _rank_nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round])
     """Yield the nodes of a rank, whose operations are first .. last - 1."""
     edges = np.searchsorted(ops.waiting, np.arange(first, last + 1)).tolist()
     awaited = (ops.before[edges[0] : edges[-1]] - first).tolist()
-    columns = (column[first:last].tolist() for column in (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.hint))
+    columns = (column[first:last].tolist() for column in (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.round))
     for number, (rank, kind, size, peer, tag, index) in enumerate(zip(*columns, strict=True)):
         needs = awaited[edges[number] - edges[0] : edges[number + 1] - edges[0]]
-        round_ = _encode_attribute(_ROUND, _INT64, index)
         if kind == CALC:
-            fields = _varint_field(7, size) + _encode_attribute("is_cpu_op", _BOOL, 0) + round_
+            fields = _varint_field(7, size) + _encode_attribute("is_cpu_op", _BOOL, 0)
             yield _encode_node(number, f"compute {index}", _COMP, needs, fields)
             continue
         ends, does, what = ((rank, peer), _SEND, "send") if kind == SEND else ((peer, rank), _RECV, "recv")
         fields = _encode_attribute("is_cpu_op", _BOOL, 0)
         for key, value in zip(("src", "dst", "tag"), (*ends, tag), strict=True):
             fields += _encode_attribute(f"comm_{key}", _INT32, value)
-        fields += _encode_attribute("comm_size", _INT64, size) + round_
+        fields += _encode_attribute("comm_size", _INT64, size)
         yield _encode_node(number, f"{rounds[index].phase} {what} {tag}".strip(), does, needs, fields)
 
 
@@ -121,23 +118,11 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
     Raises InputError if a file is no such trace, a node is a collective, a dependency or the partner of a message is
     missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
     """
-    return read_rounds(_TraceFiles(str(prefix), largest), strict, 1e6, "node")
-
-
-class _TraceFiles:
-    """The traces of a run, read one after another."""
-
-    def __init__(self, prefix: str, largest: int) -> None:
-        self.name, self.largest, self.n_ranks = prefix, largest, 0
-
-    def blocks(self) -> Iterator[Operations]:
-        """Read the traces."""
-        self.n_ranks = 0
-        while (path := Path(f"{self.name}.{self.n_ranks}.et")).exists() or not self.n_ranks:
-            if self.n_ranks == MAX_RANKS:
-                raise InputError(f"are more than {MAX_RANKS:,} traces", file=f"{self.name}.*.et")
-            yield _rank_operations(path, self.n_ranks, self.largest)
-            self.n_ranks += 1
+    file = Program(str(prefix), 0, {})
+    for rank, path in enumerate(trace_paths(prefix)):
+        file.ranks[rank] = _rank_operations(path, rank, largest)
+    file.n_ranks = len(file.ranks)
+    return rounds_of_program(file, strict, 1e6)
 
 
 class TraceNode(NamedTuple):
@@ -159,8 +144,6 @@ class TraceNode(NamedTuple):
     tag: int
     # Name of the group of ranks; empty if the trace does not say.
     group: str
-    # The round that `write_chakra` names; -1 if there is none.
-    round: int
 
 
 def trace_paths(prefix: str | Path) -> list[Path]:
@@ -187,27 +170,19 @@ def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
         yield _node_of(packet, path)
 
 
-def _rank_operations(path: Path, rank: int, largest: int) -> Operations:
-    columns: list[tuple[int, ...]] = []
-    names: list[str] = []
-    edges: list[tuple[int, int]] = []
-    places: dict[int, int] = {}
+def _rank_operations(path: Path, rank: int, largest: int) -> list[Operation]:
+    found: dict[int, Operation] = {}
+    needs: list[tuple[int, int]] = []
     for node in read_nodes(path, largest):
-        columns.append(_operation_of(node, path))
-        if places.setdefault(node.number, len(names)) != len(names):
+        one = _operation_of(node, rank, path)
+        if found.setdefault(node.number, one) is not one:
             raise InputError("stands twice", file=str(path), field=f"node {node.number}")
-        edges += [(len(names), need) for need in node.needs]
-        names.append(node.name)
-    for place, need in edges:
-        if need not in places:
-            field = f"node {columns[place][0]}"
-            raise InputError(f"depends on node {need}, which is not there", file=str(path), field=field)
-    number, kind, size, peer, tag, hint = np.array(columns, dtype=np.int64).reshape(-1, 6).T
-    waiting, before = np.array([(at, places[need]) for at, need in edges], dtype=np.int64).reshape(-1, 2).T
-    at_start, same = np.zeros(len(waiting), dtype=np.bool_), np.zeros_like(number)
-    return Operations(
-        same + rank, number, kind, size, peer, tag, same, hint, waiting, before, at_start, names.__getitem__
-    )
+        needs += [(node.number, need) for need in node.needs]
+    for number, need in needs:
+        if need not in found:
+            raise InputError(f"depends on node {need}, which is not there", file=str(path), field=f"node {number}")
+        found[number].requires.append(found[need])
+    return list(found.values())
 
 
 def _node_of(packet: bytes, path: Path) -> TraceNode:
@@ -230,25 +205,24 @@ def _node_of(packet: bytes, path: Path) -> TraceNode:
         raise InputError("is no Chakra trace: a node has a number or a duration of 64 bits", file=str(path))
     kind, which = _KINDS.get(code, "other"), facts.get(("comm_type", int), -1)
     is_known = kind == "collective" and 0 <= which < len(COLLECTIVE_TYPES)
-    nbytes, peer, tag, round_ = (
+    nbytes, peer, tag = (
         facts.get((key, int), default)
-        for key, default in (("comm_size", -1), (f"comm_{_OTHER.get(kind)}", -1), ("comm_tag", 0), (_ROUND, -1))
+        for key, default in (("comm_size", -1), (f"comm_{_OTHER.get(kind)}", -1), ("comm_tag", 0))
     )
     group, said = facts.get(("pg_name", str), ""), COLLECTIVE_TYPES[which] if is_known else ""
-    return TraceNode(number, name, kind, micros, needs, said, nbytes, peer, tag, group, round_)
+    return TraceNode(number, name, kind, micros, needs, said, nbytes, peer, tag, group)
 
 
-def _operation_of(node: TraceNode, path: Path) -> tuple[int, int, int, int, int, int]:
-    """Return number, kind, size, peer, tag and round of a node."""
+def _operation_of(node: TraceNode, rank: int, path: Path) -> Operation:
     if node.kind == "collective":
         message = f"is a collective ({node.name}); only sends, receives and computation are read"
         raise InputError(message, file=str(path), field=f"node {node.number}")
     if node.kind == "other":
-        return node.number, CALC, node.micros, 0, 0, node.round
+        return Operation(rank, node.number, "calc", node.name, node.micros, place="node")
     for attribute, value in (("size", node.nbytes), (_OTHER[node.kind], node.peer)):
         if value < 0:
             raise InputError(f"needs a comm_{attribute} >= 0", file=str(path), field=f"node {node.number}")
-    return node.number, SEND if node.kind == "send" else RECV, node.nbytes, node.peer, node.tag, node.round
+    return Operation(rank, node.number, node.kind, node.name, node.nbytes, node.peer, node.tag, place="node")
 
 
 def _read_attribute(content: bytes, path: Path) -> tuple[str, int | str | None]:

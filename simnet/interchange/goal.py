@@ -15,16 +15,15 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from simnet.base.checks import check_positive
-from simnet.base.errors import InputError, suggest_names
+from simnet.base.errors import suggest_names
 from simnet.base.reading import read_text
 from simnet.base.writing import explain_write_errors
-from simnet.interchange.operations import read_rounds
-from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of, round_of_work
+from simnet.interchange.operations import Operation, Program, rounds_of_program
+from simnet.interchange.rank_operations import CALC, RECV, SEND, Operations, operations_of
 from simnet.schedule import Schedule
 
 MAX_BYTES = 2**30
@@ -33,7 +32,6 @@ MAX_BYTES = 2**30
 MAX_RANKS = 1_000_000
 """The most ranks that are read."""
 
-_BLOCK = 2**15
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|(\Z))", re.DOTALL)
 _LABEL = r"[a-zA-Z][a-zA-Z0-9_]*"
 _NUMBER = r"[0-9]{1,18}"
@@ -45,7 +43,6 @@ _MESSAGE = re.compile(
     rf"(?:\s+tag\s+({_NUMBER}|-1))?(?:\s+cpu\s+{_NUMBER})?(?:\s+nic\s+{_NUMBER})?$"
 )
 _NEEDS = re.compile(rf"({_LABEL})\s+(i?)requires\s+({_LABEL})$")
-_OWN_LABEL = re.compile(r"([cm])([0-9]{1,18})")
 _EXPECTED = (
     "'num_ranks N', 'rank R {', '}', '[label:] send Nb to R [tag T]', '[label:] recv Nb from R [tag T]', "
     "'[label:] calc N', 'label requires label' or 'label irequires label'"
@@ -75,7 +72,7 @@ def write_goal(schedule: Schedule, path: str | Path) -> None:
 
 def _rank_texts(ops: Operations) -> Iterator[tuple[int, str]]:
     """Yield each rank with the lines of its operations."""
-    columns = (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.hint)
+    columns = (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.round)
     ranks, kinds, sizes, peers, tags, rounds = (column.tolist() for column in columns)
     labels = [f"c{index}" if kind == CALC else f"m{tag}" for kind, tag, index in zip(kinds, tags, rounds, strict=True)]
     edges = np.searchsorted(ops.waiting, np.arange(len(ranks) + 1)).tolist()
@@ -118,63 +115,59 @@ def read_goal(
     True
     """
     per_second = 1e9 / check_positive(nanoseconds_per_calc, "nanoseconds_per_calc")
-    return read_rounds(_GoalText(Path(path), largest), strict, per_second)
+    return rounds_of_program(_GoalText(Path(path), largest).read(), strict, per_second)
 
 
 class _GoalText:
-    """A GOAL file, which yields the operations of a few ranks at a time."""
+    """A GOAL file."""
 
     def __init__(self, path: Path, largest: int) -> None:
-        self.path, self.name, self.largest = path, str(path), largest
-        self.n_ranks = 0
+        self._path, self._largest = path, largest
+        self._program = Program(str(path), 0, {})
+        self._labels: dict[str, Operation] = {}
+        self._needs: list[tuple[int, str, str, str]] = []
 
-    def blocks(self) -> Iterator[Operations]:
-        """Read the file from its beginning."""
-        self.n_ranks = 0
-        seen: set[int] = set()
-        rank, opened = -1, 0
-        block = _RankBlock(self)
+    def read(self) -> Program:
+        """Return the operations of the file."""
+        program, rank, opened = self._program, -1, 0
         for line, rest in self._lines():
             if match := _HEAD.match(rest):
                 self._take_ranks(line, int(match[1]))
                 continue
             if match := _OPEN.match(rest):
-                if not self.n_ranks:
-                    self.refuse(line, "num_ranks must stand before the first rank")
+                if not program.n_ranks:
+                    program.refuse(line, "num_ranks must stand before the first rank")
                 if rank >= 0:
-                    self.refuse(line, f"rank {rank} of line {opened} is not closed by '}}'")
+                    program.refuse(line, f"rank {rank} of line {opened} is not closed by '}}'")
                 rank, opened = int(match[1]), line
-                self.check_rank(line, rank)
-                if rank in seen:
-                    self.refuse(line, f"rank {rank} stands twice")
-                seen.add(rank)
+                self._check_rank(line, rank)
+                if rank in program.ranks:
+                    program.refuse(line, f"rank {rank} stands twice")
+                program.ranks[rank] = []
                 rest = rest[match.end() :].strip()
                 if not rest:
                     continue
             if rank < 0:
-                self.refuse(line, f"stands outside of a rank: {rest[:60]!r}; expected num_ranks or rank")
+                program.refuse(line, f"stands outside of a rank: {rest[:60]!r}; expected num_ranks or rank")
             if content := rest.removesuffix("}").strip():
-                block.take(rank, line, content)
+                self._take(rank, line, content)
             if rest.endswith("}"):
-                block.close_rank()
+                self._close_rank()
                 rank = -1
-                if len(block.ops) >= _BLOCK:
-                    yield block.operations()
-                    block = _RankBlock(self)
         if rank >= 0:
-            self.refuse(opened, f"rank {rank} is not closed by '}}'")
-        if not self.n_ranks:
-            self.refuse(1, "has no num_ranks; is it GOAL text?")
-        yield block.operations()
+            program.refuse(opened, f"rank {rank} is not closed by '}}'")
+        if not program.n_ranks:
+            program.refuse(1, "has no num_ranks; is it GOAL text?")
+        return program
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Yield the lines that are not empty without their comments, and their numbers."""
-        text = read_text(self.path, self.largest)
+        text = read_text(self._path, self._largest)
 
         def blank(comment: re.Match[str]) -> str:
             if comment[1] is not None:
                 line = text.count("\n", 0, comment.start()) + 1
-                self.refuse(line, "the comment that begins here is not closed by '*/'")
+                self._program.refuse(line, "the comment that begins here is not closed by '*/'")
             return " " + "\n" * comment.group().count("\n")
 
         for line, raw in enumerate((_COMMENT.sub(blank, text) if "/" in text else text).split("\n"), start=1):
@@ -182,84 +175,53 @@ class _GoalText:
                 yield line, rest
 
     def _take_ranks(self, line: int, count: int) -> None:
-        if self.n_ranks:
-            self.refuse(line, "num_ranks stands twice")
+        if self._program.n_ranks:
+            self._program.refuse(line, "num_ranks stands twice")
         if not 1 <= count <= MAX_RANKS:
-            self.refuse(line, f"num_ranks must be in 1..{MAX_RANKS:,}, got {count}")
-        self.n_ranks = count
+            self._program.refuse(line, f"num_ranks must be in 1..{MAX_RANKS:,}, got {count}")
+        self._program.n_ranks = count
 
-    def check_rank(self, line: int, rank: int) -> None:
-        """Refuse a rank that the file does not have."""
-        if rank >= self.n_ranks:
-            self.refuse(line, f"there is no rank {rank}; ranks are 0..{self.n_ranks - 1}")
+    def _check_rank(self, line: int, rank: int) -> None:
+        if rank >= self._program.n_ranks:
+            self._program.refuse(line, f"there is no rank {rank}; ranks are 0..{self._program.n_ranks - 1}")
 
-    def refuse(self, line: int, message: str) -> NoReturn:
-        """Raise InputError with a line."""
-        raise InputError(message, file=self.name, line=line)
-
-
-class _RankBlock:
-    """Operations of some ranks, collected line by line."""
-
-    def __init__(self, file: _GoalText) -> None:
-        self.file = file
-        self.ops: list[tuple[int, int, int, int, int, int, int]] = []
-        self.names: list[str] = []
-        self._edges: list[tuple[int, int, bool]] = []
-        self._labels: dict[str, int] = {}
-        self._needs: list[tuple[int, str, str, str]] = []
-
-    def take(self, rank: int, line: int, text: str) -> None:
+    def _take(self, rank: int, line: int, text: str) -> None:
         """Add an operation, or what one of the rank waits for."""
         if match := _NEEDS.match(text):
             self._needs.append((line, match[1], match[2], match[3]))
             return
-        label, one = self._operation(rank, line, text)
-        if label in self._labels:
-            first = self.ops[self._labels[label]][1]
-            self.file.refuse(line, f"label {label!r} stands twice, first in line {first}")
-        if label:
-            self._labels[label] = len(self.ops)
-        self.ops.append(one)
-        self.names.append(label)
+        one = self._operation(rank, line, text)
+        if one.label in self._labels:
+            first = self._labels[one.label].line
+            self._program.refuse(line, f"label {one.label!r} stands twice, first in line {first}")
+        if one.label:
+            self._labels[one.label] = one
+        self._program.ranks[rank].append(one)
 
-    def _operation(self, rank: int, line: int, text: str) -> tuple[str, tuple[int, int, int, int, int, int, int]]:
-        """Return the label of an operation, and its rank, line, kind, size, peer, tag and cpu."""
+    def _operation(self, rank: int, line: int, text: str) -> Operation:
+        refuse = self._program.refuse
         if match := _CALC.match(text):
-            return match[1] or "", (rank, line, CALC, int(match[2]), 0, 0, int(match[3] or 0))
+            return Operation(rank, line, "calc", match[1] or "", int(match[2]), cpu=int(match[3] or 0))
         match = _MESSAGE.match(text)
         if match is None:
-            self.file.refuse(line, f"cannot be read: {text[:60]!r}; expected {_EXPECTED}")
+            refuse(line, f"cannot be read: {text[:60]!r}; expected {_EXPECTED}")
         label, send, sent, _, received, peer, tag = match.groups()
         verb = "send" if send else "recv"
         if "-1" in (peer, tag):
             what = "source" if peer == "-1" else "tag"
-            message = f"a {verb} must name its {what}: which message comes first would depend on the network"
-            self.file.refuse(line, message)
-        other = int(peer)
-        self.file.check_rank(line, other)
-        if other == rank:
-            self.file.refuse(line, f"rank {rank} cannot {verb} to or from itself")
-        return label or "", (rank, line, SEND if send else RECV, int(sent or received), other, int(tag or 0), 0)
+            refuse(line, f"a {verb} must name its {what}: which message comes first would depend on the network")
+        self._check_rank(line, int(peer))
+        if int(peer) == rank:
+            refuse(line, f"rank {rank} cannot {verb} to or from itself")
+        return Operation(rank, line, verb, label or "", int(sent or received), int(peer), int(tag or 0))
 
-    def close_rank(self) -> None:
+    def _close_rank(self) -> None:
         """Resolve the labels of a rank whose lines are all read."""
         for line, waiting, kind, before in self._needs:
             for label in (waiting, before):
                 if label not in self._labels:
                     close = suggest_names(label, self._labels).partition("Allowed:")[0]
-                    self.file.refuse(line, f"there is no label {label!r} in this rank; {close}".rstrip("; "))
-            self._edges.append((self._labels[waiting], self._labels[before], bool(kind)))
+                    self._program.refuse(line, f"there is no label {label!r} in this rank; {close}".rstrip("; "))
+            one = self._labels[waiting]
+            (one.starts_after if kind else one.requires).append(self._labels[before])
         self._labels, self._needs = {}, []
-
-    def operations(self) -> Operations:
-        """Return the operations as columns; labels as `write_goal` writes them tell the round."""
-        ranks, lines, kind, size, peer, tag, cpu = np.array(self.ops, dtype=np.int64).reshape(-1, 7).T
-        marks = [_OWN_LABEL.fullmatch(name) for name in self.names]
-        number = np.array([int(one[2]) if one else -1 for one in marks], dtype=np.int64)
-        letter = np.array([one[1] if one else "" for one in marks], dtype="U1")
-        own = np.where(kind == CALC, letter == "c", (letter == "m") & (number == tag))
-        hint = round_of_work(ranks, kind, number, own)
-        waiting, before, starts = np.array(self._edges, dtype=np.int64).reshape(-1, 3).T
-        named = self.names.__getitem__
-        return Operations(ranks, lines, kind, size, peer, tag, cpu, hint, waiting, before, starts > 0, named)

@@ -22,8 +22,8 @@ from simnet.base.quantities import Size, bounds_error
 from simnet.base.reading import read_text
 from simnet.base.spreadsheets import guard_cell, unguard_cell
 from simnet.base.writing import explain_write_errors
-from simnet.interchange.round_annotations import RoundMessages as Sent
-from simnet.interchange.round_annotations import assemble_schedule
+from simnet.interchange.rank_operations import RoundMessages as Sent
+from simnet.interchange.rank_operations import assemble_schedule
 from simnet.network import Messages
 from simnet.schedule import Schedule
 

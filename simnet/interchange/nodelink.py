@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet.base.errors import InputError, shorten_text, suggest_names
 from simnet.base.reading import read_text
-from simnet.base.writing import explain_write_errors
 from simnet.topologies.graphs import Node, check, label
 
 if TYPE_CHECKING:
@@ -84,27 +83,6 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
         raise InputError(str(error), file=file) from None
     graph.graph.setdefault("hosts", hosts)
     return graph
-
-
-def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
-    """Write a topology as node-link JSON, which ``networkx.node_link_graph(data, edges="edges")`` reads.
-
-    Raises ValueError if the graph is no topology, or has attributes without a JSON form.
-    """
-    check(graph)
-    data = {
-        "directed": True,
-        "multigraph": False,
-        "graph": graph.graph,
-        "nodes": [{**facts, "id": node} for node, facts in graph.nodes(data=True)],
-        "edges": [{**facts, "source": u, "target": v} for u, v, facts in graph.edges(data=True)],
-    }
-    try:
-        text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
-    except TypeError as error:
-        raise ValueError(f"the graph carries what JSON has no form for: {error}") from None
-    with explain_write_errors(Path(path), advice=""):
-        Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
 def _read_json(text: str, file: str) -> object:

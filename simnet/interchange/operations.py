@@ -16,23 +16,11 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.quantities import Seconds, Size, bounds_error
-from simnet.interchange.round_annotations import (
-    CALC,
-    RECV,
-    SEND,
-    OperationFile,
-    Operations,
-    RankWork,
-    RoundMessages,
-    annotated_schedule,
-    assemble_schedule,
-)
+from simnet.interchange.rank_operations import RankWork, RoundMessages, assemble_schedule
 from simnet.schedule import Schedule
 
 if TYPE_CHECKING:
     import networkx as nx
-
-_KINDS = {SEND: "send", RECV: "recv", CALC: "calc"}
 
 
 @dataclass(eq=False)
@@ -74,19 +62,6 @@ class Program:
     n_ranks: int
     ranks: dict[int, list[Operation]]
 
-    def add(self, block: Operations, place: str) -> None:
-        """Add operations of new ranks."""
-        columns = [column.tolist() for column in block[:7]]
-        ops = [
-            Operation(rank, line, _KINDS[kind], block.label(index), size, peer, tag, cpu, place=place)
-            for index, (rank, line, kind, size, peer, tag, cpu) in enumerate(zip(*columns, strict=True))
-        ]
-        for op in ops:
-            self.ranks.setdefault(op.rank, []).append(op)
-        waiting, before, at_start = (column.tolist() for column in block[8:11])
-        for one, other, starts in zip(waiting, before, at_start, strict=True):
-            (ops[one].starts_after if starts else ops[one].requires).append(ops[other])
-
     def refuse(self, line: int, message: str) -> NoReturn:
         """Raise InputError with a line."""
         raise InputError(message, file=self.name, line=line)
@@ -105,15 +80,11 @@ Placed = dict[Operation, int]
 Pairs = list[tuple[Operation, Operation]]
 
 
-def read_rounds(source: OperationFile, strict: bool, per_second: float, place: str = "line") -> Schedule:
-    """Return the schedule of operations: in the rounds that the file names, if it does, else by levels."""
-    told = annotated_schedule(source, per_second)
-    if told is not None:
-        return told
-    file = Program(source.name, 0, {})
-    for block in source.blocks():
-        file.add(block, place)
-    file.n_ranks = source.n_ranks
+def rounds_of_program(file: Program, strict: bool, per_second: float) -> Schedule:
+    """Return the schedule of operations, in rounds by levels; `per_second` units of work are a second.
+
+    With `strict`, InputError if an operation waits for less than rounds would make it wait for.
+    """
     for ops in file.ranks.values():
         for op in ops:
             if op.is_message and (op.peer == op.rank or not 0 <= op.peer < file.n_ranks):
@@ -123,7 +94,7 @@ def read_rounds(source: OperationFile, strict: bool, per_second: float, place: s
         set_levels(file, ops)
         if strict:
             check_levels(file, ops)
-    return build_schedule(source, file, messages, rounds_of_levels(file, messages), per_second)
+    return build_schedule(file, messages, rounds_of_levels(file, messages), per_second)
 
 
 def match_messages(file: Program) -> Pairs:
@@ -254,9 +225,7 @@ def _dependency_edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, 
     return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
 
 
-def build_schedule(
-    source: OperationFile, file: Program, messages: Pairs, placed: Placed, per_second: float
-) -> Schedule:
+def build_schedule(file: Program, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
     """Return the schedule of operations whose rounds are known; `per_second` units of work are a second."""
     for send, _ in messages:
         if wrong := bounds_error(send.size, Size):
@@ -272,4 +241,4 @@ def build_schedule(
     rounds = max(placed.values(), default=-1) + 1
     when = np.array(list(work), dtype=np.int64).reshape(-1, 2)
     works = RankWork(when[:, 0], when[:, 1], np.array(list(work.values()), dtype=np.float64))
-    return assemble_schedule(source.name, source.n_ranks, rounds, RoundMessages(*columns.T), works, per_second)
+    return assemble_schedule(file.name, file.n_ranks, rounds, RoundMessages(*columns.T), works, per_second)

@@ -1,54 +1,38 @@
-"""Operations of ranks as columns, and the schedule of operations that name their rounds.
-
-What simnet writes names the round of every operation. Where that agrees with the waiting, rounds need no search. A few
-ranks are in memory at a time.
-"""
+"""Schedules as operations of ranks, to be written a few ranks at a time, and schedules from messages by round."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import InputError
-from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
 from simnet.schedule import Round, Schedule
 
 SEND, RECV, CALC = 0, 1, 2
-
-MAX_ROUND = 10_000_000
-"""The last round that operations may name."""
 
 MAX_COMPUTE = 50_000_000
 """The most compute times, one per rank and round in which ranks differ (400 MB)."""
 
 
 class Operations(NamedTuple):
-    """Operations of whole ranks, those of a rank in the order of their file."""
+    """Operations of whole ranks, to be written."""
 
-    # Shape (n,): Rank, position in the file, and `SEND`, `RECV` or `CALC`.
+    # Shape (n,): Rank, and `SEND`, `RECV` or `CALC`.
     rank: Ranks
-    line: Ranks
     kind: Ranks
-    # Shape (n,): Bytes of a message or work in the unit of the file, its other rank and tag, and the cpu of work.
+    # Shape (n,): Bytes of a message or work in the unit of the file, its other rank and tag, and its round.
     size: Ranks
     peer: Ranks
     tag: Ranks
-    cpu: Ranks
-    # Shape (n,): The round that the file names; -1 if it does not.
-    hint: Ranks
+    round: Ranks
     # Shape (m,): Indices of an operation that waits and of the one that it waits for, of the same rank.
     waiting: Ranks
     before: Ranks
-    # Shape (m,): If true, it waits for the start, not for the end.
-    at_start: NDArray[np.bool_]
-    # Returns the name of an operation, for messages; it may be empty.
-    label: Callable[[int], str]
 
 
 class RoundMessages(NamedTuple):
@@ -66,27 +50,6 @@ class RankWork(NamedTuple):
     round: Ranks
     rank: Ranks
     size: Ranks | Floats
-
-
-def round_of_work(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]) -> Ranks:
-    """Return the round of each operation if only work names rounds; -1 if unknown.
-
-    A message has the round of the work before it. `round_` holds the rounds of work, and `told` is true where an
-    operation names its round.
-    """
-    work = np.maximum.accumulate(np.where(kind == CALC, np.arange(len(kind)), -1))
-    hint: Ranks = np.where(told & (work >= 0) & (rank[work] == rank) & told[work], round_[work], -1)
-    return hint
-
-
-class OperationFile(Protocol):
-    """A file of operations, or several; `n_ranks` is known after all blocks were read."""
-
-    name: str
-    n_ranks: int
-
-    def blocks(self) -> Iterator[Operations]:
-        """Read it from its beginning; the operations of a rank come in one block, ranks in any order."""
 
 
 def operations_of(
@@ -156,7 +119,7 @@ def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool, mos
         np.concatenate([nothing - 1, number, number]),
     )
     order = np.lexsort([columns[4], columns[0]])
-    return _OperationRows(*(narrow_integers(column[order]) for column in columns))
+    return _OperationRows(*(_narrow_integers(column[order]) for column in columns))
 
 
 def _block_bounds(laid: Mapping[int, _OperationRows], schedule: Schedule) -> list[int]:
@@ -169,14 +132,13 @@ def _block_bounds(laid: Mapping[int, _OperationRows], schedule: Schedule) -> lis
 
 
 def _waiting_operations(
-    rank: Ranks, kind: Ranks, size: Ranks, peer: Ranks, tag: Ranks, hint: Ranks, *, every_round: bool
+    rank: Ranks, kind: Ranks, size: Ranks, peer: Ranks, tag: Ranks, round_: Ranks, *, every_round: bool
 ) -> Operations:
-    begin, end = _awaited_range(rank, kind, hint, every_round)
+    begin, end = _awaited_range(rank, kind, round_, every_round)
     count = end - begin
     waiting = np.repeat(np.arange(len(rank)), count)
     before = np.arange(len(waiting)) - np.repeat(np.cumsum(count) - end, count)
-    unset, at_start = np.zeros_like(rank), np.zeros(len(waiting), dtype=np.bool_)
-    return Operations(rank, unset, kind, size, peer, tag, unset, hint, waiting, before, at_start, lambda _: "")
+    return Operations(rank, kind, size, peer, tag, round_, waiting, before)
 
 
 def _as_integers(values: Floats, most: int) -> Ranks:
@@ -185,11 +147,11 @@ def _as_integers(values: Floats, most: int) -> Ranks:
     return values.astype(np.int64)
 
 
-def _awaited_range(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[Ranks, Ranks]:
+def _awaited_range(rank: Ranks, kind: Ranks, round_: Ranks, every_round: bool) -> tuple[Ranks, Ranks]:
     """Return the range of operations that each one waits for."""
     starts = np.concatenate([[True], (rank[1:] != rank[:-1]) | (kind[1:] == CALC)])
     if not every_round:
-        starts |= np.concatenate([[True], (hint[1:] != hint[:-1]) | (kind[:-1] == CALC)])
+        starts |= np.concatenate([[True], (round_[1:] != round_[:-1]) | (kind[:-1] == CALC)])
     group = np.cumsum(starts) - 1
     at = np.append(np.flatnonzero(starts), len(rank))
     previous = np.maximum(group - 1, 0)
@@ -200,66 +162,6 @@ def _awaited_range(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> 
         message = kind != CALC
         begin, end = np.where(message, at[group], begin), np.where(message, at[group] + 1, end)
     return begin, end
-
-
-def annotated_schedule(source: OperationFile, per_second: float) -> Schedule | None:
-    """Return the schedule of operations that name their rounds; None if they do not, or wrongly."""
-    kept: list[list[list[Ranks]]] = [[[] for _ in range(5)] for _ in (SEND, RECV, CALC)]
-    last = -1
-    for block in source.blocks():
-        if not _waits_agree(block):
-            return None
-        last = max(last, int(block.hint.max(initial=-1)))
-        for kind, columns in enumerate(kept):
-            rows = np.flatnonzero((block.kind == kind) & ((block.kind != CALC) | (block.size > 0)))
-            values = (block.hint, block.rank, block.peer, block.tag, block.size)
-            for column, one in zip(columns, values, strict=True):
-                column.append(narrow_integers(one[rows]))
-    sends, recvs, works = ([_join_columns(column) for column in columns] for columns in kept)
-    del kept
-    # What is sent and what is received is the same, in the order of rounds, tags, senders and receivers.
-    recvs[1], recvs[2] = recvs[2], recvs[1]
-    sent, received = (np.lexsort([columns[key] for key in (2, 1, 3, 0)]) for columns in (sends, recvs))
-    if not all(np.array_equal(one[sent], other[received]) for one, other in zip(sends, recvs, strict=True)):
-        return None
-    del recvs, sent, received
-    order = np.lexsort([sends[3], sends[0]])
-    messages = RoundMessages(*(sends[key][order] for key in (0, 1, 2, 4)))
-    work = RankWork(works[0], works[1], works[4])
-    if (messages.src == messages.dst).any() or messages.size.max(initial=0) > MOST_BYTES:
-        return None
-    if work.size.max(initial=0) / per_second > MOST_SECONDS:
-        return None
-    return assemble_schedule(source.name, source.n_ranks, last + 1, messages, work, per_second)
-
-
-def _waits_agree(ops: Operations) -> bool:
-    """Return whether every operation waits exactly for all that its rank did in the step before."""
-    count = len(ops.rank)
-    if not count:
-        return True
-    if ops.at_start.any() or ops.hint.min() < 0 or ops.hint.max() > MAX_ROUND:
-        return False
-    # A rank does one thing after another: the work of a round, all messages of a round.
-    does = 2 * ops.hint + (ops.kind != CALC)
-    of_other = np.concatenate([[True], ops.rank[1:] != ops.rank[:-1]])
-    later = np.concatenate([[True], does[1:] != does[:-1]])
-    if ((does[1:] < does[:-1]) & ~of_other[1:]).any():
-        return False
-    step = np.cumsum(of_other | later) - 1
-    sizes = np.bincount(step)
-    first = of_other[np.flatnonzero(of_other | later)]
-    if (sizes[step[ops.kind == CALC]] > 1).any():
-        return False
-    pairs = ops.waiting * count + ops.before
-    if (pairs[1:] <= pairs[:-1]).any():
-        pairs = np.unique(pairs)
-    waiting, before = np.divmod(pairs, count)
-    apart = step[waiting] - step[before]
-    # What an operation waits for that lies further back is done by then anyway.
-    just_before = np.bincount(waiting[apart == 1], minlength=count)
-    awaited = np.where(first, 0, np.concatenate([[0], sizes[:-1]]))
-    return bool((apart > 0).all() and np.array_equal(just_before, awaited[step]))
 
 
 def assemble_schedule(
@@ -301,13 +203,6 @@ def assemble_schedule(
     return Schedule(n_ranks, rounds)
 
 
-def narrow_integers(values: Ranks) -> Ranks:
+def _narrow_integers(values: Ranks) -> Ranks:
     """Return whole numbers as int32 if they fit."""
     return values.astype(np.int32) if values.max(initial=0) < 2**31 and values.min(initial=0) >= -1 else values
-
-
-def _join_columns(columns: list[Ranks]) -> Ranks:
-    """Return pieces of a column as one, and release the pieces."""
-    whole = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
-    columns.clear()
-    return whole

@@ -395,5 +395,6 @@ class ZeroOneAdam(
         )
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges; also u, which is there once steps are local."""
-        return super().held_bytes() | {"u": float(self.u.itemsize * self.parameters * self.options.scale)}
+        """Return the bytes that a worker holds between exchanges; also counters, and u, once steps are local."""
+        u = float(self.u.itemsize * self.parameters * self.options.scale)
+        return super().held_bytes() | {"u": u, "counters": 8.0 * len(_COUNTERS + _INTERVALS)}

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 import benchmark_logs
 import jobs
+import schedules
 import simnet
 import tables
 from fuzz import mutations, run_folders
@@ -28,7 +29,7 @@ from simnet.cost_models.calibration import readers as logs
 from simnet.cost_models.calibration.cost_model_file import load_cost_model
 from simnet.cost_models.calibration.platform import load_platform
 from simnet.cost_models.costs.devices import load_device
-from simnet.interchange import calibrated_network, chakra, goal, kinds, messages_csv, nodelink
+from simnet.interchange import calibrated_network, chakra, goal, kinds, messages_csv
 from simnet.interchange.simgrid_writing import write_platform
 from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
@@ -406,7 +407,7 @@ READERS = {
         _as_text(_written(lambda path: messages_csv.write_messages(RING, path), "a")), "a.csv", _read_schedule
     ),
     "nodelink": _text(
-        _as_text(_written(lambda path: nodelink.write_nodelink(STAR, path), "a")), "a.json", kinds.read_network
+        _as_text(_written(lambda path: schedules.write_nodelink(STAR, path), "a")), "a.json", kinds.read_network
     ),
     "simgrid": _text(_as_text(_written(lambda path: write_platform(STAR, path), "a.xml")), "a.xml", kinds.read_network),
     **{
