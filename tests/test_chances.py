@@ -34,8 +34,7 @@ from simnet.policies import Candidate
 from simnet.report.summary import Column, Summary, percent
 from simnet.scenario import load
 from simnet.studies import job_totals
-from simnet.studies.choosing import win_probability
-from simnet.studies.choosing.forecast import Points
+from simnet.studies.choosing.ranking import over_job
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.validate.shapednet.libraries import cases, predictable
 
@@ -320,15 +319,14 @@ def test_what_a_sample_leaves_open_lowers_the_chance_of_the_fastest(small_job):
     rows = [row for row in found.rows if row.complete][:2]
     every_tenth = [_tenth(row) for row in rows]
     assert max(row.error for row in rows) == pytest.approx(0, abs=1e-12)
-    assert win_probability.over_job(every_tenth, job).fastest[0] < win_probability.over_job(rows, job).fastest[0]
+    assert over_job(every_tenth, job).fastest[0] < over_job(rows, job).fastest[0]
 
 
 def _tenth(row):
-    points = Points(*(each[::10] for each in row.points))
+    sample = row.sample.iloc[::10]
     # Unlike from one to the next, as on links that change.
-    seconds = points.seconds * np.linspace(0.5, 1.5, len(points.seconds))
-    points = points._replace(seconds=seconds, stands_for=points.stands_for * 10)
-    return replace(row, points=points, chosen=row.chosen[::10])
+    seconds = sample["iteration_s"] * np.linspace(0.5, 1.5, len(sample))
+    return replace(row, sample=sample.assign(iteration_s=seconds, stands_for=10 * sample["stands_for"]))
 
 
 def test_messages_of_an_exchange_are_those_of_a_worker_in_an_iteration(small_job):

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -39,7 +39,7 @@ from simnet.base.errors import InputError
 from simnet.base.units import finite
 from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence.chances import Chances
-from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
+from simnet.cost_models.evidence.conditions import Evidence
 from simnet.cost_models.evidence.intervals import NAMED, error_models, factor_for_another
 from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.network.stack import name_of
@@ -90,43 +90,30 @@ class JobPrediction:
 
     Parameters
     ----------
-    scenario, stack, device : str
-        Names of the scenario, its transport stack and its device profile.
-    workers : int
-        How many.
-    barrier : bool
-        Whether they begin an iteration together.
+    scenario, run : Scenario, Run
+        The job and its policies.
     iterations : DataFrame
         A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
         the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
-    strategy, steps : str, int
-        By which training strategy they train, if there is one, and inner steps of an iteration.
-    notes, depends : tuple of str
-        How costs of codes are known, and where the time of computing is from; of what the order depends, and warnings.
     steady : mapping of str to SteadyPart
         The steady part of the run under each policy; one that has none has no rank.
     totals : mapping of str to JobTotal
         What the job takes in all under each policy.
-    computes : (float, float)
-        By which factors computing may be off; see `simnet.studies.job_totals.computing_factors`.
     evidence : Evidence
         How well times are known.
     """
 
-    scenario: str
-    stack: str
-    device: str
-    workers: int
-    barrier: bool
+    scenario: Scenario
+    run: Run
     iterations: pd.DataFrame
-    strategy: str = ""
-    steps: int = 1
-    notes: tuple[str, ...] = ()
-    depends: tuple[str, ...] = ()
-    steady: Mapping[str, SteadyPart] = field(default_factory=dict)
-    totals: Mapping[str, JobTotal] = field(default_factory=dict)
-    computes: tuple[float, float] = (1.0, 1.0)
-    evidence: Evidence = NEVER_COMPARED
+    steady: Mapping[str, SteadyPart]
+    totals: Mapping[str, JobTotal]
+    evidence: Evidence
+
+    @property
+    def stack(self) -> str:
+        """Name of the transport stack."""
+        return name_of(self.run.job.network(0).stack)
 
     def medians(self) -> pd.DataFrame:
         """Return the medians over the steady iterations, a row per policy in the order of the scenario."""
@@ -151,12 +138,11 @@ class JobPrediction:
 
     def is_tied(self, policy: str) -> bool:
         """Return whether a policy leads, or is faster than the leader with a chance of at least `TIED`."""
-        both = [self.totals[one] for one in (self.fastest[0], policy)]
-        return policy in self.fastest or bool(judged(both, self.computes).fastest[1] >= TIED)
+        return policy in self.fastest or bool(self.likely([self.fastest[0], policy]).fastest[1] >= TIED)
 
-    def likely(self) -> Chances:
-        """Return how likely the job takes the least time with each policy that has settled, and intervals of that."""
-        return judged([self.totals[policy] for policy in self.ranked], self.computes)
+    def likely(self, policies: Sequence[str]) -> Chances:
+        """Return how likely the job takes the least time with each of some policies, and intervals of that."""
+        return judged([self.totals[policy] for policy in policies], computing_factors(self.scenario))
 
 
 COLUMNS = (
@@ -203,21 +189,23 @@ def exchange_summary(scenario: Scenario, policies: Sequence[str] | None, goals: 
 
 def job_summary(found: JobPrediction) -> Summary:
     """Return the answer to what iterations take: parts and the job under each policy, the fastest first."""
-    rows, likely = _policy_rows(found), found.likely()
+    rows, likely, job = _policy_rows(found), found.likely(found.ranked), found.run.job
     first, several = found.fastest, len(rows) > 1
-    head = {"scenario": found.scenario, "workers": found.workers, "stack": found.stack, "device": found.device}
-    trained = {"strategy": {"name": found.strategy, "steps": found.steps}} if found.strategy else {}
-    details = {**head, "barrier": found.barrier, **trained, "coverage": COVERAGE}
+    head = {"scenario": found.scenario.name, "workers": job.source.workers, "stack": found.stack}
+    trained = {"strategy": {"name": job.strategy.name, "steps": job.strategy.steps}} if job.strategy else {}
+    details = {**head, "device": job.device.name, "barrier": job.barrier, **trained, "coverage": COVERAGE}
     details |= {"steady_from": common_start(found.steady.values())}
     details |= {"fastest": first[0] if first else None, "tied_with": first[1:], **found.evidence.figures()}
     unsure = [one.heading for one in COLUMNS if one.heading in ("fastest", "regret") and not several]
+    policies = [found.run.policies[name] for name in found.totals]
+    warned = [f"Warning: {one}" for one in warning_lines(sample_warnings(job, policies))]
     return Summary(
         answer=_job_answer(found, rows, dict(zip(found.ranked, likely.fastest.tolist(), strict=True))),
         columns=[one for one in COLUMNS if one.heading not in unsure],
         rows=rows,
         evidence=found.evidence.line(),
         assumed="accuracy ignored" if several else "",
-        depends_on=" ".join(found.depends),
+        depends_on=" ".join([*warned, *assumptions.notes(found.scenario, found.run)]),
         details=details,
         notes=_job_notes(found),
     )
@@ -225,7 +213,7 @@ def job_summary(found: JobPrediction) -> Summary:
 
 def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
     """Return a row for each policy, the fastest first, those without a rank last."""
-    likely = found.likely()
+    likely = found.likely(found.ranked)
     rows: dict[str, dict[str, Any]] = {}
     for name, parts in found.medians().to_dict("index").items():
         policy, total = str(name), found.totals[str(name)]
@@ -253,7 +241,8 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances
     if not found.ranked:
         return f"No policy has settled.{aside}"
     best, count = rows[0], found.iterations["iteration"].nunique()
-    each = f"a round of {found.steps} steps" if found.steps > 1 else "an iteration"
+    own = found.run.job.strategy
+    each = f"a round of {own.steps} steps" if own and own.steps > 1 else "an iteration"
     iteration = interval_text(best["total_s"], best["total_low_s"], best["total_high_s"], each=f" {each} in the median")
     job = interval_text(best["simulated_s"], best["low_s"], best["high_s"], each=f" for {count:,} of them")
     said = f"{iteration}, {percent(best['utilisation'])} utilisation; {job}.{aside}"
@@ -268,6 +257,8 @@ def _job_answer(found: JobPrediction, rows: Sequence[Mapping[str, Any]], chances
 
 def _job_notes(found: JobPrediction) -> list[str]:
     """Return what is to be said besides."""
+    job, own = found.run.job, found.run.job.strategy
+    exchanges = {one.label: one for name in found.totals for one in found.run.policies[name].candidates}
     wider = "" if found.stack in stacks() else f", the wider one for {found.stack}, which was not measured"
     return [
         "Parts are medians over steady iterations and means over workers: compute, select, exposed and update make an "
@@ -275,9 +266,10 @@ def _job_notes(found: JobPrediction) -> list[str]:
         f"Intervals hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job its time; their widths are "
         f"of DDP over gloo on two processors, and of collectives of {listed(stacks())}{wider}.",
         found.evidence.sentence(),
-        *found.notes,
-        run_setup.describe_barrier(found.barrier),
-        *([f"{run_setup.describe_strategy(found.strategy, found.steps)} {_OF_ROUNDS}"] if found.strategy else []),
+        *costs_told(job.device, exchanges.values(), job.source.workers),
+        *computing_told([found.scenario.computing]),
+        run_setup.describe_barrier(job.barrier),
+        *([f"{run_setup.describe_strategy(own.name, own.steps)} {_OF_ROUNDS}"] if own else []),
     ]
 
 
@@ -306,26 +298,11 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         if run.job.strategy is not None and run.job.strategy.steps > 1:
             # No such round was measured: what calls were off by is all that is known, and that of few sets.
             wider = factor_for_another(len(error_models()[NAMED].quantiles))
-        own = _with_intervals(parts, varies, stack_name(run.job), share, wider)
+        own = _with_intervals(parts, varies, name_of(run.job.network(0).stack), share, wider)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
-    rows = pd.concat(found, ignore_index=True)
-    job = run.job
-    exchanges = {one.label: one for policy in policies for one in run.policies[policy].candidates}
-    notes = costs_told(job.device, exchanges.values(), job.source.workers)
-    notes += computing_told([scenario.computing])
-    warnings = sample_warnings(job, [run.policies[policy] for policy in policies])
-    depends = (*(f"Warning: {one}" for one in warning_lines(warnings)), *assumptions.notes(scenario, run))
-    head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
-    trained = ("", 1) if job.strategy is None else (job.strategy.name, job.strategy.steps)
-    evidence = evidence_of_job(job, pd.concat(met))
-    told, factors = tuple(notes), computing_factors(scenario)
-    return JobPrediction(*head, *trained, told, depends, steady, totals, factors, evidence)
-
-
-def stack_name(job: Job) -> str:
-    """Return the name of the transport stack of a job."""
-    return name_of(job.network(0).stack)
+    evidence = evidence_of_job(run.job, pd.concat(met))
+    return JobPrediction(scenario, run, pd.concat(found, ignore_index=True), steady, totals, evidence)
 
 
 def spread_of(job: Job) -> float:

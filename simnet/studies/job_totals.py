@@ -8,7 +8,7 @@ error, and what decides between them is what they do not share. Computing is off
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -133,24 +133,33 @@ def computing_factors(scenario: Scenario) -> tuple[float, float]:
 
 
 def total_of(
-    name: str, iterations: pd.DataFrame, job: Job, counts: Mapping[str, float], among: Sequence[Candidate]
+    name: str,
+    iterations: pd.DataFrame,
+    job: Job,
+    counts: Mapping[str, float],
+    among: Iterable[Candidate],
+    left_open: float = 0.0,
 ) -> JobTotal:
-    """Return the total time of a policy, with its exploration."""
-    own, compute = iterations["iteration_s"], iterations["compute_s"]
+    """Return the total time of a policy, with its exploration; iterations may stand for several, see `start_ranges`."""
     low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
+    beside = iterations["iteration_s"] - iterations["compute_s"] - iterations["select_s"]
     parts = pd.DataFrame(
         {
-            "communicate": (own - compute - iterations["select_s"]).clip(lower=0.0),
+            "communicate": beside.clip(lower=0.0),
             "select": iterations["select_s"],
             "select_low": iterations[low],
             "select_high": iterations[high],
             "messages": iterations["choice"].map(counts).astype(float),
+            "compute": iterations["compute_s"],
         }
-    )
+    ).astype(float)
+    if "stands_for" in iterations:
+        parts = parts.mul(iterations["stands_for"], axis=0)
+    compute = math.fsum(parts.pop("compute"))
     alike = {one.label: off_alike(one) for one in among}
     sums = parts.groupby(iterations["choice"].map(alike)).sum()
     spent = {str(exchange): Spent(*row) for exchange, row in zip(sums.index, sums.to_numpy().tolist(), strict=True)}
-    return JobTotal(name, math.fsum(compute), spent, name_of(job.network(0).stack))
+    return JobTotal(name, compute, spent, name_of(job.network(0).stack), left_open)
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:

@@ -26,23 +26,11 @@ def stack(name: str | None) -> list[str]:
     return [f"network.stack={name}"]
 
 
-def passes(compute: str | None, batch: int | None) -> list[str]:
-    """Return the scenario fields that `--compute` and `--batch` set; none if not given."""
-    quantity(compute, "--compute", units.seconds)
-    given = {"job.compute.mean": compute, "job.batch": batch}
-    return [f"{field}={value}" for field, value in given.items() if value is not None]
-
-
 def of_gradients(scenario: Scenario, instead: str, others: Sequence[str] = ("strategy", "sharding")) -> None:
     """Refuse a scenario whose iterations are not exchanges of gradients."""
     for name in others:
         if getattr(scenario.config.job, name) is not None:
             raise InputError(f"must be left out: {instead}; `simnet run` and `compare` follow it", field=f"job.{name}")
-
-
-def words(text: str | None) -> list[str] | None:
-    """Return the comma-separated words of an option; None if it is not given."""
-    return None if text is None else [word.strip() for word in text.split(",")]
 
 
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -7,10 +7,10 @@ are iterations. Then the first exchange of each leader is timed with jittered en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
@@ -24,42 +24,36 @@ from simnet.training.job.loop import JobLoop
 from simnet.training.job.record import JobRecord, PolicyResult
 
 
-class Course(NamedTuple):
-    """The iterations of a job: their seconds, exchanges and weights."""
-
-    seconds: Floats
-    choices: Sequence[str]
-    times: Floats
-
-
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
     """Return a function that finds the ranges of compared policies by name, as `start_ranges`."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
-        courses = {
-            name: Course(one["iteration_s"].to_numpy(dtype=np.float64), one["choice"].tolist(), np.ones(len(one)))
-            for name, one in frames.items()
-        }
         exchanges = {one.label: one for name in frames for one in built.policies[name].candidates}
-        return start_ranges(built, courses, exchanges.values())
+        return start_ranges(built, frames, exchanges.values())
 
     return found
 
 
-def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[Candidate]) -> StartRanges:
-    """Return how far the times of a job's leaders depend on start times; empty where that decides nothing."""
+def start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
+    """Return how far the times of a job's leaders depend on start times; empty where that decides nothing.
+
+    Iterations may stand for several, as those of `simnet.studies.choosing.forecast.Forecast` do.
+    """
     job = built.job
     varies = job.compute.spread > 0 or job.compute.straggle > 0
     if varies or not job.network(0).stack.has_software:
         return NO_RANGES
-    exchanging = {
-        name: float(((one.seconds - _constant_compute(job)) * one.times).sum()) for name, one in courses.items()
+    courses = {
+        name: (one["iteration_s"].to_numpy(dtype=np.float64), one["choice"].tolist(), _weights(one))
+        for name, one in frames.items()
     }
+    constant = _constant_compute(job)
+    exchanging = {name: float(((seconds - constant) * times).sum()) for name, (seconds, _, times) in courses.items()}
     leaders = [name for name, total in exchanging.items() if total <= (1 + NEAR) * min(exchanging.values())]
     if len(leaders) < 2:
         return NO_RANGES
-    labels = {label for name in leaders for label in courses[name].choices}
+    labels = {label for name in leaders for label in courses[name][1]}
     why = "jobs share its network" if built.colocated else "its steps are sharded" if job.steps is not None else ""
     spreads, large = dict[str, StartSpread](), dict[str, str]()
     for one in exchanges:
@@ -71,11 +65,15 @@ def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[
                 large[one.label] = f"an exchange has more than {MOST_MESSAGES:,} messages"
     offsets, not_sampled = dict[str, tuple[float, float]](), dict[str, str]()
     for name in leaders:
-        if reason := why or next((large[label] for label in courses[name].choices if label in large), ""):
+        if reason := why or next((large[label] for label in courses[name][1] if label in large), ""):
             not_sampled[name] = reason
         else:
             offsets[name] = offsets_of_sum(*courses[name], spreads)
     return StartRanges(offsets, not_sampled)
+
+
+def _weights(frame: pd.DataFrame) -> Floats:
+    return frame["stands_for"].to_numpy(dtype=np.float64) if "stands_for" in frame else np.ones(len(frame))
 
 
 def _constant_compute(job: Job) -> float:

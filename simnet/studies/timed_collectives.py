@@ -58,7 +58,7 @@ class Clock(NamedTuple):
 
     def time(self, schedule: Schedule, *, messages: bool = False) -> timing.Timed:
         """Time a schedule."""
-        return timing.time_schedule(schedule, timing.in_scenario(self.scenario), self.start, messages=messages)
+        return timing.time_schedule(self.scenario, schedule, self.start, messages=messages)
 
     def words(self) -> str:
         """Return what the network is."""

@@ -29,22 +29,15 @@ if TYPE_CHECKING:
 _PAIRS = 1000
 
 
-class Place(NamedTuple):
-    """A network, the host of each rank that may be there, and the iteration that is timed."""
-
-    network: Network
-    placement: list[int]
-    iteration: int = 0
-
-
 class Timed(NamedTuple):
-    """A schedule, the network that timed it, and the times.
+    """A schedule, the network that timed it, the host of each rank, and the times.
 
     `spread` is None where the order of messages cannot depend on microseconds, and where there are too many to sample.
     """
 
     schedule: Schedule
-    place: Place
+    network: Network
+    hosts: list[int]
     timing: Timing
     spread: StartSpread | None = None
 
@@ -58,31 +51,22 @@ class Bound(NamedTuple):
     nbytes: float
 
 
-def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
-    """Return the network of a scenario in an iteration, with its placement; see `network_of`."""
+def time_schedule(scenario: Scenario, schedule: Schedule, start: float = 0.0, *, messages: bool = False) -> Timed:
+    """Time a schedule on the network of a scenario; rank r is on the host of worker r."""
     # Whose network is of a family or in a file does not wait for all that a scenario may hold.
     from simnet.studies.exporting import network_of, stage_at
 
     stages = network_of(scenario)
-    return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration)
-
-
-def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
-    """Time a schedule; rank r is on the host of worker r."""
-    hosts, stream = hosts_of(schedule, place), ("iteration", place.iteration)
-    timing = place.network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
-    spread = start_spread(place.network, schedule, np.array(hosts), start, seed=place.network.seed, name=stream)
-    return Timed(schedule, place, timing, spread)
-
-
-def hosts_of(schedule: Schedule, place: Place) -> list[int]:
-    """Return the host of each rank; raise InputError if there are fewer hosts than ranks."""
-    if schedule.n_ranks > len(place.placement):
+    network, hosts = stages.networks[stage_at(stages, 0)][1], stages.placement[: schedule.n_ranks]
+    if schedule.n_ranks > len(hosts):
         raise InputError(
-            f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(place.placement):,}; "
-            "take more --hosts, more workers of the scenario, or a larger network"
+            f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(hosts):,}; "
+            "take more --workers, or a larger network"
         )
-    return place.placement[: schedule.n_ranks]
+    stream = ("iteration", 0)
+    timing = network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
+    spread = start_spread(network, schedule, np.array(hosts), start, seed=network.seed, name=stream)
+    return Timed(schedule, network, hosts, timing, spread)
 
 
 def least_time(timed: Timed) -> Bound:
@@ -90,9 +74,8 @@ def least_time(timed: Timed) -> Bound:
 
     No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
     """
-    schedule, place, timing, _ = timed
-    hosts, links = np.array(hosts_of(schedule, place)), place.network.links
-    sent, received = (np.zeros(place.network.routes.n_hosts) for _ in range(2))
+    schedule, network, hosts, timing = timed.schedule, timed.network, np.array(timed.hosts), timed.timing
+    sent, received = (np.zeros(network.routes.n_hosts) for _ in range(2))
     # The same round often stands many times.
     times = Counter(map(id, schedule.rounds))
     for one in {id(one): one for one in schedule.rounds}.values():
@@ -101,12 +84,10 @@ def least_time(timed: Timed) -> Bound:
         np.add.at(sent, src, nbytes)
         np.add.at(received, dst, nbytes)
     found = Bound(0.0, int(hosts[0]), "sends", 0.0)
-    for verb, totals, gates in (
-        ("sends", sent, _host_gates(place, True)),
-        ("receives", received, _host_gates(place, False)),
-    ):
+    for verb, totals, out in (("sends", sent, True), ("receives", received, False)):
+        gates = _host_gates(network, out)
         for host in np.flatnonzero(totals).tolist():
-            seconds = _gate_seconds(links, gates[host], float(totals[host]), timing)
+            seconds = _gate_seconds(network.links, gates[host], float(totals[host]), timing)
             if seconds > found.seconds:
                 found = Bound(seconds, host, verb, float(totals[host]))
     return found
@@ -117,17 +98,16 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
 
     No end is below what the bytes of the busiest host take on its links.
     """
-    schedule, place, timing, _ = timed
+    schedule, network, hosts, timing = timed.schedule, timed.network, timed.hosts, timed.timing
     if (calibration := _calibrated_calls(timed)) is not None:
         return math.nan, math.nan, calls.calls_evidence(calibration["calls"])
-    hosts = hosts_of(schedule, place)
     pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
     some = sorted(pairs)[:: max(len(pairs) // _PAIRS, 1)]
-    paths = [place.network.path(hosts[src], hosts[dst], timing.start) for src, dst in some if hosts[src] != hosts[dst]]
+    paths = [network.path(hosts[src], hosts[dst], timing.start) for src, dst in some if hosts[src] != hosts[dst]]
     if not paths:
         return math.nan, math.nan, NEVER_COMPARED
     latency, bandwidth = ((min(one), max(one)) for one in zip(*paths, strict=True))
-    stack = name_of(place.network.stack)
+    stack = name_of(network.stack)
     each = np.array(schedule.n_messages / schedule.n_ranks)
     seconds = np.array(timing.duration)
     low, high = map(float, corrected(kind_of_stack(stack), seconds, *interval(stack, each, seconds)))
@@ -137,7 +117,7 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
 
 def timing_row(timed: Timed) -> Fields:
     """Return the row of a timing: its time with its interval, and what is behind it."""
-    schedule, _, timing, spread = timed
+    schedule, timing, spread = timed.schedule, timed.timing, timed.spread
     bound, sent = least_time(timed), schedule.bytes_sent()
     low, high, known = predicted(timed)
     return {
@@ -165,7 +145,7 @@ def timing_row(timed: Timed) -> Fields:
 
 def timing_setup(timed: Timed) -> Fields:
     """Return what all timings on a network have alike, for programs."""
-    network = timed.place.network
+    network = timed.network
     return {
         "stack": run_setup.stack_summary(network.stack, _calibrated_calls(timed))["name"],
         "sharing": network.sharing.law,
@@ -177,7 +157,7 @@ def timing_setup(timed: Timed) -> Fields:
 
 def timing_notes(timed: Timed) -> list[str]:
     """Return what else there is to say of a timing: how far it depends on microseconds, the stack, calibrated calls."""
-    schedule, place, timing, spread = timed
+    schedule, network, timing, spread = timed.schedule, timed.network, timed.timing, timed.spread
     calibration = _calibrated_calls(timed)
     notes = []
     if spread is not None:
@@ -186,34 +166,33 @@ def timing_notes(timed: Timed) -> list[str]:
             f"{low} to {high}, median {median}, where ranks enter up to {skew} apart: {spread.draws} draws, since the "
             "last rank entered."
         )
-    elif has_start_spread(place.network, schedule):
+    elif has_start_spread(network, schedule):
         notes.append(f"More than {MOST_MESSAGES:,} messages: how far it depends on microseconds was not sampled.")
     first = timing.duration - float(timing.left.max() - timing.left.min())
     if timing.duration > first:
         notes.append(f"Ranks are done {format_seconds(first)} to {format_seconds(timing.duration)} after the start.")
-    notes.append(f"Stack: {run_setup.describe_stack(run_setup.stack_summary(place.network.stack, calibration))}.")
+    notes.append(f"Stack: {run_setup.describe_stack(run_setup.stack_summary(network.stack, calibration))}.")
     for _, call, ranks, size, within, basis in calls.call_rows([] if calibration is None else calibration["calls"]):
         notes.append(f"Calibrated: {call}, {ranks} ranks, {size}: {within}, {basis}.")
-    if place.network.sharing != MAX_MIN:
-        notes.append(f"Sharing: {run_setup.describe_sharing(run_setup.sharing_summary(place.network.sharing))}.")
+    if network.sharing != MAX_MIN:
+        notes.append(f"Sharing: {run_setup.describe_sharing(run_setup.sharing_summary(network.sharing))}.")
     return notes
 
 
 def _calibrated_calls(timed: Timed) -> Fields | None:
     """Return what is known of the calls of a schedule; None if the network is not that of a calibrated cluster."""
-    software = timed.place.network.software
+    software = timed.network.software
     if software is None:
         return None
     from simnet.cost_models.calibration import CalibratedSoftware
 
     assert isinstance(software, CalibratedSoftware)
-    hosts = np.array(hosts_of(timed.schedule, timed.place))
-    return calls.calibration_summary(software, {"": software.known(timed.schedule, hosts)})
+    return calls.calibration_summary(software, {"": software.known(timed.schedule, np.array(timed.hosts))})
 
 
-def _host_gates(place: Place, out: bool) -> list[list[int]]:
+def _host_gates(network: Network, out: bool) -> list[list[int]]:
     """Return the links over which each host sends, or receives; those that cost nothing lead to the next ones."""
-    routes = place.network.routes
+    routes = network.routes
     beyond: dict[Node, list[tuple[int, Node]]] = {}
     for link, (u, v) in enumerate(routes.links):
         beyond.setdefault(u if out else v, []).append((link, v if out else u))

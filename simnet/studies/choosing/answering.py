@@ -46,6 +46,8 @@ FORMATS: dict[str, Callable[[float], str]] = {
 BASE = "base"
 """The scenario whose fields stand where a request says nothing."""
 
+_PARTS = ("compute_s", "select_s", "select_low_s", "select_high_s")
+
 # Characters of an answer.
 _TWO_LINES = 154
 # Rivals that it names.
@@ -147,6 +149,8 @@ def _row(found: Ranking, row: Forecast) -> dict[str, Any]:
     samples = found.loaded.samples
     starts = found.found.starts.around({row.label: row.seconds}).get(row.label, ())
     memory = found.held.each.get(row.label)
+    parts = row.sample[["iteration_s", *_PARTS]].mul(row.sample["stands_for"], axis=0)
+    exposed = (parts["iteration_s"] - parts["compute_s"] - parts["select_s"]).clip(lower=0.0)
     return {
         "exchange": row.label,
         "scheme": row.candidate.scheme or None,
@@ -160,9 +164,8 @@ def _row(found: Ranking, row: Forecast) -> dict[str, Any]:
         "mean_iteration_s": row.seconds / row.iterations,
         "iteration_5_percent_s": low,
         "iteration_95_percent_s": high,
-        **{f"mean_{name}_s": row.part(name) / row.iterations
-           for name in ("compute", "select", "select_low", "select_high")},
-        "mean_communicate_and_wait_s": row.part("communicate") / row.iterations,
+        **{f"mean_{name}": float(parts[name].sum()) / row.iterations for name in _PARTS},
+        "mean_communicate_and_wait_s": float(exposed.sum()) / row.iterations,
         "mean_bytes_sent_per_worker_B": row.sent,
         "memory_B": None if memory is None else memory.peak,
         **({} if samples is None else throughput(samples, row.seconds / row.iterations) or {}),

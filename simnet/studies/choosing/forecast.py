@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.policies import Candidate
@@ -17,42 +18,6 @@ from simnet.training.job.sampling import total_time
 
 PAIRED = 32
 """Iterations of a sample from which on two rows are compared moment by moment."""
-
-
-class Points(NamedTuple):
-    """Iterations that were simulated, as arrays of shape (samples,).
-
-    Parameters
-    ----------
-    iteration, stands_for : ndarray of int
-        Which one, and for how many iterations of the job it stands.
-    began : ndarray
-        When it began [s].
-    seconds : ndarray
-        How long it lasts, in the mean of those for which it stands [s]. The parts below are means over the workers, and
-        add up to it.
-    compute, select, communicate : ndarray
-        Forward and backward pass and update; kernels of the exchange; messages, and waiting for others [s].
-    select_low, select_high : ndarray
-        Interval of `select`, by the device's profile [s].
-    latency, bandwidth : ndarray
-        Of the slowest pair of neighbouring workers when it began [s], [byte/s].
-    expected : ndarray
-        How long those for which it stands were expected to last in all, by their links, up to a factor [s].
-    """
-
-    iteration: Floats
-    stands_for: Floats
-    began: Floats
-    seconds: Floats
-    compute: Floats
-    select: Floats
-    communicate: Floats
-    select_low: Floats
-    select_high: Floats
-    latency: Floats
-    bandwidth: Floats
-    expected: Floats
 
 
 @dataclass(frozen=True)
@@ -65,12 +30,12 @@ class Forecast:
         The exchange; the label of a policy.
     kind : {"dense", "half", "sparse"}
         What it sends.
-    points : Points
-        The iterations that were simulated.
+    sample : DataFrame
+        The iterations that were simulated, as of a run, with ``stands_for``, for how many of the job each stands. Its
+        ``iteration_s`` is the mean of those, and ``expected_s`` how long they were expected to last in all, by their
+        links, up to a factor [s].
     iterations : int
         Those of the job.
-    chosen : tuple of str
-        What exchanged in each of the points.
     sent : float
         Bytes that a worker sends in an iteration, mean over workers and job.
     unsettled : str
@@ -79,9 +44,8 @@ class Forecast:
 
     candidate: Candidate
     kind: Kind
-    points: Points
+    sample: pd.DataFrame
     iterations: int
-    chosen: tuple[str, ...]
     sent: float
     unsettled: str = ""
 
@@ -93,7 +57,7 @@ class Forecast:
     @property
     def simulated(self) -> int:
         """How many iterations were simulated."""
-        return len(self.points.iteration)
+        return len(self.sample)
 
     @property
     def complete(self) -> bool:
@@ -103,30 +67,29 @@ class Forecast:
     @property
     def seconds(self) -> float:
         """Time of the whole job [s]."""
-        return total_time(self.points.seconds, self.points.stands_for)[0]
+        return total_time(self.column("iteration_s"), self.column("stands_for"))[0]
 
     @property
     def error(self) -> float:
         """Standard error of that for the iterations left out [s]; 0 if there are none."""
-        return total_time(self.points.seconds, self.points.stands_for, self.points.expected)[1]
+        return total_time(*map(self.column, ("iteration_s", "stands_for", "expected_s")))[1]
 
-    def part(self, name: str) -> float:
-        """Return the time of a part of `Points` over the whole job [s]."""
-        return float((getattr(self.points, name) * self.points.stands_for).sum())
+    def column(self, name: str) -> Floats:
+        """Return a column of the sample."""
+        return self.sample[name].to_numpy(dtype=np.float64)
 
     def spread(self) -> tuple[float, float]:
         """Return what an iteration lasts as the job goes on [s]: one in twenty takes less, one in twenty more."""
-        order = np.argsort(self.points.seconds)
-        upto = np.cumsum(self.points.stands_for[order]) / self.iterations
-        low, high = (self.points.seconds[order[int(np.searchsorted(upto, share - 1e-9))]] for share in (0.05, 0.95))
+        seconds = self.column("iteration_s")
+        order = np.argsort(seconds)
+        upto = np.cumsum(self.column("stands_for")[order]) / self.iterations
+        low, high = (seconds[order[int(np.searchsorted(upto, share - 1e-9))]] for share in (0.05, 0.95))
         return float(low), float(high)
 
     def shares(self) -> dict[str, float]:
         """Return in which share of the iterations each exchange took place, the largest first."""
-        found: dict[str, float] = {}
-        for label, times in zip(self.chosen, self.points.stands_for.tolist(), strict=True):
-            found[label] = found.get(label, 0.0) + times / self.iterations
-        return dict(sorted(found.items(), key=lambda one: -one[1]))
+        times = self.sample.groupby("choice", sort=False)["stands_for"].sum() / self.iterations
+        return {str(one): float(share) for one, share in times.sort_values(ascending=False, kind="stable").items()}
 
 
 class Gain(NamedTuple):
@@ -186,15 +149,6 @@ class WholeJob:
     def best(self) -> Forecast:
         """The fastest."""
         return self.rows[0]
-
-    def over(self, row: Forecast) -> float:
-        """Return by which fraction a row is slower than the fastest."""
-        return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
-
-    @property
-    def margin(self) -> float:
-        """By which fraction the runner-up is slower than the fastest; infinite if there is only one."""
-        return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
 
     def tied(self, row: Forecast) -> bool:
         """Return whether a row is slower than the fastest by no more than samples leave open, or takes as long."""
@@ -257,5 +211,5 @@ def ahead(rows: Sequence[Forecast]) -> dict[str, float]:
 
 def _block_speeds(row: Forecast) -> tuple[Floats, Floats]:
     """Return when the blocks of a row end [s], and the iterations per second in each."""
-    seconds = np.maximum(row.points.seconds, 1e-300)
-    return np.cumsum(seconds * row.points.stands_for), 1 / seconds
+    seconds = np.maximum(row.column("iteration_s"), 1e-300)
+    return np.cumsum(seconds * row.column("stands_for")), 1 / seconds

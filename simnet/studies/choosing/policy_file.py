@@ -159,12 +159,6 @@ class PolicyTable(_FilePart):
         row = np.searchsorted(self.latency[1:-1], latency, side="right")
         return np.asarray(self._matrix[row, np.searchsorted(self.bandwidth[1:-1], bandwidth, side="right")])
 
-    def shares(self) -> dict[str, float]:
-        """Return the share of the cells of each choice, by its name and density, the largest first."""
-        labels = [_name_text(one) for one in self.choices]
-        shares = np.bincount(self._matrix.ravel(), minlength=len(labels)) / self._matrix.size
-        return {labels[one]: float(shares[one]) for one in np.argsort(-shares, kind="stable").tolist()}
-
     def text(self) -> str:
         """Return the file: a line per field."""
         shown = self.model_dump(mode="json").items()
@@ -196,7 +190,3 @@ def load_policy(path: str | Path) -> PolicyTable:
 
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number")
-
-
-def _name_text(one: Entry) -> str:
-    return f"{one.label} at {100 * one.density:.3g} %" if one.kind == "sparse" else one.label

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from simnet.cost_models.evidence.chances import Chances
@@ -18,12 +17,11 @@ from simnet.studies import assumptions
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.choices import Kind, follows_gradients
 from simnet.studies.choosing.flips import Flip, Misjudged, first_place_flips
-from simnet.studies.choosing.forecast import Forecast, WholeJob
+from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
 from simnet.studies.choosing.memory_filter import Held, held_on_job
-from simnet.studies.choosing.win_probability import chance_to_beat, over_job
-from simnet.studies.job_totals import computing_factors, evidence_of_job
-from simnet.studies.start_times import Course, start_ranges
-from simnet.training.job.job import Overlap, job_node_sizes
+from simnet.studies.job_totals import computing_factors, evidence_of_job, judged, messages, total_of
+from simnet.studies.start_times import start_ranges
+from simnet.training.job.job import Job, Overlap, job_node_sizes
 
 TIED = 0.1
 """From which chance on to be faster than the first one is tied with it."""
@@ -192,18 +190,13 @@ def rank(
     effort = math.inf if exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
     found = whole_job.decide_job(run, left, effort=effort)
     fitting = [one for one, _ in left]
-    courses = {row.label: Course(row.points.seconds, row.chosen, row.points.stands_for) for row in found.rows}
-    found = replace(found, starts=start_ranges(run, courses, fitting))
+    found = replace(found, starts=start_ranges(run, {row.label: row.sample for row in found.rows}, fitting))
     own = [one.policy for one in found.flexible] if not found.usual else []
     rows = tuple(sorted([*found.rows, *own], key=lambda row: row.seconds))
     known = {one.label: one for one in fitting}
     computes = computing_factors(loaded)
     likely = over_job(rows, run.job, known, computes)
     near = first_place_flips(again, loaded, run, found, link_uncertainty) if flips else (None, None)
-    links = {
-        "latency_s": np.concatenate([row.points.latency for row in found.rows]),
-        "bandwidth_Bps": np.concatenate([row.points.bandwidth for row in found.rows]),
-    }
     return Ranking(
         loaded,
         run,
@@ -212,7 +205,7 @@ def rank(
         likely,
         _tied_labels(rows, found, run, known, likely, computes),
         held._replace(unsettled={row.label: row.unsettled for row in found.aside}),
-        NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.DataFrame(links)),
+        NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.concat([row.sample for row in found.rows])),
         *near,
         (
             assumptions.assumed(again, loaded, run, fitting, found)
@@ -237,6 +230,29 @@ def _tied_labels(
     """
     best, tied = rows[0], set(found.tied_with if rows[0] is found.best else ())
     for row, chance in zip(rows[1:], likely.fastest[1:].tolist(), strict=True):
-        if row.label not in tied and chance > 0 and chance_to_beat(best, row, run.job, known, computes) >= TIED:
+        if row.label not in tied and chance > 0 and over_job([best, row], run.job, known, computes).fastest[1] >= TIED:
             tied.add(row.label)
     return frozenset(tied)
+
+
+def over_job(
+    rows: Sequence[Forecast],
+    job: Job,
+    among: Mapping[str, Candidate] | None = None,
+    computes: tuple[float, float] = (1.0, 1.0),
+) -> Chances:
+    """Return how likely each exchange or policy is the one with which a job takes the least time.
+
+    What a sample of iterations leaves open between the fastest and another adds to what messages may be off by. `among`
+    are the exchanges that policies choose from, by label; those of rows are known.
+    """
+    best = min(rows, key=lambda row: row.seconds)
+    known = {**(among or {}), **{row.label: row.candidate for row in rows if row.candidate.scheme}}
+    used = {label: known[label] for row in rows for label in row.sample["choice"].unique()}
+    counts = {label: messages(one, job) for label, one in used.items()}
+    totals = []
+    for row in rows:
+        # Iterations of the same moments meet the same links: two jobs leave less open between them than each by itself.
+        apart = 0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300)
+        totals.append(total_of(row.label, row.sample, job, counts, used.values(), min(apart, 1.0)))
+    return judged(totals, computes)

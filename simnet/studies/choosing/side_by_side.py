@@ -36,6 +36,15 @@ _UNSHARDED = (
 EVERY_STEP = "job.strategy=null"
 """The job that exchanges in every step."""
 
+TO_TARGET = (
+    Column("exchange", "exchange", "text"),
+    Column("time_to_target_s", "to the target", interval=("low_s", "high_s")),
+    Column("to_best", "to best", "text"),
+    Column("iterations_to_target", "iterations"),
+    Column("accuracy", "accuracy", "percent", 1),
+)
+"""Of jobs that train a model."""
+
 NOT_RANKED = "not ranked"
 """What stands in place of a rank where accuracy falls by how much is not known."""
 
@@ -112,42 +121,43 @@ def _rarer_row(loaded: Scenario, run: Run, one: Candidate, every: float) -> dict
     """Return what an inner step takes under a strategy with an exchange."""
     strategy = run.job.strategy
     assert strategy is not None
-    frame = run_policy(run.job, one.label, Fixed(one)).iterations
-    steps, workers = len(frame) * strategy.steps, run.job.source.workers
-    total = total_of(one.label, frame, run.job, messages_of(run, [one]), [one])
+    frame, total = _simulated(run, one.label, one)
+    steps = len(frame) * strategy.steps
     likely = judged([total], computing_factors(loaded))
     low, high = float(likely.low[0]) / steps, float(likely.high[0]) / steps
-    known = determined(low, high)
-    step = math.fsum(frame["iteration_s"]) / steps
+    known, means = determined(low, high), _mean_parts(frame, steps)
     return {
         "exchange": f"{strategy_label(loaded)}, {one.label}",
         "scheme": one.scheme,
         "options": dict(one.options),
         "kind": "rarer",
         "steps_per_exchange": strategy.steps,
-        "mean_iteration_s": step,
+        **means,
         "iteration_low_s": low if known else None,
         "iteration_high_s": high if known else None,
-        "over_the_fastest": step / every - 1,
+        "over_the_fastest": means["mean_iteration_s"] / every - 1,
         "to_best": NOT_RANKED,
-        "mean_compute_s": math.fsum(frame["compute_s"]) / steps,
-        "mean_select_s": math.fsum(frame["select_s"]) / steps,
-        "mean_communicate_and_wait_s": max(
-            math.fsum(frame["iteration_s"] - frame["compute_s"] - frame["select_s"]) / steps, 0.0
-        ),
-        "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / workers / steps,
+        "mean_bytes_sent_per_worker_B": math.fsum(frame["bytes_sent_B"]) / run.job.source.workers / steps,
         "iterations_simulated": len(frame),
     }
+
+
+def _simulated(run: Run, label: str, one: Candidate) -> tuple[pd.DataFrame, JobTotal]:
+    frame = run_policy(run.job, label, Fixed(one)).iterations
+    return frame, total_of(label, frame, run.job, messages_of(run, [one]), [one])
+
+
+def _mean_parts(frame: pd.DataFrame, steps: int) -> dict[str, float]:
+    step, compute, select = (math.fsum(frame[f"{name}_s"]) / steps for name in ("iteration", "compute", "select"))
+    parts = {"mean_compute_s": compute, "mean_select_s": select}
+    return {"mean_iteration_s": step, **parts, "mean_communicate_and_wait_s": max(step - compute - select, 0.0)}
 
 
 def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
     """Return jobs that train a model, ranked by the time until it is as accurate as the scenario asks."""
     frames: dict[str, pd.DataFrame] = {}
-    computed: dict[str, float] = {}
     totals: dict[str, JobTotal] = {}
-    loaded, run = load(variants[0]), load(variants[0]).build()
     notes: list[str] = []
-    base = run
     for variant in variants:
         loaded = load(variant)
         run = loaded.build()
@@ -155,55 +165,52 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
         among = {one.label: one for policy in run.policies.values() for one in policy.candidates}
         for one in track_progress(_averaging(run, notes) if rarer else list(among.values()), 1 / len(variants)):
             label = f"{strategy_label(loaded)}, {one.label}" if rarer else one.label
-            frames[label] = run_policy(run.job, label, Fixed(one)).iterations
-            computed[label] = math.fsum(frames[label]["compute_s"])
-            totals[label] = total_of(label, frames[label], run.job, messages_of(run, [one]), [one])
+            frames[label], totals[label] = _simulated(run, label, one)
     train = loaded.config.job.gradients.train
     assert train is not None
+    computed = {label: math.fsum(frame["compute_s"]) for label, frame in frames.items()}
     learnt = learning_summaries(frames, computed, train.target)
     times = {label: one["time_to_target_s"] for label, one in learnt.items() if one["time_to_target_s"] is not None}
     order = sorted(times, key=lambda label: times[label])
-    likely = judged([totals[label] for label in order], computing_factors(loaded)) if order else None
-    rows = []
-    for place, label in enumerate(order):
-        assert likely is not None
-        share = times[label] / totals[label].seconds if totals[label].seconds else 1.0
-        low, high = float(likely.low[place]) * share, float(likely.high[place]) * share
-        over = times[label] / times[order[0]] - 1
-        rows.append({
-            "exchange": label,
-            "time_to_target_s": times[label],
-            "low_s": low,
-            "high_s": high,
-            "to_best": _to_best(over, place),
-            "iterations_to_target": learnt[label]["iterations_to_target"],
-            "accuracy": learnt[label]["accuracy"],
-        })  # fmt: skip
-    nowhere = [label for label in frames if label not in times]
-    rows += [{"exchange": one, "to_best": "not reached", "accuracy": learnt[one]["accuracy"]} for one in nowhere]
     target = f"an accuracy of {percent(train.target or 0.0)}"
     if not order:
-        answer = f"Nothing reaches {target} in {base.job.iterations:,} iterations."
+        answer = f"Nothing reaches {target} in {load(variants[0]).build().job.iterations:,} iterations."
     else:
         second = f", {ahead(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
         answer = f"{order[0]} reaches {target} first: {format_seconds(times[order[0]])}{second}. One seed."
-    columns = [
-        Column("exchange", "exchange", "text"),
-        Column("time_to_target_s", "to the target", interval=("low_s", "high_s")),
-        Column("to_best", "to best", "text"),
-        Column("iterations_to_target", "iterations"),
-        Column("accuracy", "accuracy", "percent", 1),
-    ]
+    nowhere = [label for label in frames if label not in times]
+    unreached = [{"exchange": one, "to_best": "not reached", "accuracy": learnt[one]["accuracy"]} for one in nowhere]
     return Summary(
         answer=answer,
-        columns=columns,
-        rows=rows,
+        columns=TO_TARGET,
+        rows=[*_target_rows(loaded, {label: totals[label] for label in order}, learnt), *unreached],
         evidence=evidence_text(evidence_of_job(run.job, pd.concat(list(frames.values())))),
         assumed=assumed_text(loaded),
         next="simnet run --seeds 5   tells whether other seeds agree",
         details={"decision": order[0] if order else None, "target_accuracy": train.target},
         notes=notes,
     )
+
+
+def _target_rows(
+    loaded: Scenario, totals: Mapping[str, JobTotal], learnt: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return rows of those who reach the target, the first one first."""
+    likely, rows = judged([*totals.values()], computing_factors(loaded)) if totals else None, list[dict[str, Any]]()
+    for place, (label, total) in enumerate(totals.items()):
+        assert likely is not None
+        took = learnt[label]["time_to_target_s"]
+        share = took / total.seconds if total.seconds else 1.0
+        rows.append({
+            "exchange": label,
+            "time_to_target_s": took,
+            "low_s": float(likely.low[place]) * share,
+            "high_s": float(likely.high[place]) * share,
+            "to_best": _to_best(took / rows[0]["time_to_target_s"] - 1 if rows else 0.0, place),
+            "iterations_to_target": learnt[label]["iterations_to_target"],
+            "accuracy": learnt[label]["accuracy"],
+        })  # fmt: skip
+    return rows
 
 
 def sharding_ways(load: Load) -> Summary:

@@ -39,7 +39,7 @@ from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, exchange_kind, same_exchange, usual_exchanges
-from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, ahead, error_between
+from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, WholeJob, ahead, error_between
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
 from simnet.training.job.running import ColocatedJob, run_policy
@@ -109,7 +109,7 @@ def decide_job(
 def _is_steady(job: Job, found: WholeJob) -> bool:
     """Return whether nothing changes from iteration to iteration by which another exchange would be the fastest."""
     ramps = len(job.density) > 1 or job.density[0].start != job.density[0].end
-    met = (one for row in found.rows for one in (row.points.latency, row.points.bandwidth))
+    met = (row.column(name) for row in found.rows for name in ("latency_s", "bandwidth_Bps"))
     return not ramps and all(np.ptp(one) == 0 for one in met)
 
 
@@ -227,43 +227,25 @@ class _JobTrial:
         )
         rows = result.iterations[result.iterations["purpose"] == TRAIN]
         explored = result.iterations["iteration_s"].sum() - rows["iteration_s"].sum()
-        columns = {name: rows[name].to_numpy(dtype=np.float64) for name in rows.columns if name[-2:] in ("_s", "_B")}
-        own, stands_for = columns["iteration_s"], np.array(sampling.stands_for)
-        latency, bandwidth = columns["latency_s"], rows["bandwidth_Bps"].to_numpy(dtype=np.float64)
-        seen = np.stack([latency, bandwidth, own])
+        seen = rows[["latency_s", "bandwidth_Bps", "iteration_s"]].to_numpy(dtype=np.float64).T
         before = self._seen.get(named.label, seen[:, :0])
         self._seen[named.label] = np.concatenate([before, seen], axis=1)
         if whole or self._colocated:
             stands_for = np.full(len(rows), self.job.iterations / len(rows))
-            seconds = own + explored / max(len(rows), 1)
+            seconds = seen[2] + explored / max(len(rows), 1)
             expected = seconds * stands_for
         else:
+            stands_for = np.array(sampling.stands_for)
             seconds, expected = np.array(sampling.lasts) / stands_for, np.array(sampling.expected)
-        # What differs from the iteration that was simulated is what links do.
-        compute, select = columns["compute_s"], columns["select_s"]
-        communicate = np.maximum(seconds - compute - select, 0.0)
-        points = Points(
-            rows["iteration"].to_numpy(),
-            stands_for,
-            columns["start_s"],
-            seconds,
-            compute,
-            select,
-            communicate,
-            columns["select_low_s"],
-            columns["select_high_s"],
-            latency,
-            bandwidth,
-            expected,
-        )
-        sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
+        sample = rows.assign(iteration_s=seconds, stands_for=stands_for, expected_s=expected)
+        sent = float((rows["bytes_sent_B"].to_numpy(dtype=np.float64) * stands_for).sum()) / stands_for.sum()
         workers = self.job.source.workers
         unsettled = ""
         if whole:
             unsettled = steady_part(result.iterations).unsettled
         elif recordings is not None and isinstance(policy, Fixed):
             unsettled = recordings.unsettled(named)
-        return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers, unsettled)
+        return Forecast(named, kind, sample, self.job.iterations, sent / workers, unsettled)
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
@@ -359,7 +341,7 @@ def _drop_alike(rows: dict[str, Forecast]) -> dict[str, list[str]]:
     seen: dict[tuple[bytes, float], str] = {}
     alike: dict[str, list[str]] = {}
     for label, row in list(rows.items()):
-        first = seen.setdefault((row.points.seconds.tobytes(), row.sent), label)
+        first = seen.setdefault((row.column("iteration_s").tobytes(), row.sent), label)
         if first != label:
             alike.setdefault(first, []).append(label)
             del rows[label]

@@ -135,7 +135,7 @@ class Comparison:
             axes.legend(ncols=len(kinds), fontsize="small")
             return plot(
                 "job",
-                f"Iterations of {self.prediction.scenario}",
+                f"Iterations of {self.prediction.scenario.name}",
                 "Above what was measured, below, paler, what was predicted, with its interval; medians.",
                 figure,
             )
