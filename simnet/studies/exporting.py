@@ -45,7 +45,7 @@ MAX_BYTES = {
     "csv": messages_csv.MAX_BYTES,
     "simgrid": xmlfile.MAX_BYTES,
 }
-"""The largest file that is written, of Chakra that of a rank, unless another limit is given: as large as is read."""
+"""The largest file that is written, of Chakra that of a rank: as large as is read."""
 
 LEAST_BYTES = {"goal": 46, "chakra": 150, "csv": 9}
 """What a message takes at least, at its sender and its receiver together."""
@@ -141,12 +141,10 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     return Sent(schedule, f"{scenario.name}-{label}-{iteration}", missing)
 
 
-def write_schedule(
-    sent: Sent, to: ScheduleFormat, out: Path | None = None, *, largest: int | None = None, force: bool = False
-) -> Exported:
+def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, force: bool = False) -> Exported:
     """Write a schedule."""
     schedule = sent.schedule
-    most = MAX_BYTES[to] if largest is None else largest
+    most = MAX_BYTES[to]
 
     def refuse_above(nbytes: float, least: str = "") -> None:
         if nbytes > most:
@@ -193,7 +191,6 @@ def write_network(
     iteration: int = 0,
     duration: float | None = None,
     routing: Routing = "Full",
-    largest: int | None = None,
     force: bool = False,
 ) -> Exported:
     """Write the network of a scenario."""
@@ -230,7 +227,7 @@ def write_network(
                 duration=duration if weather else None,
                 routing=routing,
                 routes=network.routes,
-                largest=MAX_BYTES["simgrid"] if largest is None else largest,
+                largest=MAX_BYTES["simgrid"],
             )
         except ValueError as error:
             message = str(error).replace("routing='Dijkstra'", "--part routing=Dijkstra")

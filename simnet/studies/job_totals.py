@@ -83,9 +83,7 @@ class JobTotal(NamedTuple):
         return self.compute + math.fsum(one.communicate + one.select for one in self.exchanges.values())
 
 
-def judged(
-    totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0), error: float | None = None
-) -> Chances:
+def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
     """Return the interval of each job's time, and the chance of each to be the fastest.
 
     Examples
@@ -101,17 +99,15 @@ def judged(
     for name in sorted({one for total in totals for one in total.exchanges}):
         each = [total.exchanges.get(name, nothing) for total in totals]
         sending = np.array([one.communicate for one in each])
-        kinds, low, high = [GIVEN] * len(each), sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
-        if error is None:
-            kinds = [kind_of_stack(total.stack) for total in totals]
-            ends = [
-                interval(total.stack, np.array(one.messages), np.array(one.communicate))
-                for total, one in zip(totals, each, strict=True)
-            ]
-            low, high = np.array(ends).T
-            # Exchanges of jobs differ from calls that follow each other.
-            low = np.minimum(low, sending * factor_in_job("low", "messages"))
-            high = np.maximum(high, sending * factor_in_job("high", "messages"))
+        kinds = [kind_of_stack(total.stack) for total in totals]
+        ends = [
+            interval(total.stack, np.array(one.messages), np.array(one.communicate))
+            for total, one in zip(totals, each, strict=True)
+        ]
+        low, high = np.array(ends).T
+        # Exchanges of jobs differ from calls that follow each other.
+        low = np.minimum(low, sending * factor_in_job("low", "messages"))
+        high = np.maximum(high, sending * factor_in_job("high", "messages"))
         parts.append(Part(sending, low, high, kinds, name=name, source=0))
         select, low, high = np.array([one[1:4] for one in each]).T
         parts.append(in_job(Part(select, low, high, ["select"] * len(each), name=name, source=1)))

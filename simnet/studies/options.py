@@ -62,12 +62,12 @@ def counts(text: str | None, option: str) -> list[int]:
     return list(dict.fromkeys(counts))
 
 
-def density(text: str, option: str = "--density") -> float:
+def density(text: str) -> float:
     """Return the density in (0, 1] that an option gives: a number, or per cent."""
     try:
         found = units.fraction(text)
     except ValueError:
         found = math.nan
     if not 0 < found <= 1:
-        raise InputError(f"must be a fraction > 0 and at most 1, such as 0.01 or 1 %, got {text!r}", file=option)
+        raise InputError(f"must be a fraction > 0 and at most 1, such as 0.01 or 1 %, got {text!r}", file="--density")
     return found

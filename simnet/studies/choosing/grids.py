@@ -81,7 +81,7 @@ class Asked:
         return load_job(self.source, [*self.overrides, *cell, *more])
 
 
-def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None, *, force: bool = False) -> Summary:
+def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None) -> Summary:
     """Return the choice in each cell of a grid.
 
     Parameters
@@ -92,8 +92,6 @@ def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None, *, 
         As ``--grid`` has them: FIELD=VALUES, or several that move together with semicolons between.
     jobs : int, optional
         Processes.
-    force : bool
-        Whether more cells are simulated than take a few minutes.
     """
     groups = [grid.moving_together(text) for text in axes]
     count = math.prod(len(group[0].values) for group in groups)
@@ -105,10 +103,8 @@ def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None, *, 
     flat = len(groups) == 2 and len(names) == 2 and set(names) <= {*QUANTITIES}
     if flat and (count > SIMULATED or set(names) == {"latency", "bandwidth"}):
         return _map_summary(asked, {one.name: one.values for group in groups for one in group}, jobs)
-    if count > SIMULATED and not force:
-        raise InputError(
-            f"has {count:,} cells, more than {SIMULATED}, which are simulated; --force does it", file="--grid"
-        )
+    if count > SIMULATED:
+        raise InputError(f"has {count:,} cells, more than the {SIMULATED} that are simulated", file="--grid")
     listed_ = [
         tuple(
             f"{axis.name}={axis.values[place]}"
