@@ -187,14 +187,10 @@ def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes
     for out, processes in zip(outs, ("1", "2"), strict=True):
         assert "jobs that shared the network" in did("run", file, "--out", out, "--jobs", processes).stdout
     assert contents(outs[0]) == contents(outs[1])
-    table = pd.read_csv(outs[0] / "company.csv")
-    assert table["policy"].tolist() == ["AG"] * 3 + ["dense"] * 3
-    assert table["job"].tolist() == [MAIN, "packed", "listed"] * 2
-    assert (table["slowdown"].dropna() >= 1 - 1e-9).all()
-    pd.testing.assert_frame_equal(pd.read_parquet(outs[0] / "company.parquet"), table)
     summary = json.loads((outs[0] / "summary.json").read_text())
     shares = [one for policy in ("AG", "dense") for one in summary["policies"][policy]["shares"]]
-    assert [one["iterations"] for one in shares] == table["iterations"].tolist()
+    assert [one["job"] for one in shares] == [MAIN, "packed", "listed"] * 2
+    assert all(one["slowdown"] is None or one["slowdown"] >= 1 - 1e-9 for one in shares)
 
 
 @pytest.mark.parametrize(

@@ -342,11 +342,8 @@ def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     assert one["stops"][0]["died"] == [{"worker": 3, "at_s": 0.05}]
     assert 3 in one["stops"][0]["waited"][0]["waits_for"]
     assert one["stops"][0]["iteration"] == one["iterations"]
-    assert (out / "deaths.csv").read_text().count("died") == 3
     go_on = ("--set", "job.on_death={continue: {after: 30 s}}")
     assert "went on as 3 workers" in did("run", file, "--out", out, "--force", *go_on).stdout
-    did("run", file, "--out", out, "--set", "job.deaths=null")
-    assert not (out / "deaths.csv").exists()
 
 
 def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):

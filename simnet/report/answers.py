@@ -232,7 +232,7 @@ def _seconds(summary: RunSummary, name: str) -> float:
     """Return the time by which a policy is compared: of a mean iteration, or of the whole job [s]."""
     one = summary["policies"][name]
     mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
-    return one["simulated_s"] if mean is None else mean
+    return float(one["simulated_s"] if mean is None else mean)
 
 
 def _chance(summary: RunSummary, name: str) -> float | None:

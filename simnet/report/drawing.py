@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,29 +23,9 @@ from simnet.base.writing import write_new
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
+_STYLE = files("simnet") / "data" / "simnet.mplstyle"
 BOUND_COLOUR = "#111111"
 PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
-_STYLE: dict[Any, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": "#8A8F94",
-    "axes.grid": True,
-    "axes.labelcolor": "#333333",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "figure.dpi": 130,
-    "figure.facecolor": "white",
-    "font.size": 9.5,
-    "grid.color": "#E6E8EA",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.solid_capstyle": "round",
-    "svg.hashsalt": "simnet",
-    "text.parse_math": False,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-}
 SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
 HOURS = (("h", 3600.0), ("min", 60.0), *SECONDS)
 BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
@@ -90,7 +71,7 @@ def style() -> Iterator[None]:
     """Draw in the house style, whatever the user's own; names are text, not mathematics."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
+        mpl.rcParams.update(mpl.rc_params_from_file(str(_STYLE), use_default_template=False))
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from simnet.report.answers import ranking
 from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
 from simnet.report.run_summary import RunSummary, ranked, with_exploration
+from simnet.report.summary import json_value
 from simnet.report.timeline import Recorded, message_sample
 
 POINTS = 2_000
@@ -69,7 +69,8 @@ def embedded(data: Any) -> str:
     >>> embedded(["</script><!--", 0.1 + 0.2])
     '["\\u003c/script\\u003e\\u003c!--",0.3]'
     """
-    text = json.dumps(_shorten_numbers(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    rounded = json_value(data, lambda one: float(f"{one:.{_DIGITS}g}"))
+    text = json.dumps(rounded, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character, escaped in _ESCAPES.items():
         text = text.replace(character, escaped)
     return text
@@ -112,11 +113,3 @@ def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:
         "after": ends.tolist(),
         **{name: rows[name].to_numpy(dtype=np.float64).tolist() for name in ("loss", "accuracy")},
     }
-
-
-def _shorten_numbers(data: Any) -> Any:
-    if isinstance(data, float):
-        return float(f"{data:.{_DIGITS}g}") if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {name: _shorten_numbers(one) for name, one in data.items()}
-    return [_shorten_numbers(one) for one in data] if isinstance(data, list | tuple) else data

@@ -15,8 +15,6 @@ report.html            all of it on one page
 spans.parquet          the first iterations: what each resource of a worker did from when to when
 messages.parquet       the same iterations: when each message was sent, and had arrived
 timeline.json          the first iterations for Perfetto (ui.perfetto.dev) or chrome://tracing
-deaths.*               where workers died: a row for each of them, and for each that waited in vain (CSV, Parquet)
-company.*              where jobs shared the network: a row per policy and job (CSV, Parquet)
 =====================  ==================================================================================
 """
 
@@ -40,9 +38,8 @@ import simnet
 from simnet.base.atomic_replace import FileSet
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
-from simnet.report import run_events
 from simnet.report.run_summary import RunFacts, RunSummary, learning_columns, significant, summarize, with_exploration
-from simnet.report.timeline import Bandwidths, LinkNames, Recorded, write_timeline
+from simnet.report.timeline import LinkNames, Recorded, write_timeline
 
 if TYPE_CHECKING:
     from simnet.report.drawing import Plot
@@ -58,7 +55,6 @@ LOCK, SEEDS = "scenario.lock.yaml", "seeds"
 _OF_ONE = (
     *("summary.json", LOCK, "iterations.csv", "timeline.json", *PAGE.names),
     *(f"{name}.parquet" for name in ("iterations", "workers", "spans", "messages")),
-    *(f"{name}.{kind}" for name in ("deaths", "company") for kind in ("csv", "parquet")),
 )
 _OF_SEVERAL = tuple(f"{name}.{kind}" for name in ("seeds", "paired") for kind in ("csv", "parquet"))
 _TABLES = tuple(f"{name}.{kind}" for name in ("sweep",) for kind in ("csv", "json", "parquet"))
@@ -87,7 +83,6 @@ def write_run(
     scenario_lock: str,
     *,
     links: LinkNames | None = None,
-    bandwidths: Bandwidths | None = None,
     report: bool = True,
     setting: Mapping[str, str] | None = None,
 ) -> RunSummary:
@@ -107,16 +102,9 @@ def write_run(
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
             write_table(folder, name, {"": table_rows(frame)}, csv=False)
-    died = [row for name, result in results.items() for row in run_events.stop_table(name, result.interruptions)]
-    shared = [row for name, result in results.items() for row in run_events.share_table(name, result.job_shares)]
-    for name, rows in (("deaths", died), ("company", shared)):
-        if rows:
-            # The dead have no round, which would make numbers with fractions of the others.
-            table = pd.DataFrame(rows).apply(_round_column).astype({"round": "Int64"} if rows is died else {})
-            write_table(folder, name, {"": table_rows(table)})
     with atomic_write(folder / "timeline.json") as stream:
         ran = {name: len(result.iterations) for name, result in results.items()}
-        write_timeline(stream, *recorded[:2], links=links, bandwidths=bandwidths, iterations=ran)
+        write_timeline(stream, *recorded[:2], links=links, iterations=ran)
     write_files(folder, {"summary.json": text.encode() + b"\n"})
     return summary
 

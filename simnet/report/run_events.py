@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_seconds
 from simnet.report.columns import Fields, headings, write_cells
 
 if TYPE_CHECKING:
-    from simnet.training.job.record import Interruption, JobShare
+    from simnet.training.job.record import Interruption
 
 MAX_WAITING = 20
-"""Waiting workers that the summary lists per stop; all of them are counted, and stand in deaths.csv."""
+"""Waiting workers that the summary lists per stop; all of them are counted."""
 
-STOP_COLUMNS = (
-    "policy", "job", "iteration", "worker", "what", "at_s", "round", "phase", "waits_for", "resumed_s", "workers_left",
-)  # fmt: skip
-"""Of the table of deaths: a row per worker that died (`at_s`: when) or waited (`at_s`: when everything had stopped)."""
-
-SHARE_COLUMNS = ("policy", "job", "workers", "iterations", "planned", "mean_iteration_s", "alone_s", "slowdown")
-"""Of the table of jobs: a row per policy and job."""
-
-SHARE_HEADINGS = headings(one for one in SHARE_COLUMNS if one != "planned")
+_SHARE_COLUMNS = ("policy", "job", "workers", "iterations", "mean_iteration_s", "alone_s", "slowdown")
+SHARE_HEADINGS = headings(_SHARE_COLUMNS)
 """Of the table of jobs that people see."""
 
 
@@ -42,19 +34,6 @@ def stop_summary(stop: Interruption) -> Fields:
             for one in stop.blocked[:MAX_WAITING]
         ],
     }
-
-
-def stop_table(policy: str, stops: Iterable[Interruption]) -> list[Fields]:
-    """Return the rows of the table of deaths for a policy; see `STOP_COLUMNS`."""
-    rows: list[tuple[Any, ...]] = []
-    for stop in stops:
-        before = policy, stop.job, stop.iteration
-        after = math.nan if stop.resumed is None else stop.resumed, stop.left
-        rows += [(*before, worker, "died", at, None, "", "", *after) for worker, at in stop.failed.items()]
-        for one in stop.blocked:
-            peers = " ".join(map(str, one.workers))
-            rows.append((*before, one.worker, "waited", stop.stopped, one.round, one.phase, peers, *after))
-    return [dict(zip(STOP_COLUMNS, row, strict=True)) for row in rows]
 
 
 def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
@@ -96,16 +75,14 @@ def _worker_text(numbers: Sequence[int]) -> str:
     return f"worker{'s' * (len(numbers) != 1)} {shown}"
 
 
-def share_table(policy: str, shares: Iterable[JobShare]) -> list[Fields]:
-    """Return the rows of the table of jobs that shared the network for a policy; see `SHARE_COLUMNS`."""
-    return [{"policy": policy, **share._asdict()} for share in shares]
-
-
 def share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return the cells of that table, policy by policy."""
-    names = ("policy", "job", "workers", "iterations", "mean_iteration_s", "alone_s", "slowdown")
+    """Return the cells of the table of jobs that shared the network, policy by policy."""
     return [
-        tuple(write_cells({**one, "policy": policy, "iterations": f"{one['iterations']} of {one['planned']}"}, names))
+        tuple(
+            write_cells(
+                {**one, "policy": policy, "iterations": f"{one['iterations']} of {one['planned']}"}, _SHARE_COLUMNS
+            )
+        )
         for policy, jobs in shares.items()
         for one in jobs
     ]

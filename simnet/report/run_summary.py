@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import TypedDict
 
 from simnet.base.arrays import PERCENTS, Floats, percentiles
 from simnet.cost_models.costs.computing import SampleCount
@@ -27,6 +26,7 @@ from simnet.report.cost_summary import cost_summary, throughput
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.report.run_events import stop_summary
 from simnet.report.run_setup import stack_summary
+from simnet.report.summary import json_value
 from simnet.training.job.record import EXPLORE, MAIN, Interruption, JobShare
 from simnet.training.job.steady import SteadyPart, common_start, steady_part
 
@@ -51,105 +51,13 @@ _DIGITS = 12
 _EXACT_POWER = 22
 
 
-class PolicySummary(TypedDict):
-    """One policy's run; `ended` if workers died and it did not get to its last iteration.
+RunSummary: TypeAlias = Fields
+"""What ``summary.json`` holds; ``simnet/data/columns.csv`` explains each value.
 
-    Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
-    alone. Density and `spread` are of the iterations from `RunSummary.steady_from` on, spread with what was explored
-    before them, None if there are none. `settled_after` is where the policy's own steady part begins, and `unsettled`
-    why there is none, by `simnet.training.job.steady`; both are None if it ended early. There is `learning` where a
-    model was trained, `spent` under a training strategy or with prices, `memory` where it is known what a worker holds,
-    and `start_low_s` and `start_high_s` where it was sampled how far `simulated_s` depends on when workers enter.
-    `means` are those of `MEANS` over the iterations from `RunSummary.steady_from` on.
-    """
-
-    iterations: int
-    simulated_s: float
-    exploration: Fields
-    settled_after: int | None
-    unsettled: str | None
-    density: float
-    total_bytes_sent_B: int
-    breakdown_s: dict[str, float]
-    total_select_low_s: float
-    total_select_high_s: float
-    spread: Fields | None
-    regret: dict[str, float] | None
-    choices: dict[str, int]
-    switch_count: int
-    switches: list[Fields]
-    ended: bool
-    stops: list[Fields]
-    shares: list[Fields]
-    learning: NotRequired[Fields]
-    spent: NotRequired[Fields]
-    memory: NotRequired[Fields]
-    throughput: NotRequired[float | None]
-    throughput_unit: NotRequired[str]
-    means: NotRequired[dict[str, float | None]]
-    judgement: NotRequired[Judgement]
-    start_low_s: NotRequired[float]
-    start_high_s: NotRequired[float]
-
-
-class Judgement(TypedDict):
-    """The 90 % interval of the time of a whole job, null where it is not determined, and the chance to be the fastest.
-
-    `regret_of_job` is by which fraction the job is expected to take longer than with the fastest. The rest is of the
-    mean iteration from `RunSummary.steady_from` on, of policies that each keep to one exchange.
-    """
-
-    low_s: float | None
-    high_s: float | None
-    chance_to_be_fastest: float
-    regret_of_job: float | None
-    iteration_prediction_low_s: NotRequired[float | None]
-    iteration_prediction_high_s: NotRequired[float | None]
-    chance_of_fastest_iteration: NotRequired[float]
-
-
-class Winner(TypedDict):
-    """The fastest policy that can be run, those tied with it, and the next, by `simnet.report.paired.fastest`."""
-
-    policy: str
-    tied_with: list[str]
-    runner_up: str | None
-    margin_s: float | None
-    margin_fraction: float | None
-
-
-class RunSummary(TypedDict):
-    """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly.
-
-    There is `first_to_target` where a model was trained, None if no policy that can be run reached the target, and
-    `starts_not_sampled` where times of leaders may depend on when workers enter, and that was not sampled: why.
-    """
-
-    scenario: dict[str, str]
-    seed: int
-    stack: Fields
-    device: NotRequired[Fields]
-    computing: NotRequired[str]
-    warnings: NotRequired[list[str]]
-    compute_time: NotRequired[Fields]
-    overlap: NotRequired[Fields]
-    evidence: NotRequired[str]
-    because: NotRequired[str]
-    depends_on: NotRequired[list[Fields]]
-    barrier: NotRequired[bool]
-    strategy: NotRequired[Fields]
-    prices: NotRequired[Fields]
-    memory: NotRequired[Fields]
-    calibration: NotRequired[Fields]
-    sharing: NotRequired[Fields]
-    versions: dict[str, str]
-    bound: str | None
-    winner: Winner | None
-    first_to_target: NotRequired[Winner | None]
-    missing: list[str]
-    starts_not_sampled: NotRequired[dict[str, str]]
-    steady_from: int
-    policies: dict[str, PolicySummary]
+Times, bytes, breakdown and the interval of the time to select include exploration; all else is of the training alone.
+Densities, `spread` and `means` are of the iterations from `steady_from` on. `unsettled` says why a policy has no steady
+part, by `simnet.training.job.steady`. Keys of what was not asked for, such as `learning` or `spent`, are missing.
+"""
 
 
 def significant(values: ArrayLike) -> NDArray[np.float64]:
@@ -171,18 +79,8 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it, floats rounded, and None for what is no finite number.
-
-    Examples
-    --------
-    >>> plain({"a": 0.1 + 0.2, "b": (math.inf, 1)})
-    {'a': 0.3, 'b': [None, 1]}
-    """
-    if isinstance(value, float):
-        return float(significant(value)) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else None if value is pd.NA else value
+    """Return a value as JSON holds it, floats rounded by `significant`, and None for what is no finite number."""
+    return json_value(value, lambda one: float(significant(one)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +102,7 @@ class RunFacts:
     setup: Mapping[str, Any] = field(default_factory=dict)
     samples: SampleCount | None = None
     held: Mapping[str, Fields] = field(default_factory=dict)
-    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    judgements: Mapping[str, Fields] = field(default_factory=dict)
     bound: str | None = "oracle"
     missing: Sequence[str] = ()
     stops: Mapping[str, Sequence[Interruption]] = field(default_factory=dict)
@@ -234,7 +132,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
     }
     steady_from = common_start(steady.values())
     learnt = learnt_by(iterations, facts.target, facts.reference)
-    policies: dict[str, PolicySummary] = {}
+    policies: dict[str, Fields] = {}
     for name, frame in iterations.items():
         one = _policy_summary(frame, steady_from if name in steady else 0)
         one["ended"] = name in ended
@@ -242,7 +140,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
             start, unsettled = steady[name]
             one["settled_after"], one["unsettled"] = (None, unsettled) if unsettled else (start, None)
         one["means"] = _means(with_exploration(frame).iloc[steady_from if name in steady else 0 :], facts.workers)
-        policies[name] = {**one, **_known_of(name, one, facts), **({"learning": learnt[name]} if learnt else {})}  # type: ignore[typeddict-item]
+        policies[name] = {**one, **_known_of(name, one, facts), **({"learning": learnt[name]} if learnt else {})}
     if bound is not None and bound not in ended:
         least = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
@@ -263,7 +161,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
         "steady_from": steady_from,
         "winner": _winner_of(rivals, ranges),
         "policies": policies,
-        **{name: one for name, one in facts.setup.items() if one is not None},  # type: ignore[typeddict-item]
+        **{name: one for name, one in facts.setup.items() if one is not None},
     }
     if learnt:
         times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
@@ -286,7 +184,7 @@ def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set
     return ended
 
 
-def _known_of(name: str, one: PolicySummary, facts: RunFacts) -> Fields:
+def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
     """Return what is known of a policy besides its iterations."""
     found: Fields = plain(
         {
@@ -347,7 +245,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
     return iterations.assign(start_s=groups["start_s"].transform("min"), **groups[sums].transform("sum"))[rows]
 
 
-def ranked(one: PolicySummary) -> bool:
+def ranked(one: Fields) -> bool:
     """Return whether a policy takes part in contests: it got to its last iteration, and has settled."""
     return not one["ended"] and one["unsettled"] is None
 
@@ -407,7 +305,7 @@ def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPa
     return found._replace(start=found.start + since)
 
 
-def _policy_summary(every: pd.DataFrame, steady_from: int) -> PolicySummary:
+def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
     frame = with_exploration(every)
     steady = frame.iloc[steady_from:]
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
@@ -417,7 +315,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> PolicySummary:
     counts = np.bincount(codes, minlength=len(labels))
     switched = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     low, high = (name if name in frame else "select_s" for name in INTERVAL)
-    found: PolicySummary = plain(
+    found: Fields = plain(
         {
             "iterations": len(frame),
             "simulated_s": start[-1] + duration[-1] - start[0] if len(frame) else 0.0,
@@ -455,7 +353,7 @@ def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields
     return found
 
 
-def _winner_of(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Winner | None:
+def _winner_of(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Fields | None:
     tied = fastest(seconds, ranges)
     order = [*tied, *sorted(seconds.keys() - set(tied), key=lambda name: (seconds[name], name))]
     return winner_among(order, tied, lambda name: seconds[name] - seconds[order[0]], seconds)
@@ -463,7 +361,7 @@ def _winner_of(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, f
 
 def winner_among(
     order: Sequence[str], tied: Collection[str], margin: Callable[[str], float], seconds: Mapping[str, float]
-) -> Winner | None:
+) -> Fields | None:
     """Return who won, given all in order and those tied with the first; `margin` is by how much more one took [s]."""
     if not order:
         return None

@@ -31,7 +31,7 @@ from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, parquet, picture_files
-from simnet.report.run_summary import PHASES, RunSummary, Winner, plain, significant, winner_among
+from simnet.report.run_summary import PHASES, RunSummary, plain, significant, winner_among
 from simnet.report.summary import Row, percent
 
 _NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
@@ -74,7 +74,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
                     "choice": next(iter(one["choices"]), ""),
                     "switch_count": one["switch_count"],
                     **{column: judged.get(key) for column, key in _JUDGED.items()},
-                    **{name: one[name] for name in paired.START_COLUMNS if name in one},  # type: ignore[literal-required]
+                    **{name: one[name] for name in paired.START_COLUMNS if name in one},
                 }
             )
     table = pd.DataFrame(found)
@@ -130,26 +130,24 @@ def summarize(
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
     each = policies(table, bound)
+    rows = each.astype(object).where(each.notna(), None).to_dict("records")
     made: Fields = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
         "seeds": list(summaries),
         "interval": {"level": paired.LEVEL, "method": paired.METHOD},
-        "run": {key: first[key] for key in _RUN if key in first},  # type: ignore[literal-required]
+        "run": {key: first[key] for key in _RUN if key in first},
         "versions": first["versions"],
         "bound": bound,
         "winner": _seed_winner(each, "simulated"),
         "missing": list(missing),
-        "policies": {
-            name: {str(key): plain(value) for key, value in one.items() if key != "policy"}
-            for name, one in zip(each["policy"], each.to_dict(orient="records"), strict=True)
-        },
+        "policies": {row.pop("policy"): plain(row) for row in rows},
     }
     if "time_to_target_rank" in each:
         made["first_to_target"] = _seed_winner(each, "time_to_target")
     return made, table, each
 
 
-def _seed_winner(each: pd.DataFrame, stem: str) -> Winner | None:
+def _seed_winner(each: pd.DataFrame, stem: str) -> Fields | None:
     ranked = each[each[f"{stem}_rank"].notna()].sort_values(f"{stem}_rank").set_index("policy")
     more, seconds = (dict(zip(ranked.index, ranked[f"{stem}{end}"].tolist(), strict=True)) for end in ("_more_s", "_s"))
     return winner_among(list(ranked.index), set(ranked.index[ranked[f"{stem}_tied"]]), more.__getitem__, seconds)

@@ -182,7 +182,7 @@ class Summary:
 
     def to_json(self) -> str:
         """Return the answer as JSON: times in seconds, sizes in bytes, names that end in their unit."""
-        return json.dumps(_plain(self.figures()), indent=2, allow_nan=False)
+        return json.dumps(json_value(self.figures()), indent=2, allow_nan=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a table; names of columns end in their units."""
@@ -466,13 +466,18 @@ def _labelled_text(label: str, text: str, width: int, wide: bool) -> str:
     return textwrap.indent("\n".join(lines), " " * _LABEL).replace(" " * _LABEL, f"{label:{_LABEL}}", 1)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it; None for what is no finite number."""
+def json_value(value: Any, shorten: Callable[[float], float] = float) -> Any:
+    """Return a value as JSON holds it, numbers with fractions as `shorten` returns them, None if they are not finite.
+
+    Examples
+    --------
+    >>> json_value({"a": 1.25, "b": (math.inf, 1)}, round)
+    {'a': 1, 'b': [None, 1]}
+    """
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): json_value(one, shorten) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [json_value(one, shorten) for one in value]
     if isinstance(value, bool | int | str) or value is None:
         return value
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return shorten(float(value)) if math.isfinite(value) else None

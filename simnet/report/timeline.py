@@ -5,7 +5,7 @@ rank, and per link. What a resource of a rank does (its compute stream: compute,
 or what is overlapped by computing) are complete events on its track, where events must nest or be disjoint; what
 overlaps by more than rounding goes to a second track. What a link carries are pairs of asynchronous begin and end
 events, since transfers that share a link overlap in any way. Flow events are the arrows from who sends a message to who
-receives it; counters are messages under way on a link, and its bandwidth.
+receives it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,11 @@ Event: TypeAlias = dict[str, Any]
 LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
 """Names of the links on the route from one rank to another."""
 
-Bandwidths: TypeAlias = Callable[[str, float, float], tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""From when on [s] a link, by its name, has which bandwidth [byte/s], from one time [s] to before another."""
-
 EVENTS = 12_000
 """Events of the page: a span is one, a message two; shared equally between the policies."""
 
 # Track numbers are unique in the file, since viewers may take two threads of one number for one thread.
 _TRACKS_PER_POLICY = 1_000_000
-# Part of the events that bandwidths may be.
-_BANDWIDTHS = 10
 _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
@@ -72,7 +67,6 @@ def write_timeline(
     messages: pd.DataFrame,
     *,
     links: LinkNames | None = None,
-    bandwidths: Bandwidths | None = None,
     iterations: Mapping[str, int] | None = None,
     max_events: int = 50_000,
 ) -> int:
@@ -88,10 +82,10 @@ def write_timeline(
     ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
     >>> stream = io.BytesIO()
     >>> write_timeline(stream, spans, messages, iterations={"AG": 300})
-    8
+    6
     >>> made = json.loads(stream.getvalue())
     >>> "".join(event["ph"] for event in made["traceEvents"] if event["ph"] != "M")
-    'XbsCXfeC'
+    'XbsXfe'
     >>> made["otherData"]
     {'iterations': {'AG': '0 of 300'}}
     """
@@ -104,16 +98,13 @@ def write_timeline(
     names: list[Event] = []
     events: list[Event] = []
     numbers = (f"{number:#x}" for number in itertools.count(1))
-    sent: list[_Message] = []
-    moments: list[float] = []
-    for_bandwidths = 0 if bandwidths is None else max_events // _BANDWIDTHS
     said: dict[str, Any] = {"iterations": {}}
     for pid, policy in enumerate(policies, start=1):
         own = Recorded(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
         pairs = zip(own.messages["src"], own.messages["dst"], strict=True)
-        # Begin, end and two counts on each link, and both ends of an arrow.
-        costs = np.array([4 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
-        fitting = trim_to_budget(own, costs, (max_events - for_bandwidths) // len(policies))
+        # Begin and end on each link, and both ends of an arrow.
+        costs = np.array([2 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
+        fitting = trim_to_budget(own, costs, max_events // len(policies))
         shown = sorted({*fitting.spans["iteration"].tolist(), *fitting.messages["iteration"].tolist()})
         said["iterations"][str(policy)] = here = _range_text(shown) + (
             f" of {iterations[policy]:,}" if iterations else ""
@@ -122,17 +113,7 @@ def write_timeline(
         rank_events, slices = _rank_events(fitting.spans, tracks)
         moved = _messages(fitting.messages, route)
         events += [*rank_events, *_link_events(moved, tracks, numbers), *_message_arrows(moved, slices, pid, numbers)]
-        events += _under_way(moved, tracks)
         names += tracks.names
-        sent += moved
-        moments += [] if not moved else [fitting.messages["start_s"].min(), fitting.messages["finish_s"].max()]
-    if bandwidths is not None:
-        tracks = _PolicyTracks(len(policies) + 1, "network")
-        found, every = _bandwidth_events(sent, moments, tracks, bandwidths, for_bandwidths)
-        if found:
-            names += tracks.names
-            said["bandwidths"] = "all changes" if every == 1 else f"of the changes of a link one in {every}"
-        events += found
     events.sort(key=lambda event: event["ts"])
     stream.write(b'{"displayTimeUnit":"ms","otherData":' + json.dumps(said, separators=(",", ":")).encode())
     stream.write(b',"traceEvents":[')
@@ -253,43 +234,6 @@ def _message_arrows(
             common = {"cat": "message", "name": "message", "id": next(numbers), "pid": pid}
             yield {"ph": "s", "tid": begin[0], "ts": begin[1] / 1000, **common}
             yield {"ph": "f", "bp": "e", "tid": end[0], "ts": end[1] / 1000, **common}
-
-
-def _under_way(messages: Iterable[_Message], tracks: _PolicyTracks) -> Iterator[Event]:
-    """Yield how many messages are under way on each link, whenever that changes."""
-    changes: dict[str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
-    for one in messages:
-        for link in one.links:
-            changes[link][one.start] += 1
-            changes[link][max(one.start, one.finish)] -= 1
-    for link, own in changes.items():
-        count, name = 0, f"link {link}: messages under way"
-        for time in sorted(own):
-            count += own[time]
-            yield {"ph": "C", "name": name, "pid": tracks.pid, "ts": time / 1000, "args": {"messages": count}}
-
-
-def _bandwidth_events(
-    messages: Sequence[_Message], moments: Sequence[float], tracks: _PolicyTracks, bandwidths: Bandwidths, room: int
-) -> tuple[list[Event], int]:
-    """Return the bandwidths of the links that messages take while these are under way, and which part of all changes.
-
-    Of each link that is every change, or one in so many, if there are more than have room.
-    """
-    if not messages:
-        return [], 1
-    links = list(dict.fromkeys(link for one in messages for link in one.links))
-    found = [bandwidths(link, min(moments), max(moments)) for link in links]
-    every = 1
-    while sum(-(-times.size // every) for times, _ in found) > room:
-        if every > max(times.size for times, _ in found):
-            return [], 1
-        every *= 2
-    return [
-        {"ph": "C", "name": f"link {link}: bandwidth", "pid": tracks.pid, "ts": time, "args": {"Mbit/s": 8e-6 * value}}
-        for link, (times, values) in zip(links, found, strict=True)
-        for time, value in zip((1e6 * times[::every]).tolist(), values[::every].tolist(), strict=True)
-    ], every
 
 
 def trim_to_budget(own: Recorded, costs: NDArray[np.int64], budget: int) -> Recorded:

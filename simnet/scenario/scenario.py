@@ -16,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from simnet import sparsifier_models
 from simnet.base import plugins
-from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_seconds
 from simnet.base.yaml_loader import yaml_text
@@ -131,16 +130,6 @@ class Run:
         routes, placement = self.job.stages[0][1].routes, self.job.placement
         ends = (src, dst) if placement is None else (placement[src], placement[dst])
         return tuple("->".join(map(label, routes.links[link])) for link in routes.route(*ends))
-
-    def bandwidths(self, link: str, start: float, end: float) -> tuple[Floats, Floats]:
-        """Return the change points [s] of the bandwidth [byte/s] that a link leaves to the job, and its values."""
-        return self.job.stages[0][1].links.capacities(self._numbers[link], start, end)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        """The number of each link, by its name."""
-        links = self.job.stages[0][1].routes.links
-        return {"->".join(map(label, ends)): number for number, ends in enumerate(links)}
 
 
 @dataclass(frozen=True)

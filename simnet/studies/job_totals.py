@@ -24,7 +24,8 @@ from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
-from simnet.report.run_summary import Judgement, significant
+from simnet.report.columns import Fields
+from simnet.report.run_summary import significant
 from simnet.scenario import Run, Scenario
 from simnet.training.job.job import Job, job_buckets
 from simnet.training.job.local_steps import start_strategy
@@ -164,9 +165,7 @@ def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFr
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
 
-def judgement(
-    loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
-) -> tuple[dict[str, Judgement], Evidence]:
+def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Fields], Evidence]:
     """Return the interval of each total, the chances to be the fastest, and the evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
@@ -176,7 +175,7 @@ def judgement(
         among = run.policies[name].candidates
         totals.append(total_of(name, frame, job, messages_of(run, among), among))
     found = judged(totals, computing_factors(loaded))
-    rows: dict[str, Judgement] = {}
+    rows: dict[str, Fields] = {}
     for place, name in enumerate(iterations):
         low, high, regret, chance = (
             float(significant(one[place])) for one in (found.low, found.high, found.regret, found.fastest)

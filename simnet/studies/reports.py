@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from simnet.base.atomic_replace import finish_replacement, refuse_incomplete_replacement, replace_files
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, SimnetError
 from simnet.base.reading import read_bytes, read_text
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
+from simnet.report.columns import Fields
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
 from simnet.report.run_summary import RunFacts, RunSummary, learning_columns, summarize, with_exploration
 from simnet.report.timeline import Recorded
@@ -45,10 +47,17 @@ _SPANS = ("policy", "iteration", "worker", "resource", "what", "start_s", "finis
 _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s")
 
 
-@cache
-def _summary_parser() -> TypeAdapter[RunSummary]:
-    """Return a parser of summaries, which takes longer to make than to use."""
-    return TypeAdapter(RunSummary)
+@contextmanager
+def refuse_other_content(folder: Path) -> Iterator[None]:
+    """Explain what cannot be understood in a summary of a run."""
+    try:
+        yield
+    except SimnetError:
+        raise
+    except Exception as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else repr(error)
+        what = f"it is no summary of a run with one seed: {why}"
+        raise InputError(what, file=str(folder / SUMMARY)) from error
 
 
 @dataclass(frozen=True)
@@ -76,14 +85,10 @@ class RunFolder:
             raise InputError("there is no such folder", file=str(folder))
         refuse_incomplete_replacement(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
-        try:
-            summary = _summary_parser().validate_json(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "the file"
-            what = f"{field}: {first['msg']}; it is no summary of a run with one seed"
-            raise InputError(what, file=str(folder / SUMMARY)) from None
-        if summary["scenario"]["sha256"] != hashlib.sha256(lock.encode()).hexdigest():
+        with refuse_other_content(folder):
+            summary = TypeAdapter(Fields).validate_json(content)
+            known = summary["seed"], summary["policies"].keys(), summary["scenario"]["sha256"]
+        if known[-1] != hashlib.sha256(lock.encode()).hexdigest():
             raise InputError(f"is not the scenario of which {SUMMARY} tells", file=str(folder / LOCK))
         return cls(folder, summary, lock)
 
@@ -119,13 +124,9 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
     run = RunFolder.read(folder)
     loaded = run.scenario()
     built = loaded.build()
-    files = draw_run(
-        run.summary,
-        run.iterations,
-        run.lock,
-        runs.setting(loaded, built.job),
-        run.recorded(built),
-    )
+    iterations, recorded = run.iterations, run.recorded(built)
+    with refuse_other_content(folder):
+        files = draw_run(run.summary, iterations, run.lock, runs.setting(loaded, built.job), recorded)
     return _write_page(place, files)
 
 

@@ -28,7 +28,7 @@ from simnet.report import cost_summary, run_setup, seeds
 from simnet.report.calls import calibration_summary
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
-from simnet.report.run_summary import Judgement, RunFacts, RunSummary, significant
+from simnet.report.run_summary import RunFacts, RunSummary, significant
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
@@ -254,7 +254,6 @@ def fill(
         _run_facts(loaded, built, done, source),
         request(loaded, "run").lock,
         links=built.links,
-        bandwidths=built.bandwidths,
         report=report,
         setting=setting(loaded, built.job),
     )
@@ -320,8 +319,8 @@ def _with_iterations(
     built: Run,
     results: Mapping[str, PolicyResult],
     settled: Mapping[str, pd.DataFrame],
-    whole: dict[str, Judgement],
-) -> dict[str, Judgement]:
+    whole: dict[str, Fields],
+) -> dict[str, Fields]:
     """Return judgements of jobs with those of the mean iteration, once all have settled."""
     first = common_start(steady_part(one.iterations) for one in results.values())
     frames = {name: frame.iloc[first:] for name, frame in settled.items()}

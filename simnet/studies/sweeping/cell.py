@@ -23,12 +23,12 @@ from simnet.base.processes import Report
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Policy
 from simnet.report import cost_summary, learning, wording
+from simnet.report.columns import Fields
 from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import versions
 from simnet.report.run_summary import (
     INTERVAL,
     PHASES,
-    Judgement,
     RunFacts,
     RunSummary,
     learning_columns,
@@ -145,7 +145,7 @@ def rows(
     target: float | None = None,
     prices: Mapping[str, Any] | None = None,
     computing: str | None = None,
-    known: tuple[Mapping[str, Judgement], Evidence] = ({}, NEVER_COMPARED),
+    known: tuple[Mapping[str, Fields], Evidence] = ({}, NEVER_COMPARED),
 ) -> list[dict[str, Any]]:
     """Return a row for each policy; see `COLUMNS`. Missing values are None."""
     judgements, evidence = known
