@@ -185,7 +185,7 @@ output: {timeline: 0, report: false}
 def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes(file, tmp_path):
     outs = [tmp_path / "a", tmp_path / "b"]
     for out, processes in zip(outs, ("1", "2"), strict=True):
-        assert "jobs that shared the network" in did("run", file, "--out", out, "--jobs", processes).stdout
+        assert "Job AG, packed, 3, " in did("run", file, "--out", out, "--jobs", processes, "--wide").stdout
     assert contents(outs[0]) == contents(outs[1])
     summary = json.loads((outs[0] / "summary.json").read_text())
     shares = [one for policy in ("AG", "dense") for one in summary["policies"][policy]["shares"]]

@@ -332,8 +332,8 @@ output: {timeline: 0, report: false}
 
 def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     out = tmp_path / "out"
-    ran = did("run", file, "--out", out)
-    assert "No policy got to the end." in ran.stdout
+    ran = did("run", file, "--out", out, "--wide")
+    assert "No policy got to its end." in ran.stdout
     assert "worker 3 died at 50 ms" in ran.stdout
     summary = json.loads((out / "summary.json").read_text())
     assert summary["winner"] is None
@@ -343,7 +343,9 @@ def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     assert 3 in one["stops"][0]["waited"][0]["waits_for"]
     assert one["stops"][0]["iteration"] == one["iterations"]
     go_on = ("--set", "job.on_death={continue: {after: 30 s}}")
-    assert "went on as 3 workers" in did("run", file, "--out", out, "--force", *go_on).stdout
+    assert "went on as 3 workers" in " ".join(
+        did("run", file, "--out", out, "--force", "--wide", *go_on).stdout.split()
+    )
 
 
 def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):
