@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from commands import did, refused
-from schedules import write_nodelink
 from simnet import collectives, topologies
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration import Curve, Setting, load_cost_model
