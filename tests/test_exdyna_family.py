@@ -336,6 +336,21 @@ def test_the_first_threshold_keeps_what_was_asked_of_gradients_of_any_magnitude(
     assert "topk" not in [one.method for one in model.exchange(laplace(rng, 4, 100_000)).kernels]
 
 
+@pytest.mark.parametrize("name", EXCLUSIVE)
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_the_density_settles_while_residuals_fill(name, density):
+    rng = np.random.default_rng(0)
+    n = round(100 / density)
+    model, published = (create(name, 4, n, density, start=start) for start in ("estimated", "published"))
+    ratios = [[], []]
+    for _ in range(128):
+        gradients = laplace(rng, 4, n) * np.float32(1e-6)
+        for own, one in zip(ratios, (model, published), strict=True):
+            own.append(one.exchange(gradients).stats["density"] / density)
+    assert np.mean(ratios[0][64:]) == pytest.approx(1, abs=0.1)
+    assert not 0.8 < np.mean(ratios[1][64:]) < 1.25
+
+
 # Partitions and thresholds
 
 

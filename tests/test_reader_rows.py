@@ -28,6 +28,19 @@ class TestShaped:
         }  # fmt: skip
         assert {name: row[name] for name in wanted} == wanted
 
+    @pytest.mark.parametrize("name", ["N", "size_bytes", "latency_ms", "rate_mbit"])
+    @pytest.mark.parametrize("text", ["", "x"])
+    def test_what_is_needed_must_be_there(self, tmp_path, name, text):
+        with pytest.raises(InputError, match=rf"mine.csv:2: {name}: must be a .*number.*, got '{text}'"):
+            shaped(tmp_path, **{name: text})
+
+    @pytest.mark.parametrize("name", ["rep", "params"])
+    def test_what_is_not_may_be_empty_but_nothing_else(self, tmp_path, name):
+        column = {"rep": "iteration", "params": "parameters"}[name]
+        assert shaped(tmp_path, **{name: ""})[column].isna().all()
+        with pytest.raises(InputError, match=f"mine.csv:2: {name}: must be a .*number.*, got 'x'"):
+            shaped(tmp_path, **{name: "x"})
+
 
 class TestTidy:
     @pytest.mark.parametrize(

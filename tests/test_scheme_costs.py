@@ -601,7 +601,7 @@ def test_bytes_whatever_the_gradients(one, data, seed):
 
 
 @every
-@each("P", range(1, 34))
+@each("P", (*range(1, 11), 12, 15, 16, 17, 24, 31, 32, 33))
 def test_time_on_an_idle_star(one, P):
     low, high = (0.0, 0.0) if is_power(P) else one.off
     network = Network(star(P, ALPHA, 1 / BETA))
