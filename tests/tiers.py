@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 DURATIONS = Path(__file__).with_name("durations.csv")
 
-FAST, LONG, EXTRAS = 105.0, 220.0, 240.0
+FAST, LONG, EXTRAS = 90.0, 420.0, 240.0
 """Seconds of one process that each may take: `make test` and `make test-long` have two, `make test-extras` one."""
 
 CASE = 3.0
