@@ -68,7 +68,7 @@ def test_without_a_folder_another_request_gets_one_of_its_own(tmp_path, monkeypa
     did(*loud)
     before = contents(tmp_path / "runs" / "quickstart")
     said = did(*loud, "--seed", 7).stderr
-    assert "runs/quickstart has the results of another request: those of this one go to runs/quickstart-2" in said
+    assert "wrote runs/quickstart-2/summary.json; runs/quickstart has the results of another request" in said
     did(*loud, "--seed", 8)
     did(*loud, "--seed", 7)
     assert sorted(one.name for one in (tmp_path / "runs").iterdir()) == ["quickstart", "quickstart-2", "quickstart-3"]

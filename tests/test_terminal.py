@@ -137,32 +137,7 @@ def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
     assert "SIMNET_TRACEBACK" not in os.environ
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["list", "topology"], "KIND: there is no list 'topology': "),
-        (["export", "quickstart"], "'export' is now 'simnet convert SCENARIO FILE.goal'"),
-        (["validate", "--split", "size"], "--split: there is no 'size': did you mean 'sizes'? Allowed: collectives"),
-        (["measure", "-o", "a", "--backend", "glo"], "--backend: there is no 'glo': did you mean 'gloo'?"),
-        (["run", "quickstart", "--jobs", "zero"], "'zero'"),
-        (["run", "quickstart", "--jobs", "0"], "must be >= 1, got 0"),
-        (["run", "quickstart", "--sead", "3"], "--seed"),
-        (["--sead"], "--sead"),
-    ],
-)
-def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], said: str) -> None:
-    assert said in refused(*arguments)
-
-
 # Widths
-
-
-@pytest.mark.parametrize("columns", ["", "40", "60", "80", "200"])
-def test_no_line_is_longer_than_the_terminal_or_80_characters(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    for words in (["list"], ["list", "schemes"], ["show", "topk"], ["show", "convolutional-dirichlet"]):
-        assert max(map(len, did(*words).stdout.splitlines())) <= min(int(columns or 80), 80), words
-    assert max(map(len, did("list", "stacks", "--wide").stdout.splitlines())) > 200
 
 
 @pytest.mark.parametrize(

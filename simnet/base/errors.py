@@ -136,8 +136,8 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """
     if len(name) > _MOST_GUESSED:  # to compare them takes a time that grows with its square
         return ""
-    folded = {one.casefold(): one for one in sorted(allowed)}
-    given = name.casefold()
+    folded = {one.lstrip("-").casefold(): one for one in sorted(allowed)}
+    given = name.lstrip("-").casefold()
     part = [one for one in sorted(folded, key=len) if len(given) > 2 and given in one]
     close = difflib.get_close_matches(given, folded, n=1) or part
     return f"did you mean '{folded[close[0]]}'? " if close else ""

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 WIDTH = 80
 """Characters of a line at most."""
 
+ENDINGS = (".json", ".csv", ".txt", ".html", ".svg", ".png", ".md", ".yaml")
+"""Endings of files that some answer can be written to."""
+
 SCHEMA = 1
 """Version of the JSON of a summary."""
 
@@ -397,6 +400,11 @@ def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown
         hidden.append(gone.heading)
     if not wide:
         _narrow(made, summary.columns, width)
+    # On a terminal of 40 characters not even what matters most has room.
+    for column in reversed(summary.columns[2:] if not wide else ()):
+        if column.name in made and _table_width(made.values()) > width:
+            del made[column.name]
+            hidden.append(column.heading)
     return made, hidden
 
 

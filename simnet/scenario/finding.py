@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simnet.base.errors import InputError, suggest_names
+from simnet.cost_models.costs.models import model_names
 
 
 def shipped() -> dict[str, Path]:
@@ -21,10 +22,8 @@ def find(path: str | Path) -> Path:
     file, known = Path(path), shipped()
     if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:
-            raise InputError(
-                "there is no such file, and no scenario of that name comes with simnet; "
-                f"{suggest_names(str(path), known)}",
-                file=str(path),
-            )
+            there = "there is no such file, and no scenario of that name comes with simnet; "
+            model = f"as a model it is --model {path}. " if str(path) in model_names() else ""
+            raise InputError(f"{there}{model}{suggest_names(str(path), known)}", file=str(path))
         return file
     return known[str(path)]

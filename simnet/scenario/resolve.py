@@ -249,7 +249,8 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
     told = next((one.seconds for one in given.shardings.values()), None)
     if told is not None:
         compute = compute.model_copy(update={"mean": told})
-    if compute.mean is None and not given.traced and (device := build_device(given, folder, found)) is not None:
+    unknown = given.traced or (given.model is not None and profile is None)
+    if compute.mean is None and not unknown and (device := build_device(given, folder, found)) is not None:
         with found.at("job", "compute", "mean"):
             compute = compute.model_copy(update={"mean": _mean_compute(given, device)})
     if overlap is None and _has_layers(given):

@@ -216,7 +216,7 @@ class Job(Part):
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
         f"default: {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
     )
-    overlap: Overlap | Literal["none"] | None = None
+    overlap: NameOr[Literal["none"], Overlap] | None = None
     strategy: Strategy | None = None
     sharding: (
         Annotated[

@@ -147,7 +147,7 @@ inner, mixing, outer, period
     if lacking := [
         one for one, parameter in known.items() if parameter.default is parameter.empty and one not in given
     ]:
-        raise ValueError(f"{name}: there is no default for {', '.join(lacking)}")
+        raise ValueError(f"{name} has no default for {', '.join(lacking)}, as {name}:{lacking[0]}=...")
     for option, value in given.items():
         default = known[option].default
         for kind, said in _KINDS.items():

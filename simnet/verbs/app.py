@@ -32,11 +32,11 @@ from cyclopts.exceptions import (
 
 import simnet
 from simnet.base import plugins
-from simnet.base.errors import SimnetError, plain_warnings, suggest_names
+from simnet.base.errors import InputError, SimnetError, plain_warnings, suggest_names
 from simnet.base.reading import read_shipped_rows
 from simnet.base.threads import one_thread
 from simnet.base.writing import refuse_existing
-from simnet.report.summary import WIDTH, Summary
+from simnet.report.summary import ENDINGS, WIDTH, Summary
 from simnet.verbs import terminal
 from simnet.verbs.request import USUAL_FOLDER, set_texts
 
@@ -119,10 +119,33 @@ def _run_verb(words: Sequence[str]) -> int:
         command.help_print([])
         return 0
     try:
-        found = command(line, exit_on_error=False, print_error=False, result_action="return_value")
+        found = command(
+            list(_with_negative_values(line)), exit_on_error=False, print_error=False, result_action="return_value"
+        )
     except CycloptsError as error:
         raise SimnetError(_usage_error(name, command, error)) from None
     return int(found or 0)
+
+
+def _with_negative_values(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a line, values such as -1ms joined to the option before them: they are no options."""
+    option = ""
+    for word in words:
+        if option and re.match(r"-\.?\d", word):
+            yield f"{option}={word}"
+            option = ""
+            continue
+        if option:
+            yield option
+        option = word if re.fullmatch(r"--[a-z-]+", word) else ""
+        if not option:
+            yield word
+    if option:
+        yield option
+
+
+def _whole_number(type_: Any, tokens: Sequence[Any]) -> int:
+    return int(tokens[0].value)
 
 
 def _completion(wanted: str, words: Sequence[str]) -> int:
@@ -218,6 +241,8 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
         with terminal.verbosity(bool(common["quiet"]), bool(common["verbose"])):
             bound = inspect.signature(function).bind(*arguments, **given)
             if common["out"] and "out" not in own:
+                if name in VERBS and Path(common["out"]).suffix not in ENDINGS:
+                    raise InputError(f"must end with one of {', '.join(ENDINGS)}, got {common['out']!r}", file="--out")
                 refuse_existing([Path(common["out"])], bool(common["force"]))
             if common["save_scenario"]:
                 _save_scenario(common["save_scenario"], bound.arguments, bool(common["force"]))
@@ -258,8 +283,13 @@ def _marked() -> dict[str, MarkedField]:
 
 def _keyword(name: str, field: MarkedField) -> inspect.Parameter:
     type_ = int if field.name in ("workers", "seed") else str
-    hint = _option(type_ | None, field.help, field.panel, metavar=field.metavar)
+    hint = _option(type_ | None, field.help, field.panel, metavar=field.metavar, converter=_converter(type_))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
+
+
+def _converter(type_: Any) -> Callable[[Any, Sequence[Any]], int] | None:
+    """Return what reads a whole number as such: cyclopts would take 2.5 for 2."""
+    return _whole_number if type_ is int else None
 
 
 def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
@@ -271,8 +301,11 @@ def _line_type(hint: Any, *, optional: bool) -> Any:
     """Return the type that a parameter of the library has on the line: what may be text is text."""
     if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
         hint = str
+    converter = _converter(hint)
     hint = hint | None if optional else hint
-    shown = Parameter(negative=(), group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None)
+    shown = Parameter(
+        negative=(), converter=converter, group=Group(_PANELS[0], sort_key=0), show_default=lambda value: value or None
+    )
     return Annotated[hint, shown]
 
 
@@ -396,5 +429,6 @@ def _usage_error(name: str, command: App, error: CycloptsError) -> str:
         return f"{place}: is missing"
     if isinstance(error, CoercionError) and token is not None:
         wanted: dict[Any, str] = {int: "a whole number", float: "a number", bool: "left out, or true or false"}
-        return f"{place}: must be {wanted.get(error.target_type, 'another word')}, got {token.value!r}"
+        kind = next((wanted[one] for one in (error.target_type, *get_args(error.target_type)) if one in wanted), None)
+        return f"{place}: must be {kind or 'another word'}, got {token.value!r}"
     return " ".join(str(error).split())

@@ -124,6 +124,7 @@ class _Place:
 
     def __init__(self, named: Path | None, temporary: Path | None) -> None:
         self.named, self.temporary = named, temporary
+        self._moved = ""
 
     def of(self, usual: str, asked: Request, *, force: bool) -> Path:
         from simnet.scenario.identity import place_of
@@ -132,10 +133,13 @@ class _Place:
             return self.temporary
         folder = place_of(self.named, Path(USUAL_FOLDER) / usual, asked, force=force)
         if self.named is None and folder.name != usual:
-            terminal.say(
-                f"{Path(USUAL_FOLDER) / usual} has the results of another request: those of this one go to {folder}"
-            )
+            self._moved = f"; {Path(USUAL_FOLDER) / usual} has the results of another request"
         return folder
+
+    def say_written(self, path: Path) -> None:
+        """Say where the results are, and why not in the usual place."""
+        if self.temporary is None:
+            terminal.say(f"wrote {path}{self._moved}")
 
 
 @contextmanager
@@ -164,8 +168,7 @@ def _one_run(source: Source, seeds: int, on: str | None, jobs: int | None, place
         found = _one_seed(batch, how, source, loaded, report=report)
     else:
         found = _several_seeds(batch, how, runs.Seeds(folder, loaded, asked.lock, report=report))
-    if place.temporary is None:
-        terminal.say(f"wrote {folder / ('report.html' if report else 'summary.json')}")
+    place.say_written(folder / ("report.html" if report else "summary.json"))
     return found
 
 
@@ -301,8 +304,7 @@ def _over_grid(
         if todo.there:
             terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run")
         written = _run_cells(todo, pool, on)
-    if place.temporary is None:
-        terminal.say(f"wrote {folder / 'sweep.csv'}")
+    place.say_written(folder / "sweep.csv")
     return grid_answer(written, planned)
 
 

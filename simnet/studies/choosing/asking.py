@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simnet.base.errors import InputError
 from simnet.report.summary import Summary
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def choice(
     def again(more: Sequence[str]) -> Scenario:
         return ranking.load_job(source, [*overrides, *more])
 
+    if not link_uncertainty >= 1:
+        raise InputError(f"must be a factor >= 1, got {link_uncertainty:g}", file="--link-uncertainty")
     choices_ = [one for one in axes if _is_choice(one)]
     if others := [one for one in axes if not _is_choice(one)]:
         return grids.grid_summary(grids.Asked(source, (*overrides,), exact, (*policies,)), [*others, *choices_], jobs)

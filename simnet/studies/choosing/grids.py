@@ -112,6 +112,7 @@ def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None) -> 
         )
         for chosen in itertools.product(*(range(len(group[0].values)) for group in groups))
     ]
+    grid.refuse_wrong_values(listed_, lambda number: asked.load(listed_[number], ()))
     rows = _simulated(asked, listed_, jobs)
     values = {name: [cell[place].partition("=")[2] for cell in listed_] for place, name in enumerate(names)}
     return _table_summary(asked, values, rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ _MARKED = ("network", "schemes", "strategy", "sharding", "gradients")
 _KINDS = (("s", units.seconds), ("B", units.size), ("Bps", units.bandwidth))
 _SI = {"s": "s", "B": "B", "Bps": "B/s"}
 _DIGITS = 12
+_MOST_CHECKED = 100
 
 
 class Axis(NamedTuple):
@@ -151,6 +152,35 @@ def cells(source: str, base: Scenario, groups: Sequence[Sequence[Axis]], overrid
             raise InputError(f"{twice} is a parameter twice", file="--grid")
         found[values] = Cell(len(found), values, tuple(assigned))
     return list(found.values())
+
+
+def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int], object]) -> None:
+    """Refuse a value with which no cell can be loaded, before any is simulated.
+
+    Parameters
+    ----------
+    cells : sequence of sequences of str
+        The value of each axis, by the cell.
+    load_cell : callable
+        Loads the scenario of a cell, by its number.
+
+    Raises
+    ------
+    InputError
+        The error of the first cell with such a value.
+    """
+    for values in map(list, zip(*cells, strict=True)):
+        for value in [*dict.fromkeys(values)][:_MOST_CHECKED]:
+            errors = []
+            for number in (place for place, one in enumerate(values) if one == value):
+                try:
+                    load_cell(number)
+                except InputError as error:
+                    errors.append(error)
+                else:
+                    break
+            else:
+                raise InputError(errors[0].message, file="--grid", field=errors[0].field)
 
 
 def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Collection[str]) -> list[Column]:

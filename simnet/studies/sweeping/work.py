@@ -125,6 +125,7 @@ def plan(
         for one in cells
         for later in range(seeds)
     ]
+    grid.refuse_wrong_values([one.values for one in cells], lambda number: tasks[number * seeds].load())
     if seeds > 1:
         if any(field.startswith("seed=") for field in cells[0].overrides):
             raise InputError("means nothing where seed is a parameter", file="--seeds")
