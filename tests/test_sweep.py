@@ -30,7 +30,7 @@ from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.scenario.settings import full_key
 from simnet.scenario.source import Source
-from simnet.studies.sweeping import cell, drawing, grid, schedulers, work
+from simnet.studies.sweeping import cell, grid, schedulers, work
 from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.running import run_policy
 
@@ -326,16 +326,12 @@ def test_values_written_differently_are_one_cell(here, tiny, tmp_path):
     assert first | {"cell": 1} == second
 
 
-def test_only_one_or_two_numeric_parameters_are_drawn_and_seeds_are_repetitions(swept):
-    found = table(swept[0])
-    rate, density = (grid.Column(name, sorted(found[name].unique())) for name in ("network.bandwidth_Bps", "density"))
-    seed, text = grid.Column("seed", [1, 2]), grid.Column("job.model", ["a", "b"])
-    repeated = pd.concat([found.assign(seed=1), found.assign(seed=2, iteration_s=2 * found["iteration_s"])])
-    assert drawing.draw(found[found["density"] == 0.1], [rate], "one") is not None
-    assert drawing.draw(repeated, [seed, rate, density], "two") is not None
-    assert drawing.draw(found, [rate, density, text], "three") is None
-    assert drawing.draw(repeated, [seed], "seeds") is None
-    assert drawing.draw(found.assign(status="failed"), [rate, density], "none") is None
+def test_one_or_two_numeric_parameters_are_drawn(here, tiny, swept, tmp_path):
+    for name, axis in (("one", "bandwidth=1,10Gbit/s"), ("text", "device=ideal,v100-torch2.6")):
+        did(tiny, "--grid", axis, "--policies", "AG", "--out", tmp_path / name)
+    drawn = [[one.name for one in folder.glob("figures/*.svg")] for folder in (swept[0], tmp_path / "one")]
+    assert drawn == [["sweep.svg"]] * 2
+    assert not (tmp_path / "text" / "figures").exists()
 
 
 # What is learnt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
@@ -24,7 +26,7 @@ def draw_table(summary: Summary) -> Plot:
         for axes, unit in zip(grid, panels, strict=True):
             columns = [one for one in drawn if one.unit == unit]
             name, factor = _unit_of(table, *columns)
-            for one, colour in zip(columns, COLOURS, strict=False):
+            for one, colour in zip(columns, itertools.cycle(COLOURS), strict=False):
                 value = table[one.name] / factor
                 low, high = (table.get(end, table[one.name]) / factor for end in one.interval or ("", ""))
                 off = np.nan_to_num(np.clip([value - low, high - value], 0.0, None))

@@ -45,7 +45,7 @@ from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor
 from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.paired import fastest
-from simnet.report.summary import Column, Summary, interval_text, percent
+from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
@@ -145,20 +145,7 @@ class JobPrediction:
         return judged([self.totals[policy] for policy in policies], computing_factors(self.scenario))
 
 
-COLUMNS = (
-    Column("policy", "policy"),
-    Column("total_s", "median iteration", interval=("total_low_s", "total_high_s")),
-    Column("compute_s", "compute", priority=2),
-    Column("select_s", "select", priority=3),
-    Column("exposed_s", "exposed comm.", priority=1),
-    Column("update_s", "update", priority=4),
-    Column("simulated_s", "whole job", interval=("low_s", "high_s")),
-    Column("chance_to_be_fastest", "fastest", "chance"),
-    Column("utilisation", "utilisation", "chance", priority=5),
-    Column("regret_of_job", "regret", "percent", priority=6),
-    Column("messages_s", "messages", interval=("messages_low_s", "messages_high_s"), priority=8),
-    Column("merge_s", "merge", interval=("merge_low_s", "merge_high_s"), priority=7),
-)
+COLUMNS = table_columns("step job")
 """Of `job_summary`: parts of an iteration, medians over steady iterations and means over workers, and the job."""
 
 

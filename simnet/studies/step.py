@@ -17,7 +17,7 @@ from simnet.network.stack import name_of
 from simnet.report.calls import calibration_summary, calls_evidence
 from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
-from simnet.report.summary import Column, Summary, interval_text, percent
+from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.scenario.sharding_parts import Sharding
 from simnet.training.job.job import Job
@@ -26,40 +26,6 @@ from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTimin
 
 SLOWDOWNS = (1.0, 2.5)
 """How many times as long computing takes at least and at most beside collectives; see `describe_slowdown`."""
-
-WAYS = (
-    Column("policy", "policy"),
-    Column("step_s", "step", interval=("low_s", "high_s"), interval_of="by slow-down"),
-    Column("utilisation", "utilisation", "chance"),
-    Column("exposed_s", "exposed comm.", priority=1),
-    Column("memory_B", "memory + activations"),
-    Column("slowed_s", "slowed by collectives", priority=2),
-)
-"""Of several ways of sharding."""
-
-PARTS = (
-    Column("part", "part", "text"),
-    Column("calls", "calls"),
-    Column("vector_B", "vector"),
-    Column("takes_s", "takes"),
-    Column("of_step_s", "of step"),
-)
-"""Of the parts of a step: of collectives their vectors as nccl-tests counts them, and their time one after another."""
-
-CALLS = (
-    Column("phase", "phase", "text"),
-    Column("operation", "call", "text"),
-    Column("unit", "unit", "text"),
-    Column("ranks", "ranks", priority=2),
-    Column("in_B", "in"),
-    Column("out_B", "out"),
-    Column("begin_s", "begins", priority=1),
-    Column("takes_s", "takes"),
-    Column("exposed_s", "exposed"),
-    Column("dtype", "dtype", "text", priority=3),
-    Column("microbatch", "microbatch", priority=4),
-)
-"""Of the collectives of a step."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +73,7 @@ class ShardedStep:
         return float(alone.mean()) / self.timing.duration if self.timing.duration else 1.0
 
     def row(self) -> dict[str, Any]:
-        """Return the row of `WAYS`."""
+        """Return its row among several ways."""
         low, high = self.ends or (None, None)
         took = {"step_s": self.timing.duration, "low_s": low, "high_s": high, "utilisation": self.utilisation}
         waits = {name: float(getattr(self.timing, name).max()) for name in ("exposed", "slowed")}
@@ -115,7 +81,7 @@ class ShardedStep:
         return {"policy": self.policy, **took, **{f"{name}_s": one for name, one in waits.items()}, **held}
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return the rows of `CALLS`: when each first begins and last ends, and the most that a worker waits for it."""
+        """Return a row for each collective: when it begins and ends, and the longest wait of a worker for it."""
         timing, waits, does = self.timing, self.timing.waits().max(axis=1), self.timing.graph.does()
         rows = []
         for number, node in enumerate(timing.graph.nodes):
@@ -128,7 +94,7 @@ class ShardedStep:
         return rows
 
     def parts(self) -> list[dict[str, Any]]:
-        """Return the rows of `PARTS`, of the worker that is done last: what it computes, and what it waits for."""
+        """Return a row for each part of the step, of the worker that is done last: what it computes and waits for."""
         timing = self.timing
         worker = int(timing.ended.max(axis=0).argmax())
         slowed = float(timing.slowed[worker])
@@ -206,7 +172,7 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
     details = {**_shared_figures(scenario, best), **NEVER_COMPARED.figures()}
     rows = [one.row() | _limit_figures(one) for one in found]
     return Summary(
-        answer=answer, columns=WAYS, rows=rows, details=details, notes=_notes(scenario, best),
+        answer=answer, columns=table_columns("step ways"), rows=rows, details=details, notes=_notes(scenario, best),
         evidence=NEVER_COMPARED.line(), assumed=_slowdown_assumed(best),
     )  # fmt: skip
 
@@ -229,7 +195,7 @@ def _one_way(scenario: Scenario, one: ShardedStep, calls: bool) -> Summary:
         level = f" Collectives by the cost model of {calibration['file']}, {known}"
     return Summary(
         answer=_step_answer(one),
-        columns=CALLS if calls else PARTS,
+        columns=table_columns("step calls" if calls else "step parts"),
         rows=one.calls() if calls else one.parts(),
         evidence=NEVER_COMPARED.line() + level,
         assumed=_slowdown_assumed(one),

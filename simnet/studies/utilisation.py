@@ -24,7 +24,7 @@ from simnet.base.units import finite, format_bytes, format_seconds, fraction
 from simnet.cost_models.costs.collectives import ring_allreduce
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED
 from simnet.policies import Candidate
-from simnet.report.summary import Column, Summary, interval_text, percent
+from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.schedule import Schedule
 from simnet.training.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
@@ -289,11 +289,7 @@ def _with_rounds(training: Training, job: Job, candidate: Candidate) -> Training
 
 _ENDS_OF_RATE = ("bandwidth_Bps", "bandwidth_low_Bps", "bandwidth_high_Bps")
 _ENDS_OF_PERIOD = ("steps_between_exchanges", "steps_between_exchanges_low", "steps_between_exchanges_high")
-COLUMNS = (
-    Column("utilisation", "utilisation", "percent"),
-    Column("bandwidth_Bps", "bandwidth", interval=_ENDS_OF_RATE[1:], interval_of="if off"),
-    Column("steps_between_exchanges", "period", interval=_ENDS_OF_PERIOD[1:], interval_of="if off"),
-)
+COLUMNS = table_columns("step goals")
 """Of what utilisations need: the bandwidth of a worker's link, or at that of now the inner steps of a round."""
 
 

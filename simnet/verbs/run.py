@@ -23,8 +23,6 @@ from simnet.verbs import terminal
 from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb, word_list
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from simnet.report.answers import RunAnswer
     from simnet.report.drawing import Plot
     from simnet.report.run_summary import RunSummary
@@ -283,7 +281,6 @@ def _over_grid(
     """Run a scenario over a grid of values of its fields, and write the folder."""
     from simnet.studies.sweeping import grid as grids
     from simnet.studies.sweeping import table, work
-    from simnet.studies.sweeping.answer import grid_answer
 
     most = grids.MOST_CELLS if force else grids.MAX_CELLS
     planned = work.plan(str(source.path), axes, source.overrides, source.seed, source.policies, most=most, seeds=seeds)
@@ -303,12 +300,12 @@ def _over_grid(
         todo = work.Work(planned, checks, folder, again=force)
         if todo.there:
             terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run")
-        written = _run_cells(todo, pool, on)
+        answer = _run_cells(todo, pool, on)
     place.say_written(folder / "sweep.csv")
-    return grid_answer(written, planned)
+    return answer
 
 
-def _run_cells(todo: Work, pool: processes.Pool, on: str | None) -> pd.DataFrame:
+def _run_cells(todo: Work, pool: processes.Pool, on: str | None) -> Summary:
     """Run the cells that are waiting, write the table, and end as they ended."""
     failure: BaseException | None = None
     todo.mark("at work, or killed")

@@ -12,7 +12,7 @@ from simnet.policies import Fixed, density_at
 from simnet.report import run_setup, wording
 from simnet.report.cost_summary import throughput
 from simnet.report.paired import START_COLUMNS
-from simnet.report.summary import Column, Summary, percent, three_digits
+from simnet.report.summary import Summary, percent, table_columns, three_digits
 from simnet.scenario import Scenario, load
 from simnet.studies.choosing.flips import Flip
 from simnet.studies.choosing.forecast import Forecast, Gain
@@ -23,17 +23,7 @@ from simnet.studies.samples import sample_warnings, warning_lines
 if TYPE_CHECKING:
     pass
 
-COLUMNS = (
-    Column("exchange", "exchange", "text"),
-    Column("mean_iteration_s", "iteration", interval=("iteration_low_s", "iteration_high_s")),
-    Column("to_best", "to best", "text"),
-    Column("chance_to_be_fastest", "fastest chance", "chance"),
-    Column("mean_communicate_and_wait_s", "exposed comm.", priority=1),
-    Column("mean_bytes_sent_per_worker_B", "sent a worker", priority=2),
-    Column("mean_select_s", "selection", priority=3, interval=("mean_select_low_s", "mean_select_high_s")),
-    Column("memory_B", "memory", priority=4),
-    Column("iterations_simulated", "simulated", priority=5),
-)
+COLUMNS = table_columns("choose")
 """Of the table."""
 
 FORMATS: dict[str, Callable[[float], str]] = {

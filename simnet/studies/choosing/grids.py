@@ -18,15 +18,16 @@ from simnet.base.processes import InlinePool, Pool
 from simnet.base.progress import track_progress
 from simnet.base.units import determined
 from simnet.policies.moo import Moo
-from simnet.report.summary import WIDTH, Column, Summary, percent
+from simnet.report.summary import WIDTH, Column, Summary, percent, table_columns
 from simnet.report.wording import ahead, listed
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.answering import assumed_text, evidence_text
 from simnet.studies.choosing.choices import exchange_kind
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms
-from simnet.studies.choosing.maps import Map, map_of, plot_map
+from simnet.studies.choosing.maps import Map, map_of
 from simnet.studies.choosing.policy import make, table_of_map
 from simnet.studies.choosing.ranking import Ranking, load_job, rank
+from simnet.studies.fastest_map import draw_fastest
 from simnet.studies.sweeping import grid
 
 SIMULATED = 64
@@ -184,13 +185,7 @@ def _table_summary(asked: Asked, values: Mapping[str, Sequence[str]], rows: Sequ
         row["lead"] = (
             "tied" if found.get("tied_with") else None if found.get("margin") is None else ahead(1 + found["margin"])
         )
-    columns += [
-        Column("exchange", "fastest", "text"),
-        Column("mean_iteration_s", "iteration", interval=("iteration_low_s", "iteration_high_s")),
-        Column("chance_to_be_fastest", "chance", "chance"),
-        Column("lead", "before the next", "text", 1),
-        Column("runner_up", "next", "text", 1),
-    ]
+    columns += table_columns("choose grid")
     refused = [f"{key}: {row['refused']}" for key, row in zip(map(str, shown), rows, strict=True) if "refused" in row]
     loaded = asked.load((), ())
     return Summary(
@@ -246,6 +241,7 @@ def _map_summary(
     shares = made.shares()
     answer = f"{next(iter(shares))} is first in {percent(next(iter(shares.values())))} of the map"
     others = [f"{label} in {percent(share)}" for label, share in itertools.islice(shares.items(), 1, 4)]
+    title = f"Fastest exchange: {found.loaded.name}"
     summary = MapSummary(
         answer=f"{answer}{', ' if others else ''}{listed(others)}. {note}",
         columns=[
@@ -257,7 +253,7 @@ def _map_summary(
         evidence=evidence_text(found.evidence),
         assumed=assumed_text(found.loaded, found),
         details={"shares": shares, "simulated": simulated, "cells": int(made.which.size)},
-        plots={"map": partial(plot_map, made, found.loaded.name)},
+        plots={"map": partial(draw_fastest, title, made.x.drawn, made.y.drawn, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
     )  # fmt: skip
     if of_links:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.policies import Candidate
 from simnet.report.paired import TIE
 from simnet.report.summary import Unit
 from simnet.report.wording import listed
 from simnet.studies.choosing.closed_forms import ClosedForms
+from simnet.studies.fastest_map import MapAxis
 
-if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
-
-TIED, TIED_COLOUR = "tied", "#9A9A9A"
-"""What a legend says of cells in which several exchanges are the fastest, and their colour."""
-
-_FURTHER = ("#F0E442", "#999933", "#882255", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#117733")
-_SHOWN: Mapping[str, tuple[str, float, str, Unit]] = {
-    "latency": ("latency_s", 1e-3, "latency [ms]", "time"),
-    "bandwidth": ("bandwidth_Bps", 1.25e8, "bandwidth [Gbit/s]", "rate"),
-    "density": ("density", 1.0, "density (fraction kept)", "percent"),
-    "workers": ("workers", 1.0, "workers", "number"),
+_SHOWN: Mapping[str, tuple[str, Unit, Callable[[float], str]]] = {
+    "latency": ("latency_s", "time", format_seconds),
+    "bandwidth": ("bandwidth_Bps", "rate", format_bandwidth),
+    "density": ("density", "percent", "{:.3g}".format),
+    "workers": ("workers", "number", "{:.0f}".format),
 }
 
 
@@ -46,12 +40,12 @@ class Axis(NamedTuple):
     @property
     def unit(self) -> Unit:
         """What the column holds."""
-        return _SHOWN[self.name][3]
+        return _SHOWN[self.name][1]
 
     @property
-    def shown(self) -> Floats:
-        """The values in the unit of the figure."""
-        return self.values / _SHOWN[self.name][1]
+    def drawn(self) -> MapAxis:
+        """The axis of the figure."""
+        return MapAxis(self.name, [_SHOWN[self.name][2](one) for one in self.values.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,39 +126,3 @@ def map_of(
         seconds = np.stack([np.broadcast_to(forms.model(one, where).seconds, shape) for one in forms.among])
     assert seconds is not None
     return Map(among, Axis(x, along), Axis(y, down), seconds)
-
-
-def plot_map(made: Map, name: str) -> Plot:
-    """Draw a map: an area per exchange, and lines where the fastest changes."""
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    from simnet.report.drawing import COLOURS, plot, style
-
-    x, y = made.x, made.y
-    own = [*itertools.islice(itertools.cycle((*COLOURS, *_FURTHER)), len(made.among)), TIED_COLOUR]
-    places = np.where(made.tied.any(axis=0), len(made.among), made.which)
-    present = np.unique(places).tolist()
-    labels = [*(one.label for one in made.among), TIED]
-    with style():
-        figure = Figure(figsize=(7.6, 5.6), layout="constrained")
-        axes = figure.subplots()
-        look: dict[str, Any] = {"alpha": 0.55, "shading": "nearest", "rasterized": True}
-        look |= {"cmap": ListedColormap(own), "norm": BoundaryNorm(np.arange(len(own) + 1) - 0.5, len(own))}
-        axes.pcolormesh(x.shown, y.shown, places, **look)
-        for one in present[:-1]:
-            axes.contour(
-                x.shown, y.shown, (places == one).astype(float), levels=[0.5], colors="#222222", linewidths=0.9
-            )
-        axes.set(xscale="log", yscale="log", xlabel=_SHOWN[x.name][2], ylabel=_SHOWN[y.name][2])
-        axes.grid(visible=False)
-        for one in (axes.xaxis, axes.yaxis):
-            one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            one.set_minor_formatter(NullFormatter())
-        figure.legend(
-            handles=[Patch(color=own[one], alpha=0.55, label=labels[one]) for one in present], loc="outside right upper"
-        )
-        figure.suptitle(f"Fastest exchange: {name}", x=0.01, ha="left")
-    return plot("map", f"fastest exchange over {x.name} and {y.name}", "", figure)

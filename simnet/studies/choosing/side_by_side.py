@@ -14,7 +14,7 @@ from simnet.base.progress import track_progress
 from simnet.base.units import determined, format_seconds
 from simnet.policies import Candidate, Fixed
 from simnet.report.learning import learning_summaries
-from simnet.report.summary import Column, Summary, percent, three_digits
+from simnet.report.summary import Summary, percent, table_columns, three_digits
 from simnet.report.wording import ahead, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary
@@ -35,15 +35,6 @@ _UNSHARDED = (
 
 EVERY_STEP = "job.strategy=null"
 """The job that exchanges in every step."""
-
-TO_TARGET = (
-    Column("exchange", "exchange", "text"),
-    Column("time_to_target_s", "to the target", interval=("low_s", "high_s")),
-    Column("to_best", "to best", "text"),
-    Column("iterations_to_target", "iterations"),
-    Column("accuracy", "accuracy", "percent", 1),
-)
-"""Of jobs that train a model."""
 
 NOT_RANKED = "not ranked"
 """What stands in place of a rank where accuracy falls by how much is not known."""
@@ -182,7 +173,7 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
     unreached = [{"exchange": one, "to_best": "not reached", "accuracy": learnt[one]["accuracy"]} for one in nowhere]
     return Summary(
         answer=answer,
-        columns=TO_TARGET,
+        columns=table_columns("choose target"),
         rows=[*_target_rows(loaded, {label: totals[label] for label in order}, learnt), *unreached],
         evidence=evidence_text(evidence_of_job(run.job, pd.concat(list(frames.values())))),
         assumed=assumed_text(loaded),

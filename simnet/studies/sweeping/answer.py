@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report import paired, wording
 from simnet.report import summary as summaries
-from simnet.report import wording
 from simnet.report.drawing import Plot
 from simnet.report.paired import START_COLUMNS
+from simnet.report.table_figure import draw_table
 from simnet.studies.codes import computing_told
-from simnet.studies.sweeping import drawing
+from simnet.studies.fastest_map import MapAxis, draw_fastest
 from simnet.studies.sweeping.grid import Column
-from simnet.studies.sweeping.work import Plan
+
+if TYPE_CHECKING:
+    from simnet.studies.sweeping.work import Plan
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {"Bps": format_bandwidth, "s": format_seconds, "B": format_bytes}
+
+
+class Measure(NamedTuple):
+    """The time by which policies are compared: the name of its figure, its columns, and what it is called."""
+
+    figure: str
+    seconds: str
+    wins: str
+    label: str
+
+
+ITERATION = Measure("sweep", "iteration_s", "wins", "time of an iteration")
+"""Time of an iteration, as it has been for all that got to the end."""
+
+TARGET = Measure("sweep-target", "time_to_target_s", "first_to_target", "time to target accuracy")
+"""Time to the target accuracy, which those do not reach that fail on the way."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -45,12 +70,8 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     """Return the answer of a grid, given its rows; see `simnet.studies.sweeping.table`."""
     columns, bound = planned.columns, planned.base.bound
     by = [one for one in columns if not _is_repetition(one, columns)]
-    measure = drawing.TARGET if table["time_to_target_s"].notna().any() else drawing.ITERATION
+    measure = TARGET if table["time_to_target_s"].notna().any() else ITERATION
     cells = _cells_of(table, columns, [one.name for one in by], measure, bound)
-    names = list(dict.fromkeys(name for name in table["policy"] if name))
-    means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
-    order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
-    shown = {name: f"({name})" if name == bound else name for name in order}
     left = table[table["status"].isin(["refused", "failed"])]
     why = [
         f"cell {cell} ({planned.cells[cell]}){', ' * bool(policy)}{policy}: {status}: {message}"
@@ -62,15 +83,7 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
         answer += f" {several} of {table['cell'].nunique()} cells without result: {why[0]}"
     return GridAnswer(
         answer=answer,
-        columns=[
-            *(summaries.Column(one.name, *_heading(one)) for one in by),
-            *(summaries.Column(f"{name}_s", shown[name], "time", place) for place, name in enumerate(order)),
-        ],
-        rows=[
-            dict(zip([one.name for one in by], cell.values, strict=True))
-            | {f"{name}_s": cell.seconds.get(name) for name in order}
-            for cell in cells
-        ],
+        **_times(cells, by, bound),
         evidence=_evidence(table, cells),
         assumed="" if table["accuracy"].notna().any() else "accuracy ignored.",
         details={
@@ -79,46 +92,113 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
             "time": measure.label,
             "cells": json.loads(table.to_json(orient="records", double_precision=15)),
         },
-        plots={
-            one.figure: lambda one=one: _draw(table, planned, one)  # type: ignore[misc]
-            for one in drawing.MEASURES
-            if one is drawing.ITERATION or measure is one
-        },
+        plots=_figures(table, planned, by),
         notes=[*why, *notes(table)],
         exit_code=1 if why else 0,
         cells=table,
     )
 
 
-def _draw(table: pd.DataFrame, planned: Plan, measure: drawing.Measure) -> Plot:
-    from simnet.base.errors import SimnetError
+def _times(cells: Sequence[_Cell], by: Sequence[Column], bound: str | None) -> dict[str, Any]:
+    """Return columns and rows of the table: the values of a cell, and the time of each policy."""
+    names = list(dict.fromkeys(name for one in cells for name in one.seconds))
+    means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
+    order = sorted(names, key=lambda name: (name == bound, sum(means[name]) / max(len(means[name]), 1)))
+    shown = {name: f"({name})" if name == bound else name for name in order}
+    columns = [
+        *(summaries.Column(one.name, *_heading(one)) for one in by),
+        *(summaries.Column(f"{name}_s", shown[name], "time", place) for place, name in enumerate(order)),
+    ]
+    rows = [
+        dict(zip([one.name for one in by], cell.values, strict=True))
+        | {f"{name}_s": cell.seconds.get(name) for name in order}
+        for cell in cells
+    ]
+    return {"columns": columns, "rows": rows}
 
-    base = planned.base
-    found = drawing.draw(table, planned.columns, base.name, zipped=planned.zipped, measure=measure, bound=base.bound)
-    if found is None:
-        raise SimnetError(f"no figure of the {measure.label}: it takes one or two fields that are numbers, and times")
+
+def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[Column]) -> dict[str, Callable[[], Plot]]:
+    """Return the figures of one numeric parameter, times over it, and of two: who is the fastest where."""
+    moving = [one for one in by if not is_seed(one) and len(set(one.values)) > 1]
+    found: dict[str, Callable[[], Plot]] = {}
+    if 1 <= len(moving) <= 2 and all(one.numeric for one in moving):
+        for measure in (ITERATION, TARGET):
+            cells = _cells_of(table, planned.columns, [one.name for one in moving], measure, planned.base.bound)
+            if any(one.seconds for one in cells):
+                found[measure.figure] = partial(_draw, cells, moving, planned, measure)
     return found
+
+
+def _draw(cells: Sequence[_Cell], moving: Sequence[Column], planned: Plan, measure: Measure) -> Plot:
+    title = f"{planned.base.name}: {measure.label}"
+    if len(moving) == 1 or planned.zipped:
+        first = [one._replace(values=one.values[:1]) for one in cells]
+        return draw_table(summaries.Summary(answer=title, **_times(first, moving[:1], planned.base.bound)))
+    values: list[list[Any]] = [sorted({*one.values}) for one in moving]
+    names = np.full([len(one) for one in values], "-", dtype=object)
+    for one in cells:
+        if one.first:
+            tied = ", tied" if len(one.first) > 1 else ""
+            place = tuple(each.index(value) for each, value in zip(values, one.values, strict=True))
+            names[place] = f"{wording.listed(one.first)}{tied}"
+    down, across = (
+        MapAxis(plain_name(one.name), [value_text(one.name, value) for value in each])
+        for one, each in zip(moving, values, strict=True)
+    )
+    return draw_fastest(f"Fastest by {title}", across, down, names)
+
+
+def compared(
+    table: pd.DataFrame, columns: Sequence[Column], seconds: str, bound: str | None = None
+) -> pd.DataFrame | None:
+    """Return how policies compare over seeds, for each value of the parameters; None without seeds."""
+    seeds = [one.name for one in columns if is_seed(one) and len(set(one.values)) > 1]
+    named = table[table["policy"] != ""]
+    if len(seeds) != 1 or named.empty:
+        return None
+    by = [one.name for one in columns if one.name not in seeds]
+    times = named[seconds].where(named["status"] == "done").astype("float64")
+    rows = named.assign(**{"seed": named[seeds[0]], seconds: times})
+    # Cells that are given twice are one.
+    return paired.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
+
+
+def is_seed(column: Column) -> bool:
+    """Whether a parameter is the seed."""
+    return column.name.rpartition(".")[2] == "seed"
+
+
+def plain_name(name: str) -> str:
+    """Return a parameter without the ending for its unit."""
+    before, _, ending = name.rpartition("_")
+    return before if ending in _FORMATS and before else name
+
+
+def value_text(name: str, value: float) -> str:
+    """Return a value of a parameter with its unit."""
+    write = _FORMATS.get(name.rpartition("_")[2])
+    return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)
 
 
 def _is_repetition(column: Column, columns: Sequence[Column]) -> bool:
     """Return whether a parameter is a seed over which means are taken."""
-    return drawing.is_seed(column) and len(columns) > 1 and len(set(column.values)) > 1
+    return is_seed(column) and len(columns) > 1 and len(set(column.values)) > 1
 
 
 def _heading(column: Column) -> tuple[str, summaries.Unit | None]:
-    heading = drawing.plain_name(column.name).rpartition(".")[2].replace("_", " ")
+    heading = plain_name(column.name).rpartition(".")[2].replace("_", " ")
     return heading, None if column.numeric else "text"
 
 
 def _cells_of(
-    table: pd.DataFrame, columns: Sequence[Column], by: list[str], measure: drawing.Measure, bound: str | None
+    table: pd.DataFrame, columns: Sequence[Column], by: list[str], measure: Measure, bound: str | None
 ) -> list[_Cell]:
-    over_seeds = None if measure is drawing.TARGET else drawing.compared(table, columns, measure.seconds, bound)
+    over_seeds = None if measure is TARGET else compared(table, columns, measure.seconds, bound)
     if over_seeds is not None and not {*by} <= {*over_seeds}:
         # Seeds alone are cells of their own.
         over_seeds = None
     wins = table[measure.wins].astype("boolean").fillna(value=False).astype(bool)
-    wins |= table["tied"] if measure is drawing.ITERATION else False
+    wins |= table["tied"] if measure is ITERATION else False
     found = []
     for key, group in table.assign(first=wins).groupby(by, sort=False):
         values = key if isinstance(key, tuple) else (key,)
@@ -142,13 +222,13 @@ def _is_tie(group: pd.DataFrame) -> bool:
     return bool(group["cell"].nunique() == 1)
 
 
-def _where_who_wins(cells: Sequence[_Cell], by: Sequence[Column], bound: str | None, measure: drawing.Measure) -> str:
+def _where_who_wins(cells: Sequence[_Cell], by: Sequence[Column], bound: str | None, measure: Measure) -> str:
     """Say where which policy is the fastest, or between what the times of a single one are."""
     done = [one for one in cells if any(name != bound for name in one.seconds)]
     rivals = {name for one in done for name in one.seconds if name != bound}
-    each = " to the target" if measure is drawing.TARGET else " an iteration"
+    each = " to the target" if measure is TARGET else " an iteration"
     if not done:
-        return "No policy reaches the target." if measure is drawing.TARGET else "No cell has a result."
+        return "No policy reaches the target." if measure is TARGET else "No cell has a result."
     if len(rivals) == 1:
         (name,) = rivals
         ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
@@ -205,7 +285,7 @@ def _values_text(values: Sequence[Any], by: Sequence[Column]) -> str:
 
 
 def _value_text(value: Any, column: Column) -> str:
-    text = str(value) if isinstance(value, str) else drawing.value_text(column.name, value)
+    text = str(value) if isinstance(value, str) else value_text(column.name, value)
     unit = column.name.rpartition("_")[2]
     return text if column.numeric and unit in ("Bps", "s", "B") else f"{_heading(column)[0]} {text}"
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -21,9 +21,12 @@ from simnet.report.results import LOCK, RESULTS, parquet, versions
 from simnet.report.run_summary import significant
 from simnet.scenario import Scenario
 from simnet.scenario.identity import Request, request
-from simnet.studies.sweeping import drawing
+from simnet.studies.sweeping.answer import GridAnswer, compared, grid_answer
 from simnet.studies.sweeping.cell import COLUMNS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
+
+if TYPE_CHECKING:
+    from simnet.studies.sweeping.work import Plan
 
 _TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "choice", "message")
 _WHOLE = ("iterations", "steady_from", "total_bytes_sent_B", "inner_steps", "switch_count", "iterations_to_target")
@@ -80,19 +83,13 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd
 
 
 def write(
-    folder: Path,
-    loaded: Scenario,
-    axes: Sequence[Axis],
-    cells: Sequence[Cell],
-    columns: Sequence[Column],
-    results: Mapping[int, Sequence[Mapping[str, Any]]],
-    *,
-    zipped: bool,
-    incomplete: str = "",
-) -> pd.DataFrame:
-    """Write the files of a sweep but its cells, in the place of earlier ones, and return the table."""
+    folder: Path, planned: Plan, results: Mapping[int, Sequence[Mapping[str, Any]]], *, incomplete: str = ""
+) -> GridAnswer:
+    """Write the files of a sweep but its cells, in the place of earlier ones, and return the answer."""
+    loaded, axes, cells, columns = planned.base, planned.axes, planned.cells, planned.columns
     rows = rows_of(cells, columns, results)
     table = as_table(rows, columns)
+    answer = grid_answer(table, planned)
     lock = request_of(loaded, axes).lock.encode()
     content = {
         "scenario": loaded.name,
@@ -103,7 +100,7 @@ def write(
             {"name": axis.name, "column": column.name, "values": list(axis.values)}
             for axis, column in zip(axes, columns, strict=True)
         ],
-        "zip": zipped,
+        "zip": planned.zipped,
         "cells": len(cells),
         "missing": [cell.number for cell in cells if cell.number not in results],
         "rows": rows,
@@ -111,11 +108,10 @@ def write(
     written = {LOCK: lock}
     for name, path in loaded.inputs().items():
         written[name] = path.read_bytes()
-    for measure in drawing.MEASURES:
-        plot = drawing.draw(table, columns, loaded.name, zipped=zipped, measure=measure, bound=loaded.bound)
-        if plot is not None:
-            written |= {f"figures/{measure.figure}.{kind}": getattr(plot, kind) for kind in ("png", "svg")}
-    over_seeds = drawing.compared(table, columns, "iteration_s", loaded.bound)
+    for name, draw in answer.plots.items():
+        plot = draw()
+        written |= {f"figures/{name}.{kind}": getattr(plot, kind) for kind in ("png", "svg")}
+    over_seeds = compared(table, columns, "iteration_s", loaded.bound)
     if over_seeds is not None:
         numbers = over_seeds.select_dtypes("float64")
         rounded = over_seeds.assign(**{str(name): significant(one) for name, one in numbers.items()})
@@ -126,4 +122,4 @@ def write(
     with replace_files(folder, FILES) as stage:
         mark_incomplete(stage, incomplete)
         write_files(stage, written)
-    return table
+    return answer

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from simnet.base.errors import InputError
 from simnet.base.processes import Outcome, Pool, Progress
 from simnet.base.writing import explain_write_errors, lock_folder, mark_incomplete, write_files
@@ -18,6 +16,7 @@ from simnet.report.results import prepare_folder
 from simnet.scenario import Scenario, find, load
 from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell, grid, schedulers, table
+from simnet.studies.sweeping.answer import GridAnswer
 
 CELLS = "cells"
 """The folder of the cells' files."""
@@ -234,23 +233,10 @@ class Work:
         said = f"{why}: {self.missing} of {len(self.planned.cells)} cells missing; the same command goes on from here"
         return said if why else ""
 
-    def table(self) -> pd.DataFrame:
-        """Return the table of the cells that are done."""
-        columns = self.planned.columns
-        return table.as_table(table.rows_of(self.planned.cells, columns, self.results), columns)
-
-    def write(self, why: str = "") -> pd.DataFrame:
-        """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`."""
-        planned = self.planned
+    def write(self, why: str = "") -> GridAnswer:
+        """Write the table of the cells that are done, and return the answer; see `simnet.studies.sweeping.table`."""
         return table.write(
-            self.place,
-            planned.base,
-            planned.axes,
-            planned.cells,
-            planned.columns,
-            self.results,
-            zipped=planned.zipped,
-            incomplete=self._missing(why if self.missing else ""),
+            self.place, self.planned, self.results, incomplete=self._missing(why if self.missing else "")
         )
 
     def _take(self, identity: str, outcome: Outcome) -> None:
