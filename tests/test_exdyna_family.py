@@ -351,6 +351,15 @@ def test_the_density_settles_while_residuals_fill(name, density):
     assert not 0.8 < np.mean(ratios[1][64:]) < 1.25
 
 
+def test_a_start_that_was_saved_goes_on_as_it_would_have():
+    rng = np.random.default_rng(0)
+    model, twin = (create("exdyna", 4, 2000, 0.01) for _ in range(2))
+    for _ in range(40):
+        gradients = laplace(rng, 4, 2000)
+        twin.restore(model.save())
+        np.testing.assert_array_equal(twin.exchange(gradients).update, model.exchange(gradients).update)
+
+
 # Partitions and thresholds
 
 
@@ -485,6 +494,23 @@ def test_the_formula_gives_the_published_thresholds():
         model = create("hardthreshold", 1, 1000, 0.001, scale=parameters / 1000, start="published")
         exchange = model.exchange(np.zeros((1, 1000), dtype=np.float32))
         assert exchange.stats["threshold"] == pytest.approx(published, abs=1e-5)
+
+
+def test_the_original_hard_threshold_gathers_what_its_code_does():
+    gradients = np.zeros((4, 90), dtype=np.float32)
+    counts = [3, 0, 7, 2]
+    for rank, count in enumerate(counts):
+        gradients[rank, :count] = 1
+    common = {"threshold": 0.5, "layers": (30, 30, 30), "allgather": "ring", "form": "original"}
+    exchange = create("hardthreshold", 4, 90, 0.1, wire="released", **common).exchange(gradients)
+    calls = {name: sent.tolist() for name, sent in contributed(exchange, reduced="").items()}
+    expected = {"counts": 8, "starts": 24, "ends": 24, "values": 28, "indices": 28}
+    assert calls == {name: [each] * 4 for name, each in expected.items()}
+    assert exchange.stats["bits"] == 64 * 7
+    plain = create("hardthreshold", 4, 90, 0.1, **common).exchange(gradients)
+    np.testing.assert_array_equal(plain.schedule.bytes_received(), 8 * (12 - np.array(counts)))
+    wide = create("hardthreshold", 4, 90, 0.1, wire="released", index_bytes=8, **common).exchange(gradients)
+    assert wide.stats["bits"] == 96 * 7
 
 
 # Messages
