@@ -231,6 +231,18 @@ def test_gtopk_loses_as_published_what_another_branch_brings_in():
     np.testing.assert_array_equal(same.sent, exchange.sent)
 
 
+def test_gtopk_released_adds_in_double_precision_from_the_second_merge_on():
+    # One index, pairs that sum to 1, s, s, s with s = 2^-24. In float32 1 + s is 1, so that 1 + 2 s results; in double
+    # 1 + 3 s does, which is rounded once, at the end.
+    small = 2.0**-24
+    gradients = f32([[1], [0], [small], [0], [small], [0], [small], [0]])
+    paper, released = (create("gtopk", 8, 1, 1.0, compat=compat) for compat in ("paper", "released"))
+    assert paper.exchange(gradients).update[0] == np.float32(1 + 2 * small) / 8
+    assert released.exchange(gradients).update[0] == np.float32(1 + 3 * small) / 8
+    assert np.float32(1 + 3 * small) != np.float32(1 + 2 * small)
+    assert not released.traits.conserves
+
+
 # Gaussian-k
 
 
@@ -350,6 +362,25 @@ def test_sidco_adapts_its_stages_to_what_it_sent():
     assert len(set(stages.tolist())) > 1
 
 
+def test_the_stages_stay_within_their_bounds():
+    # Of a constant gradient nothing exceeds the threshold, whatever the stages: one more every 5 exchanges, up to
+    # ceil(ln c / ln 0.5) = 10 at 0.001.
+    model = create("sidco", 1, 100, 0.001)
+    seen = [int(model.exchange(np.ones((1, 100), dtype=np.float32)).stats["stages"][0]) for _ in range(60)]
+    assert seen == [min(1 + step // 5, 10) for step in range(60)]
+    assert model.residual.min() == 60
+    # The limits, from 4 stages: nothing is sent of zeros, so that only what was counted before matters.
+    state = model.save()
+    for mean, stages in ((1.19, 4), (1.21, 3), (0.81, 4), (0.79, 5)):
+        counted = {"stages": np.array([[4]]), "ratios": np.array([[5 * mean]]), "calls": np.array(4)}
+        model.restore({**state, **counted, "residual": np.zeros((1, 100), dtype=np.float32)})
+        used = [model.exchange(np.zeros((1, 100), dtype=np.float32)).stats["stages"][0] for _ in range(2)]
+        assert used == [4, stages]
+    # Of two values half an entry is asked for and one is sent: never below one stage.
+    few = create("sidco", 1, 2, 0.25)
+    assert {few.exchange(f32([[9, 1]])).stats["stages"][0] for _ in range(12)} == {1}
+
+
 @pytest.mark.parametrize("distribution", ["exponential", "pareto", "gammapareto"])
 @pytest.mark.parametrize("stages", [-1, 0, 1, 2, 7])
 @pytest.mark.parametrize("error_feedback", [True, False])
@@ -416,6 +447,23 @@ def test_dgc_density_is_within_its_bounds_or_adaptation_has_ended(job, name):
         assert variant.lower * model.k <= count <= variant.upper * model.k
     if every and np.unique(np.abs(gradients)).size == parameters:
         assert count == model.k
+
+
+def test_dgc_takes_the_exact_top_k_where_far_too_many_are_above():
+    # A tenth of the entries are not zero, the sample of the sparse gradient has the threshold 0, and all are above.
+    rng = np.random.default_rng(9)
+    gradients = np.zeros((1, 100_000), dtype=np.float32)
+    where = rng.choice(100_000, 500, replace=False)
+    gradients[0, where] = rng.standard_normal(500)
+    model = create("dgc", 1, 100_000, 0.01)
+    exchange = model.exchange(gradients)
+    assert exchange.selected[0] == 1000
+    np.testing.assert_array_equal(exchange.update, gradients[0])
+    # Without the exact top-k nothing lifts a threshold of 0, however often it is tried.
+    for variant, adaptations in (("grace", 10), ("adtopk", 2)):
+        other = create("dgc", 1, 100_000, 0.01, variant=variant).exchange(gradients)
+        assert other.selected[0] == 100_000
+        assert other.stats["tries"][0] == 1 + adaptations
 
 
 @pytest.mark.parametrize("masking", [True, False, None])
@@ -485,6 +533,22 @@ def test_redsync_keeps_between_k_and_2k_when_it_finds_a_threshold(job, interval)
         above = np.count_nonzero(magnitude > np.float32(mean + q * (magnitude.max() - mean)))
         low, high = (low, q) if above < model.k / 2 else (q, high)
     assert exchange.stats["threshold"][0] == pytest.approx(mean + q * (magnitude.max() - mean), rel=1e-9)
+
+
+def test_redsync_ends_between_k_and_2k_or_at_half_of_k_if_the_interval_is_fine_enough():
+    ends = set()
+    for kind in ("normal", "heavy"):
+        gradients = gradients_of(kind, 16, 100_000, 0)
+        fine = create("redsync", 16, 100_000, 0.01, interval=1e-9).exchange(gradients)
+        found = (fine.selected > 1000) & (fine.selected < 2000)
+        # Above k/2 the rule raises the threshold, below it lowers it.
+        assert (found | (abs(fine.selected - 500) <= 1)).all()
+        ends |= set(found.tolist())
+    assert ends == {True, False}
+    # Three halvings do not reach down from outliers: q = 1/8 is far above k.
+    coarse = create("redsync", 16, 100_000, 0.01).exchange(gradients)
+    assert (coarse.selected < 500).all()
+    assert (coarse.stats["tries"] == 3).all()
 
 
 @given(jobs(kinds=KINDS))

@@ -15,7 +15,7 @@ from simnet import sparsifier_models
 from simnet.cost_models.costs.devices import load_device
 from simnet.cost_models.costs.models import load_model as model_named
 from simnet.policies import Candidate, Ramp
-from simnet.sparsifier_models.chunking import places, tiles
+from simnet.sparsifier_models.chunking import mean_of_sent, places, tiles
 from simnet.sparsifier_models.codes import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
 from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
 from simnet.traces import synthetic
@@ -205,6 +205,13 @@ def test_the_transform_is_orthonormal_and_comes_back(shape, most, seed):
     np.testing.assert_allclose(found[:, 0], cut.mean(1, dtype=np.float64) * blocks.size**0.5, atol=1e-12 * scale)
 
 
+def test_a_mean_over_contributors_counts_zeros_that_were_sent():
+    where = [np.array([[0, 1]]), np.array([[1, 2]])]
+    sent = [f32([[4, 0]]), f32([[6, 8]])]
+    assert mean_of_sent(where, sent, 4, contributors=True)[0].tolist() == [[4, 3, 8, 0]]
+    assert mean_of_sent(where, sent, 4, contributors=False)[0].tolist() == [[2, 3, 4, 0]]
+
+
 def test_shapes_are_those_of_the_layers():
     model = create("topk", 1, 10, layers=[("w", [2, 3]), ("b", 4)])
     assert (model.layers, model.shapes) == ((("w", 6), ("b", 4)), ((2, 3), (4,)))
@@ -231,6 +238,16 @@ def test_codes_stay_within_their_range_and_means_are_kept(rows, size, bins, kind
     steps = (values.max(1, keepdims=True).astype(np.float64) - values.min(1, keepdims=True)) / (bins - 1)
     error = np.abs(linear(values, bins).values() - values.astype(np.float64))
     assert (error <= steps / 2 * (1 + 1e-5) + 1e-6 * scale).all()
+
+
+def test_rows_are_quantised_apart_and_long_ones_in_pieces():
+    values = gradients_of("heavy", 3, 20_000, 1)
+    for quantise in (lambda one: statistical(one, 16, 6.0), uncentred, lambda one: linear(one, 16)):
+        together = quantise(values)
+        for row, value in enumerate(values):
+            alone = quantise(value[np.newaxis])
+            for ours, theirs in zip(together, alone, strict=True):
+                np.testing.assert_array_equal(ours[row], theirs[0])
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(0, 40), st.integers(0, 99))
@@ -287,6 +304,13 @@ def test_templar_clips_to_the_lower_median():
     np.testing.assert_allclose(update, [(1 + 2) / 2, (1 + 2) / 2, 2, 2], rtol=1e-6)
 
 
+def test_templar_keeps_an_even_number_of_each_block_and_two_at_least():
+    row = np.random.default_rng(0).standard_normal((1, 16)).astype(np.float32)
+    kept = [int(create("templar", 1, 16, chunk=4, topk=topk).exchange(row).selected[0]) for topk in (1, 2, 3, 4)]
+    assert kept == [8, 8, 8, 16]
+    assert create("templar", 1, 1, chunk=1, topk=1).exchange(row[:, :1]).selected[0] == 1
+
+
 # Bytes
 
 
@@ -303,6 +327,18 @@ def test_templar_sends_one_of_146_bytes_as_published():
 def test_defaults_keep_the_share_that_is_published(name, expected):
     model = create(name, 2, 64 * 128, layers=[("w", [64, 128])])
     assert model.k / model.parameters == expected
+
+
+def test_without_topk_the_density_says_how_many_of_each_block():
+    model = create("demo", 2, N, 0.1, layers=LAYERS, chunk=16, topk=None)
+    assert model.k == 6 * 26 + 8 * 12 + 5 * 2
+    model.density = 1.0
+    assert model.k == N
+    # All coefficients are sent: nothing stays but what the transform rounds.
+    gradients = gradients_of("normal", 2, N, 0)
+    exchange = model.exchange(gradients)
+    np.testing.assert_allclose(exchange.update, gradients.mean(0), atol=1e-6)
+    assert exchange.stats["density"] == 1
 
 
 def test_coefficients_are_counted_and_not_the_entries_that_they_reach():

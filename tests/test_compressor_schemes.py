@@ -128,6 +128,18 @@ def test_golden_run_of_ef21(case, recorded, monkeypatch):
         assert_near(model.tracked, run[f"{case}_state_last"])
 
 
+def test_an_ef21_plus_worker_takes_what_is_strictly_nearer():
+    model = create("ef21", 2, 4, 0.25, variant="ef21plus")
+    model.exchange(np.array([[8, 0, 0, 0], [8, 0, 0, 0]], dtype=np.float32))
+    # The first is one entry of the gradient itself, and two steps from what is tracked; the second as near either way.
+    exchange = model.exchange(np.array([[0, 5, 0, 0], [8, 0, 3, 0]], dtype=np.float32))
+    np.testing.assert_array_equal(model.tracked, [[0, 5, 0, 0], [8, 0, 3, 0]])
+    assert exchange.stats["plain"] == 1
+    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), [9, 9])
+    # Either form of the first worker's message would be exact: it stays with what is new.
+    assert model.exchange(np.array([[0, 5, 0, 0], [8, 0, 3, 0]], dtype=np.float32)).stats["plain"] == 0
+
+
 # 1-bit Adam and 0/1 Adam
 
 LEARNING_RATE = np.float32(1e-2)
@@ -247,6 +259,29 @@ def test_local_steps_of_01_adam_by_hand(P, n):
         if exchange.replicas is not None:
             np.testing.assert_allclose(exchange.update, exchange.replicas.mean(0), rtol=1e-5, atol=1e-6)
     assert silent == [7, 9, 10, 11, 13, 14, 15]
+
+
+def test_entries_without_variance_are_masked():
+    gradients = np.tile(np.array([1, 0, -1, 2], dtype=np.float32), (2, 1))
+    masked, released = (create("onebitadam", 2, 4, freeze_step=1, masked=one) for one in (True, False))
+    for model in (masked, released):
+        model.exchange(gradients)
+    assert masked.exchange(gradients).update[1] == 0
+    # Divided by epsilon alone.
+    assert released.exchange(gradients).update[1] > 1e5
+
+
+def test_the_first_step_as_released_updates_nothing():
+    gradients = gradients_of("normal", 4, 100, 0)
+    for name in ("onebitadam", "zerooneadam"):
+        paper, released = (create(name, 4, 100, compat=one) for one in ("paper", "released"))
+        exchange = released.exchange(gradients)
+        assert not exchange.update.any()
+        assert [one.operation for one in exchange.schedule.calls] == ["all_reduce", "alltoall", *["all_gather"] * 3]
+        assert paper.exchange(gradients).update.any()
+        alone = create(name, 1, 100, freeze_step=1) if name == "onebitadam" else create(name, 1, 100)
+        for _ in range(3):
+            assert alone.exchange(gradients[:1]).schedule.n_messages == 0
 
 
 @each("name, options, said", [

@@ -162,6 +162,21 @@ def test_a_bitmap_is_shorter_than_indices_of_four_bytes_above_one_entry_in_32():
         assert (encoded_index_bytes("bitmap", n, k) < encoded_index_bytes("int32", n, k)) is np.bool_(shorter)
 
 
+@pytest.mark.parametrize("n", [100, 128, 20_000, 2**21, 2**28, 3 * 2**28])
+@pytest.mark.parametrize("k", [1, 3, 90])
+def test_bounds_of_differences_are_those_of_the_shortest_and_the_longest_gaps(n, k):
+    def leb128(gap):
+        return max(1, -(-gap.bit_length() // 7))
+
+    # The longest: as many gaps as go into n of the least length that takes five bytes, four, three and two.
+    longest = sum(1 + sum((one + 1) << bits <= n for bits in (7, 14, 21, 28)) for one in range(k))
+    assert encoded_index_bounds("delta", n, k) == (4 + k, 4 + longest)
+    # One gap is all that there is before the only index.
+    assert encoded_index_bounds("delta", n, 1).upper == 4 + leb128(n)
+    drawn = sum((1 - k / n) ** (2**bits - 1) for bits in (7, 14, 21, 28))
+    assert encoded_index_bytes("delta", n, k) == pytest.approx(4 + k * (1 + drawn), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("indices", "values", "words"),
     [
@@ -241,6 +256,37 @@ def test_what_is_decoded_is_what_all_apply_and_the_rest_stays(indices, values):
         np.testing.assert_array_equal(exchange.update, total / np.float32(4))
         np.testing.assert_array_equal(model.residual, corrected)
         assert exchange.schedule.rounds[0].nbytes.tolist() == nbytes
+
+
+def test_indices_that_are_broadcast_or_padded_take_their_own_bytes():
+    gradients = gradients_of("heavy", 4, 2500, 1)
+    for code in ("auto", "delta", "bitmap", "int16"):
+        for scheme in ("artopk", "cltk"):
+            model = made(scheme, indices=code)
+            exchange = model.exchange(gradients)
+            chosen = top_k(gradients[int(exchange.stats["broadcaster"])], model.k)
+            assert exchange.schedule.rounds[0].nbytes.tolist() == [encode_indices(chosen, 2500, code).size]
+        model = made("uniontopk", indices=code)
+        longest = max(encode_indices(top_k(row, model.k), 2500, code).size for row in gradients)
+        rounds = model.exchange(gradients).schedule.rounds
+        assert {nbytes for one in rounds if one.phase == "indices" for nbytes in one.nbytes.tolist()} == {longest}
+
+
+def test_merged_messages_take_the_bytes_of_what_they_hold():
+    gradients = gradients_of("heavy", 4, 2500, 2)
+    model = made("gtopk", indices="delta", values="4bit")
+    tree = [one for one in model.exchange(gradients).schedule.rounds if one.phase == "tree"]
+    for src, nbytes in zip(tree[0].src, tree[0].nbytes, strict=True):
+        chosen = top_k(gradients[src], model.k)
+        assert nbytes == encode(chosen, gradients[src, chosen], 2500, Encoding("delta", "4bit")).size
+    model = made("oktopk", indices="delta")
+    exchange = model.exchange(gradients)
+    threshold, cuts = exchange.stats["threshold"], [*map(int, exchange.stats["region_offsets"]), 2500]
+    for one in exchange.schedule.rounds:
+        for src, dst, nbytes in zip(one.src, one.dst, one.nbytes, strict=True) if one.phase == "split" else ():
+            part = gradients[src, cuts[dst] : cuts[dst + 1]]
+            inside = np.flatnonzero(np.abs(part) > np.float32(threshold[src]))
+            assert nbytes == encode(inside, part[inside], part.size, Encoding("delta", EXACT)).size
 
 
 SORTED = "topk_layer"

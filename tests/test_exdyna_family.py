@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gradients import gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
+from simnet.sparsifier_models.carried_threshold import scaling
 from simnet.sparsifier_models.exdyna import PartitionedOptions, allocate, block_layout
 from simnet.sparsifier_models.union_reduced import assign_k
 from simnet.validate.reproduction.exdyna import LAYERS, STARTS, STEMS
@@ -414,6 +415,26 @@ def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():
     assert [one.method for one in twin.kernels] == ["topk", "scan", "gather", "scatter"]
 
 
+def test_thresholds_recover_from_a_long_time_without_gradients():
+    model = create("exdyna", 2, 100, 0.5)
+    zero, busy = np.zeros((2, 100), dtype=np.float32), gradients_of("normal", 2, 100, 0)
+    model.restore({**_after(model, zero), "threshold": np.full(2, 1e-320)})
+    for _ in range(5):
+        exchange = model.exchange(zero)
+        assert exchange.stats["threshold"].min() > 0
+    assert model.exchange(busy).union == 100
+    model.restore({**_after(model, zero), "threshold": np.full(2, 1.7e308), "counts": np.array([90, 10])})
+    for _ in range(5):
+        exchange = model.exchange(busy)
+        assert np.isfinite(exchange.stats["threshold"]).all()
+    assert exchange.union == 2
+
+
+def _after(model, gradients):
+    model.exchange(gradients)
+    return model.save()
+
+
 # DEFT
 
 
@@ -485,6 +506,19 @@ def test_sage_scales_each_threshold_by_its_own_sample():
             at = np.count_nonzero(np.abs(row) >= np.float32(exchange.stats["threshold"][r]))
             assert exchange.selected[r] == at
     assert len(set(threshold)) == workers
+
+
+def test_sage_survives_samples_of_nothing():
+    model = create("sage", 2, 50, 0.1, initial_threshold=0.5)
+    zero, busy = np.zeros((2, 50), dtype=np.float32), gradients_of("constant", 2, 50, 0)
+    first = model.exchange(busy).stats["threshold"]
+    quiet = model.exchange(zero).stats["threshold"]
+    # All that is there is the residual of before, as large as the gradient was.
+    np.testing.assert_allclose(quiet, first * scaling(1.0, 0.0, 0.1))
+    model = create("sage", 2, 50, 0.1, initial_threshold=0.5)
+    model.exchange(zero)
+    assert model.exchange(zero).stats["threshold"] == pytest.approx(first * scaling(1.0, 0.0, 0.1))
+    assert np.isfinite(model.exchange(busy).stats["threshold"]).all()
 
 
 def test_the_formula_gives_the_published_thresholds():

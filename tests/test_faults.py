@@ -91,6 +91,17 @@ def test_a_dead_sender_leaves_its_link_to_others():
     assert at == error.at == pytest.approx(0.005)
 
 
+def test_a_message_in_its_latency_vanishes_too():
+    env = simpy.Environment()
+    network = star(2, env=env)
+    event = network.run(Schedule(2, [Round([0], [1], [10_000])]), deaths={0: LATENCY / 2})
+    with pytest.raises(StalledError) as caught:
+        env.run(until=event)
+    assert caught.value.at == env.now == LATENCY / 2
+    env.run()
+    assert env.now == pytest.approx(LATENCY / 2)
+
+
 def test_a_standstill_is_noticed_while_others_go_on_for_ever():
     env = simpy.Environment()
     on_and_off = markov([1.0, 0.0], [0.01, 0.01], seed=1, name=("flow",))
@@ -110,6 +121,17 @@ def test_a_standstill_is_noticed_while_others_go_on_for_ever():
         env.run(until=network.run(collectives.allreduce_ring(4, 1e5), deaths={1: 0.05}))
     assert 0.05 <= caught.value.at == pytest.approx(env.now)
     assert env.now < 0.5
+
+
+def test_all_may_die_and_the_last_one_with_nobody_waiting():
+    error = stall(star(2), collectives.allreduce_ring(2, 1e5), deaths={0: 0.01, 1: 0.02})
+    assert error.at == pytest.approx(0.01)
+    assert error.failed == {0: 0.01}
+    error = stall(star(2), collectives.allreduce_ring(2, 1e5), deaths={0: 0.0, 1: 0.0})
+    assert error.failed == {0: 0.0, 1: 0.0}
+    assert error.waiting == error.stuck == []
+    lonely = Schedule(1, [Round([], [], [], compute=1.0)])
+    assert stall(star(1), lonely, deaths={0: 0.5}).at == 0.5
 
 
 def test_deaths_that_make_no_sense_are_refused():

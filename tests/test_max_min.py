@@ -121,6 +121,13 @@ def test_shares_are_feasible_and_no_flow_can_grow_without_shrinking_a_smaller_on
     assert_max_min(routes, capacity, limits, max_min_shares(routes, capacity, limits))
 
 
+@settings(max_examples=150)
+@given(weighted(FEW | st.floats(1e-6, 1e6), empty=True))
+def test_weighted_shares_are_feasible_and_no_flow_can_grow_without_shrinking_one_of_a_lower_level(network):
+    routes, capacity, limits, weights = network
+    assert_max_min(routes, capacity, limits, max_min_shares(*network), weights)
+
+
 @settings(max_examples=120)
 @given(weighted(FEW, capacities=SMALL, flows=8, empty=True))
 def test_weighted_shares_are_those_of_linear_programmes(network):

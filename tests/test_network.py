@@ -70,6 +70,14 @@ def test_ranks_on_one_host_exchange_at_once():
     assert network.time(Schedule(2, [Round([0], [1], 1e9)]), placement=[1, 1]).finish == 0.0
 
 
+def test_latency_is_taken_as_the_message_leaves():
+    latency = Weather(latency=steps([0, 1], [0.5, 0.01]))
+    network = Network(topologies.ring(2, ALPHA, RATE), {(0, 1): latency})
+    send = Schedule(2, [Round([0], [1], 0)])
+    assert network.time(send, start=0.9).finish == pytest.approx(1.4)
+    assert network.time(send, start=1.0).finish == pytest.approx(1.01)
+
+
 def test_a_transfer_in_flight_is_re_rated_and_waits_for_a_link_that_is_down():
     weather = {(0, "switch"): Weather(bandwidth=steps([0, 10, 20], [1.0, 0.0, 0.5]))}
     network = Network(topologies.star(2, 0.0, 1.0), weather)
@@ -111,6 +119,15 @@ def test_a_background_flow_shares_while_it_is_on():
     assert network.time(Schedule(3, [Round([0], [1], 100)])).finish == pytest.approx(12.0)
     limited = Network(topologies.star(3, 0.0, 10.0), background=[OnOffFlow(0, 2, constant(1), limit=1.0)])
     assert limited.time(Schedule(3, [Round([0], [1], 90)])).finish == pytest.approx(10.0)
+
+
+def test_each_of_several_background_flows_comes_and_goes_at_its_own_times():
+    graph = topologies.star(4, 0.0, 10.0)
+    first, second = OnOffFlow(0, 2, steps([0, 4, 8], [0, 1, 0])), OnOffFlow(0, 3, steps([0, 8, 12], [0, 1, 0]))
+    message = Schedule(4, [Round([0], [1], 100)])
+    for background in ([first, second], [second, first]):
+        # 40 bytes alone, and 20 at half rate beside each of the two, one after the other; then 20 alone.
+        assert Network(graph, background=background).time(message).finish == pytest.approx(14.0)
 
 
 @pytest.mark.parametrize("slow", ["left", "right"])
@@ -172,6 +189,13 @@ def test_a_schedule_run_in_an_environment_takes_as_long_as_when_timed(data):
     run = network.env.run(until=network.run(schedule))
     assert run.finish == pytest.approx(timed.finish, rel=1e-12)
     assert run.rank_finish == pytest.approx(timed.rank_finish, rel=1e-12)
+
+
+def test_schedules_in_sequence_wait_until_they_are_ready():
+    network = Network(topologies.star(2, 0.0, 1.0))
+    send = Schedule(2, [Round([0], [1], 3)])
+    assert network.time([(send, 1.0), (send, 2.0)], start=1.0).finish == 7.0
+    assert network.time([(send, 1.0), (send, [9.0, 9.5])], start=1.0).finish == 12.0
 
 
 # Laws of every schedule
@@ -381,3 +405,14 @@ def test_a_long_outage_under_fine_weather_elsewhere_is_no_stall():
 def test_wrong_parameters_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Network(topologies.star(3, 0.0, 1.0), **arguments)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "fluid"])
+def test_ranks_of_one_host_send_each_other_in_no_time_whatever_the_weather(engine):
+    slow = Weather(steps([0, 1], [1e3, 1e6]))
+    schedule = Schedule(3, [Round([0, 1], [1, 0], [500.0, 500.0]), Round([1], [2], [500.0])])
+    weather = dict.fromkeys(topologies.star(2, 0.0, 1e6).edges, slow)
+    net = Network(topologies.star(2, 0.0, 1e6), weather, engine=engine)
+    timing = net.time(schedule, placement=[0, 0, 1], messages=True)
+    assert timing.messages.arrived.tolist() == pytest.approx([0.0, 0.0, 0.5])
+    assert timing.left.tolist() == pytest.approx([0.0, 0.5, 0.5])

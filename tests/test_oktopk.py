@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gradients import KINDS, f32, gradients_of
 from simnet.sparsifier_models import create, split_reduce
-from simnet.sparsifier_models.oktopk import RULES, WARM_UP
+from simnet.sparsifier_models.oktopk import RULES, WARM_UP, raised
 from simnet.sparsifier_models.split_reduce import equal_cuts, region_cuts
 
 GOLDEN = Path(__file__).parent / "golden" / "oktopk"
@@ -317,6 +317,25 @@ def test_sums_of_cuts_do_not_overflow():
     assert region_cuts([last] * 64, 2**31).tolist() == [0] + [2**31 - 10] * 63 + [2**31]
 
 
+@pytest.mark.parametrize("name", ["never", "always", "trigger", "default"])
+@pytest.mark.parametrize("kind", ["skew", "iid"])
+def test_balancing_is_done_when_asked_for(name, kind):
+    model = create("oktopk", 4, 4096, 0.02, balance=name, trigger=1.5)
+    for t, gradients in enumerate(recorded(kind)):
+        exchange = model.exchange(gradients)
+        stats, T = exchange.stats, exchange.stats["gathered"]
+        sends = any(one.phase == "balance" for one in exchange.schedule.rounds)
+        if t == 0 or name == "never" or (name == "trigger" and stats["balance_before"] <= 1.5):
+            assert not sends
+            assert stats["balance_after"] == stats["balance_before"]
+        else:
+            assert sends
+            assert stats["balance_after"] <= 1 + 4 / T
+            assert stats["balance_after"] <= stats["balance_before"]
+    # The uneven inputs do trigger, the even ones do not.
+    assert (stats["balance_before"] > 1.5) == (kind == "skew")
+
+
 # Balancing and volume
 
 
@@ -361,6 +380,21 @@ def test_periods(rules):
     assert len(seen) > 1
 
 
+def test_the_warm_up_is_dense_and_ends_with_a_recomputation():
+    model = create("oktopk", 4, 100, 0.05, rules="lstm", warm_up=3)
+    for t in range(4):
+        gradients = gradients_of("normal", 4, 100, t)
+        exchange = model.exchange(gradients)
+        assert exchange.stats["counter"] == WARM_UP["lstm"] - 3 + t
+        if t < 3:
+            np.testing.assert_allclose(exchange.update, gradients.mean(0), rtol=1e-5, atol=1e-7)
+            assert not model.residual.any()
+            assert {one.phase for one in exchange.schedule.rounds} == {"dense"}
+            np.testing.assert_allclose(exchange.schedule.bytes_sent(), 2 * 3 / 4 * 400)
+    assert exchange.stats["recomputed"] == 1
+    assert exchange.union == model.k
+
+
 def test_constants_are_those_of_the_released_code():
     with (GOLDEN / "oktopk_code_constants.csv").open(newline="") as file:
         table = {row["constant"]: row for row in csv.DictReader(file)}
@@ -383,6 +417,20 @@ def test_constants_are_those_of_the_released_code():
         assert share in raising
         dense = column["dense warm-up iterations (counter < x uses dense allreduce)"]
         assert dense.startswith(str(WARM_UP[name])) or (name, WARM_UP[name]) == ("bert", 0)
+
+
+@given(st.integers(1, 2000), st.floats(0.5, 300), st.floats(1e-3, 3), st.integers(0, 99))
+def test_a_threshold_is_raised_at_most_five_times_and_no_further_than_needed(n, most, threshold, seed):
+    values = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+    after, indices, passes = raised(values, threshold, most)
+    expected = threshold
+    for _ in range(passes - 1):
+        assert np.count_nonzero(np.abs(values) > np.float32(expected)) > most
+        expected *= 1.03
+    assert after == expected
+    assert 1 <= passes <= 6
+    np.testing.assert_array_equal(indices, np.flatnonzero(np.abs(values) > np.float32(after)))
+    assert passes == 6 or indices.size <= most
 
 
 def test_a_change_of_density_recomputes():

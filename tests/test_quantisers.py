@@ -13,7 +13,7 @@ from simnet.base.rng import stream
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.dense import rounded
 from simnet.sparsifier_models.powersgd import orthonormal
-from simnet.sparsifier_models.qsgd import elias_length, norms_of
+from simnet.sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
 
 EPS = float(np.finfo(np.float32).eps)
 LARGEST = float(np.finfo(np.float32).max)
@@ -51,6 +51,20 @@ def test_fp16_is_the_mean_of_the_halves_and_keeps_what_rounding_cut(job):
     assert (np.abs(exchange.update - mean) <= (2**-11 + workers * EPS) * np.abs(gradients).mean(0) + 2**-25).all()
 
 
+def test_what_is_too_large_for_half_precision_follows_in_later_exchanges():
+    model = create("fp16", 2, 2)
+    total = 2 * model.exchange(f32([[200_000, 1], [-1e6, 1]])).update.astype(np.float64)
+    np.testing.assert_array_equal(total, [0, 2])
+    np.testing.assert_array_equal(model.residual, f32([[200_000 - 65504, 0], [65504 - 1e6, 0]]))
+    for _ in range(20):
+        total += 2 * model.exchange(np.zeros((2, 2), dtype=np.float32)).update.astype(np.float64)
+    np.testing.assert_array_equal(total, [-800_000, 2])
+    assert not model.residual.any()
+    without = create("fp16", 1, 1, error_feedback=False)
+    assert without.exchange(f32([[1e30]])).update == 65504
+    assert without.exchange(f32([[0]])).update == 0
+
+
 def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
     gradients = gradients_of("normal", 6, 1000, 3)
     model = create("fp16", 6, 1000, accumulation="half")
@@ -69,6 +83,19 @@ def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
     assert 65000 <= full[0] <= 65504
     bf16 = create("fp16", 7, 1, accumulation="half", format="bf16").exchange(np.full((7, 1), LARGEST, np.float32))
     assert 0.97 * LARGEST < bf16.update[0] <= LARGEST
+
+
+@pytest.mark.parametrize("s", [1, 3, 7, 127])
+def test_levels_are_right_on_average_exactly(s):
+    # Ratios are multiples of 1 / m and draws mid-points of m intervals, so that the mean over draws is the integral.
+    m, values = 64, np.random.default_rng(s).integers(-64, 65, 50) / 64
+    uniform = np.tile((np.arange(m) + 0.5) / m, (50, 1))
+    buckets = np.repeat(f32(values)[:, np.newaxis], m, axis=1)
+    levels = levels_of(buckets, np.ones(50, dtype=np.float32), s, uniform)
+    np.testing.assert_allclose(levels.mean(axis=1), s * values, rtol=0, atol=1e-12)
+    below = np.floor(s * np.abs(values))[:, np.newaxis]
+    assert ((np.abs(levels) == below) | (np.abs(levels) == below + 1)).all()
+    assert np.abs(levels).max() <= s
 
 
 # QSGD
@@ -178,6 +205,13 @@ def test_bytes_of_elias_coding_are_those_of_the_code_spelt_out(n, bucket, s, kin
     np.testing.assert_array_equal(fixed.update, exchange.update)
 
 
+def test_code_counts_start_anew_in_every_bucket():
+    levels = np.array([[0, 3, 0, -1], [0, 0, 0, 0], [0, 0, 2, 0], [1, 0, 0, 0]], dtype=np.float64)
+    magnitudes, distances = code_counts(levels, 3)
+    assert magnitudes.tolist() == [0, 2, 1, 1]
+    assert distances.tolist() == [0, 1, 2, 1, 0]
+
+
 # SignSGD
 
 
@@ -196,6 +230,16 @@ def test_the_majority_decides_and_ties_are_drawn(job):
     scaled = create("signsgd", workers, parameters, seed=seed).exchange(gradients).update
     scale = np.abs(gradients.astype(np.float64)).mean(1).astype(np.float32).mean(dtype=np.float64)
     np.testing.assert_allclose(scaled, exchange.update * scale, rtol=2 * EPS)
+
+
+def test_ties_fall_either_way_alike():
+    rows = np.ones((4, 10_000), dtype=np.float32)
+    rows[:2] = -1
+    first, again = (create("signsgd", 4, 10_000, seed=3, scaled=False) for _ in range(2))
+    update = first.exchange(rows).update
+    assert abs(update.sum()) < 5 * math.sqrt(10_000)
+    np.testing.assert_array_equal(update, again.exchange(rows).update)
+    assert (update != first.exchange(rows).update).any()
 
 
 @given(
@@ -292,6 +336,13 @@ def test_a_warm_start_finds_the_best_approximation_and_a_cold_one_does_not():
     assert error(warm_start=False) > 1.02 * best
 
 
+def test_a_gradient_of_zero_does_not_end_the_power_iteration():
+    model, gradients = create("powersgd", 3, 400), gradients_of("normal", 3, 400, 0)
+    for _ in range(2):
+        assert not model.exchange(np.zeros_like(gradients)).update.any()
+    assert np.linalg.norm(model.exchange(gradients).update) > 0.1
+
+
 def test_overflow_of_a_factor_is_refused():
     # Ten workers whose entries add up to less than the largest number, but whose columns, or rows along Q, do not.
     Q = stream(0, "powersgd", 0, 0).standard_normal(100)
@@ -302,6 +353,20 @@ def test_overflow_of_a_factor_is_refused():
             model.exchange(gradients)
         assert model.iteration == 0
         model.exchange(gradients * np.float32(1e-3))
+
+
+def test_what_a_worker_keeps_is_its_own_part_or_the_update_as_in_the_released_code():
+    gradients = gradients_of("normal", 4, 900, 2)
+    model = create("powersgd", 4, 900, compat="released")
+    update = model.exchange(gradients).update
+    np.testing.assert_array_equal(model.residual, gradients - update)
+    paper = create("powersgd", 4, 900)
+    exchange = paper.exchange(gradients)
+    # An orthogonal projection: what is sent and what is kept add up like the legs of a right-angled triangle.
+    np.testing.assert_allclose(
+        exchange.sent + np.square(paper.residual, dtype=np.float64).sum(1),
+        np.square(gradients, dtype=np.float64).sum(1), rtol=1e-5,
+    )  # fmt: skip
 
 
 @given(st.integers(1, 6), st.integers(1, 30), st.integers(0, 99))

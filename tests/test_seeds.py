@@ -75,6 +75,16 @@ def test_paired_intervals_of_two_policies_are_those_of_the_paired_t_test(base, s
     assert bool(found.tied_with) == (expected[0] <= 0)
 
 
+def test_several_intervals_hold_together():
+    draws = np.random.default_rng(1).normal(10, 1, (6, 8))
+    values = {f"p{number}": row for number, row in enumerate(draws)}
+    found = paired.contest(values)
+    for name, difference in found.differences.items():
+        d = values[name] - values[found.policy]
+        half = stats.t.ppf(1 - 0.05 / 2 / 5, 7) * d.std(ddof=1) / math.sqrt(8)
+        assert difference == pytest.approx((d.mean(), d.mean() - half, d.mean() + half))
+
+
 def test_the_truly_fastest_is_among_those_tied_with_the_first_as_often_as_is_said():
     random = np.random.default_rng(3)
     apart, lost, alone = 400, 0, 0

@@ -14,6 +14,7 @@ from gradients import gradients_of, jobs
 from looping import each
 from simnet.sparsifier_models import spar_reduce_scatter as short_blocks
 from simnet.sparsifier_models.spar_reduce_scatter import (
+    Adaptive,
     Entries,
     ReducedBlocks,
     adapted,
@@ -437,6 +438,49 @@ def test_h_follows_from_u_as_in_the_released_code():
             assert state.h.tolist() == [row["h_next"]]
             reversals += int(state.step[0]) * row["step_before"] < 0
     assert reversals > 50
+
+
+def test_the_released_h_is_frozen_for_small_blocks_and_the_fixed_one_fills_them():
+    # 2 teams of 4: c = 500, k_b = 50, h = 25 at the start, and (50 - 25) / 100 is 0.
+    # The workers have much in common, so that the union of 2 h entries stays far below 50.
+    models = [SparDL(8, 2000, 0.1, teams=2, **one) for one in ({}, {"compat": "released"}, {"adapt": "fixed"})]
+    unions = []
+    for step in range(25):
+        rng = np.random.default_rng(step)
+        rows = rng.standard_t(3, 2000) + 0.5 * rng.standard_normal((8, 2000))
+        frozen, released, fixed = (model.exchange(rows.astype(np.float32)) for model in models)
+        assert frozen.stats["h"].tolist() == released.stats["h"].tolist() == [25] * 8
+        np.testing.assert_array_equal(frozen.update, released.update)
+        unions.append((frozen.union, fixed.union))
+    assert unions[0] == (110, 110)
+    last = np.array(unions[-10:])
+    assert last[:, 0].max() < 0.85 * 200
+    assert last[:, 1].mean() > 0.95 * 200
+    assert max(union for _, union in unions) == models[2].k == 200
+    assert ((fixed.stats["h"] > 25) & (fixed.stats["h"] < 50)).all()
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 300), st.integers(2, 17), st.floats(0, 1), st.integers(60, 200))
+def test_h_settles_where_the_union_is_about_k_b(k_b, d, overlap, iterations):
+    # A union of d h entries less what coincides; it grows with h.
+    state = started(1, float(k_b), d, least_step=1)
+    for _ in range(iterations):
+        u = np.maximum(state.h, (state.h * (1 + (d - 1) * (1 - overlap))).astype(np.int64))
+        state = adapted(state, u, k_b, d)
+        assert state.h.min() >= max(1, k_b // d)
+        assert abs(int(state.step[0])) <= 2 * k_b + 2
+    target = max(1, k_b // d, k_b / (1 + (d - 1) * (1 - overlap)))
+    assert state.h[0] <= 2 * target + 8
+
+
+def test_at_its_least_h_stays_and_its_step_does_not_run_away():
+    # 8 teams, one entry per block: even h = 1 is too much if all entries differ.
+    state = started(1, 1.0, 8, least_step=1)
+    for _ in range(300):
+        state = adapted(state, np.array([8]), 1, 8)
+    assert state == Adaptive(np.array([1]), np.array([-1]), state.flag)
+    assert adapted(state, np.array([1]), 1, 8).h.tolist() == [2]
 
 
 def test_a_new_density_starts_h_anew():

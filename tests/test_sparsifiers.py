@@ -1,6 +1,7 @@
 """Sparsifiers: hand-worked vectors, brute-force references, conservation of mass, messages, state, every refusal."""
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.cost_models.costs.devices import load_device
 from simnet.sparsifier_models import SCHEMES, create, names, scheme
-from simnet.sparsifier_models.artopk import WINDOW
+from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
 from simnet.sparsifier_models.selection import entries_kept, top_k
 from simnet.sparsifier_models.topk import bracket
 from variants import made, variants_of
@@ -35,6 +36,13 @@ def test_entries_kept_is_the_ceiling_of_the_decimal_number():
 @given(st.integers(1, 10_000), st.integers(1, 10**8))
 def test_entries_kept_of_hundredths_of_per_cent(c, n):
     assert entries_kept(c / 10_000, n) == -(-c * n // 10_000)
+
+
+def test_k_of_the_released_code_rounds_down_to_one_at_least():
+    assert create("topk", 2, 100, 0.019, compat="released").k == 1
+    assert create("topk", 2, 100, 0.019).k == 2
+    assert create("topk", 2, 100, 0.0001, compat="released").k == 1
+    assert create("topk", 2, 100, 0.0001).k == 1
 
 
 def test_rounds_of_mstopk_halve_what_is_between_the_mean_and_the_largest(monkeypatch):
@@ -205,6 +213,30 @@ def test_mstopk_is_top_k_where_magnitudes_are_far_enough_apart():
     np.testing.assert_array_equal(chosen, top_k(values, 50))
 
 
+def test_the_released_mstopk_sometimes_sends_one_entry_less():
+    # All magnitudes equal: the run of k = 3 among 4 starts at 0 or 1, in the released code also at 2.
+    sizes, starts = [], set()
+    for compat in ("paper", "released"):
+        model = create("mstopk", 1, 4, 0.75, compat=compat)
+        for iteration in range(60):
+            model.iteration = iteration
+            chosen = model._select(np.ones(4, dtype=np.float32), 0)
+            sizes.append(chosen.size)
+            starts.add((compat, int(chosen[0])))
+    assert set(sizes[:60]) == {3}
+    assert set(sizes[60:]) == {2, 3}
+    assert starts == {("paper", 0), ("paper", 1), ("released", 0), ("released", 1), ("released", 2)}
+
+
+def test_mstopk_draws_anew_for_each_worker_and_iteration():
+    model = create("mstopk", 8, 1000, 0.01)
+    flat = np.ones(1000, dtype=np.float32)
+    starts = {int(model._select(flat, worker)[0]) for worker in range(8)}
+    model.iteration = 1
+    starts |= {int(model._select(flat, worker)[0]) for worker in range(8)}
+    assert len(starts) > 10
+
+
 # Random-k
 
 
@@ -216,6 +248,16 @@ def test_randomk_draws_the_same_entries_for_all_or_for_each():
     own = create("randomk", 6, 1000, 0.1, shared=False).exchange(gradients)
     # The union of independent draws is n (1 - (1 - c)^P) = 469 on average, with a deviation below 16.
     assert 400 < own.union < 540
+
+
+def test_randomk_visits_every_entry_alike_and_depends_on_the_seed():
+    model = create("randomk", 1, 50, 0.2, error_feedback=False)
+    hits = sum(model.exchange(np.ones((1, 50), dtype=np.float32)).update for _ in range(1000))
+    assert (np.abs(hits - 200) < 5 * np.sqrt(1000 * 0.2 * 0.8)).all()
+    ones = np.ones((1, 50), dtype=np.float32)
+    one, same, other = (create("randomk", 1, 50, 0.2, seed=seed).exchange(ones).update for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
 
 
 # AR-Topk
@@ -266,6 +308,15 @@ def test_star_workers_take_turns(workers, compat):
     assert turns == [(first + step) % workers for step in range(2 * workers)]
 
 
+def test_var_takes_the_first_of_equal_norms():
+    rows = f32([[1, 2, 0], [3, 1, 0], [0, -1, 3], [0, 0, 3]])
+    exchange = create("artopk", 4, 3, 0.5, selection="var").exchange(rows)
+    np.testing.assert_array_equal(exchange.stats["criterion"], [5, 10, 10, 9])
+    assert exchange.stats["broadcaster"] == 1
+    zeros = create("artopk", 4, 3, 0.5, selection="var").exchange(np.zeros((4, 3), dtype=np.float32))
+    assert zeros.stats["broadcaster"] == 0
+
+
 def test_released_var_smooths_raw_norms_and_starts_with_worker_0():
     rng = np.random.default_rng(0)
     model = create("artopk", 3, 20, 0.1, selection="var", compat="released")
@@ -282,6 +333,17 @@ def test_released_var_smooths_raw_norms_and_starts_with_worker_0():
             assert broadcaster == np.argmax(expected) == 2
 
 
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.integers(1, 6), st.floats(0, 0.9))
+def test_windowed_mean(values, size, decay):
+    result = float(windowed_mean(np.array(values), size, decay))
+    if len(values) < size:
+        assert result == 0
+    else:
+        recent = values[-size:][::-1]
+        weights = [(1 - decay) ** age for age in range(1, size + 1)]
+        assert result == pytest.approx(sum(map(np.multiply, weights, recent)) / sum(weights), abs=1e-9)
+
+
 def test_released_star_selects_at_the_broadcasting_worker_only():
     gradients = gradients_of("normal", 4, 100, 0)
     released = create("artopk", 4, 100, 0.1, compat="released")
@@ -296,6 +358,40 @@ def test_released_star_selects_at_the_broadcasting_worker_only():
     same = paper.exchange(gradients)
     assert same.selected.tolist() == [10] * 4
     np.testing.assert_array_equal(same.update, exchange.update)
+
+
+@pytest.mark.parametrize("compat", ["paper", "released"])
+@pytest.mark.parametrize("selection", ["star", "var"])
+def test_staleness_counts_exchanges_since_a_worker_broadcast(selection, compat):
+    model = create("artopk", 5, 60, 0.1, selection=selection, compat=compat)
+    last = np.full(5, -1)
+    for step in range(40):
+        stats = model.exchange(gradients_of("heavy", 5, 60, step)).stats
+        last[int(stats["broadcaster"])] = step
+        np.testing.assert_array_equal(stats["staleness"], step - last)
+        if selection == "star":
+            assert sorted(stats["staleness"].tolist()) == sorted(min(one, step + 1) for one in range(5))
+
+
+@pytest.mark.parametrize("compat", ["paper", "released"])
+def test_the_gain_and_its_change_are_smoothed(compat):
+    model = create("artopk", 3, 50, 0.1, compat=compat)
+
+    def smoothed(values):
+        weights = np.array([0.99**age for age in range(5, 0, -1)])
+        return weights @ np.array(values[-5:]) / weights.sum() if len(values) >= 5 else 0
+
+    gains = []
+    for step in range(20):
+        if step == 12:
+            model.density, gains = 0.4, []
+        stats = model.exchange(gradients_of("normal", 3, 50, step)).stats
+        gains.append(stats["gain"] if compat == "paper" else stats["worker_gain"][int(stats["broadcaster"])] ** 0.5)
+        changes = [abs(after - before) / before for before, after in pairwise(gains)]
+        assert stats["gain_change"] == pytest.approx(changes[-1] if changes else 0)
+        assert stats["smoothed_gain"] == pytest.approx(smoothed(gains))
+        assert stats["smoothed_gain_change"] == pytest.approx(smoothed(changes))
+    assert stats["smoothed_gain_change"] > 0
 
 
 # What policies look at: gains of candidate densities, staleness, change of the gain

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simnet import topologies
 from simnet.base.errors import StalledError
-from simnet.network import Network
+from simnet.network import Network, OnOffFlow
 from simnet.network.stack import BESIDE, SEGMENT, STACKS, Stack
 from simnet.network.weather import Weather, steps
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Call, Round, Schedule
 from simnet.validate.replay import of_collective
 from simnet.validate.shapednet import Change, predict
 
@@ -136,6 +136,25 @@ def test_early_sends_help_and_waiting_never_does(name, ranks, nbytes, sends):
     assert moments[0] < moments[1]
 
 
+def test_two_messages_to_one_receiver_share_its_link():
+    sizes = 100 * SEGMENT
+    links = [Change(0, 0.0, 1e6)]
+    alone = predict(Schedule(3, [Round([0], [1], sizes)]), links, TCP)[0]
+    both = predict(Schedule(3, [Round([0, 2], [1, 1], sizes)]), links, TCP)[0]
+    assert both == pytest.approx(2 * alone, rel=0.02)
+    # The first is not done before the other is nearly, too: it is passed on late.
+    chained = predict(Schedule(3, [Round([0, 2], [1, 1], sizes), Round([1], [0], 1)]), links, TCP)[0]
+    assert chained > both
+
+
+def test_links_that_change_are_predicted_by_the_moment():
+    bare = Schedule(2, [Round([0], [1], 10 * SEGMENT)])
+    slow, quick = Change(0, 1e-3, 1e6), Change(5.0, 1e-4, 1e7)
+    seconds = predict(bare, [slow, quick], TCP, [0.0, 6.0])
+    assert seconds[0] == predict(bare, [slow], TCP)[0]
+    assert seconds[1] == pytest.approx(predict(bare, [quick._replace(at=0.0)], TCP)[0])
+
+
 @given(st.floats(1e-6, 2), st.floats(1e5, 1e7), st.integers(1, 10**6))
 def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
     bare, slow = Schedule(2, [Round([0], [1], nbytes)]), 1e6
@@ -173,6 +192,16 @@ def test_messages_that_meet_at_their_receiver_arrive_in_the_order_in_which_they_
     assert arrivals(links, both, own_link="shared") == pytest.approx([1e-3 + 0.04, 3e-3 + 0.02], rel=1e-12)
 
 
+def test_bytes_of_messages_mix_in_a_queue_as_they_come():
+    # The second one comes from 1 ms on at half of the rate: 14.5 kB of it before the last byte of the first.
+    links, both = [(0.0, 1e6), (2e-3, 0.5e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [30_000, 20_000])]
+    first, second = arrivals(links, both)
+    assert first == pytest.approx(0.03 + 0.0145, rel=1e-12)
+    assert second == pytest.approx(0.03 + 0.02, rel=1e-12)
+    links[1] = (2e-3, 0.25e6)
+    assert arrivals(links, both)[1] == pytest.approx(1e-3 + 0.08, rel=1e-12)
+
+
 def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
     # Words from ranks 1 and 2 are at rank 0 long before it is through with its work, that of rank 2 first.
     links = [(0.0, 1e6), (0.02, 1e6), (0.0, 1e6)]
@@ -185,6 +214,18 @@ def test_a_send_that_the_buffer_holds_is_done_at_once(nbytes, waits):
     network = Network(topologies.star(3, 0.01, 1e6), stack=Stack("taken", buffer=10_000))
     messages = network.time(Schedule(3, [Round([0], [1], nbytes), Round([0], [2], 1)]), messages=True).messages
     assert messages.sent[1] == (messages.arrived[0] if waits else 0.0)
+
+
+@pytest.mark.parametrize(("gathers", "ends"), [(True, 0.54), (False, 0.53)])
+@pytest.mark.parametrize("operation", ["all_gather", "all_reduce"])
+def test_in_a_gather_who_comes_late_sends_before_it_says_that_it_is_ready(operation, gathers, ends):
+    # Rank 1 comes at 0.5 s, when the word of rank 0 has long been there: 0.01 s on the link, 0.01 s of latency. What it
+    # waits for leaves when its own word is there: behind its own message, or beside that.
+    stack = Stack("ready", "queue", word=1e-3, gathers_send_first=gathers)
+    network = Network(topologies.star(2, 0.01, 1e6), stack=stack)
+    both = Schedule(2, [Round([0, 1], [1, 0], [1e4, 1e4])], [Call(0, 1, operation, "ring", 2e4)])
+    timing = network.time(both, [0.0, 0.5])
+    assert timing.finish == pytest.approx(ends if operation == "all_gather" else 0.53)
 
 
 QUEUE = {"send_completion": "taken", "own_link": "queue"}
@@ -233,6 +274,14 @@ def test_a_queue_is_as_long_as_the_weather_makes_it(link, rate, ends):
     weather = {link: Weather(bandwidth=steps([0.0, 0.1], [1e6, rate]))}
     one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0])
     assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx(ends, rel=1e-9)
+
+
+def test_messages_share_a_link_that_traffic_of_others_uses():
+    background = [OnOffFlow(3, 2, steps([0.0, 0.1], [0.0, 1.0]))]
+    one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0, 0])
+    # Two have halves until 0.1 s, then three have thirds; once the first is through the others have halves.
+    ends = [0.1 + 2.775, 0.1 + 2.775 + 0.1]
+    assert times_of(topologies.star(4, 0.0, 1e6), one, background=background) == pytest.approx(ends, rel=1e-9)
 
 
 @pytest.mark.parametrize("link", [("switch", 0), (1, "switch")])

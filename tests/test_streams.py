@@ -78,6 +78,24 @@ def test_what_unpacks_a_bucket_queues_but_does_not_hold_up_the_messages_of_the_n
     assert late.rank_compute == pytest.approx([7, 7])
 
 
+def test_a_side_stream_slows_slices_and_kernels_while_both_run():
+    # 4-6 both run: 1 s of selection at factor 2, 2 / 1.25 of the slice's 6 s; the rest of that alone, until 10.4.
+    timing = timed([part(), part()], [4, 10], [1, 1], side_stream=(1.25, 2.0))
+    assert timing.computed.ended["slice"][:, 0] == pytest.approx([4, 10.4])
+    assert timing.computed.ended["select"][:, 0] == pytest.approx([6, 11.4])
+    assert timing.messages.start[::2] == pytest.approx([6, 11.4])
+    assert timing.computed.slices == pytest.approx([10.4, 10.4])
+
+
+def test_slices_are_slower_while_messages_of_a_part_are_under_way():
+    # The swap of 4-6 lets 2 / 1.6 of the slice's 6 s pass: the slice ends at 10.75.
+    timing = timed([part(), part()], [4, 10], [0, 0], beside=[1.6, 1.0])
+    assert timing.computed.ended["slice"][:, 0] == pytest.approx([4, 10.75])
+    assert timing.messages.start[::2] == pytest.approx([4, 10.75])
+    # Of the last part it is no matter: no slice is left.
+    assert timed([part(), part()], [4, 10], [0, 0], beside=[1.0, 1.6]).finish == pytest.approx(12)
+
+
 seconds = st.floats(0.01, 3.0) | st.just(0.0)
 
 

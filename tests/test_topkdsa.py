@@ -145,6 +145,20 @@ def test_recursive_doubling_is_what_each_rank_does(workers, parameters, density,
     assert phases == ["fold"] * folds + ["doubling"] * levels + ["unfold"] * folds
 
 
+def test_a_dense_stream_stays_dense():
+    # n = 130: 31 + 31 entries of the fold are fewer than 65, those of rank 2 and of the sum more.
+    supports = [np.arange(31), np.arange(31, 62), np.arange(31)]
+    model = create("topkdsa", 3, 130, 0.24, algorithm="recursive_doubling", wire="released")
+    exchange = model.exchange(supported(supports, 130))
+    sizes = [dict(zip(one.src.tolist(), one.nbytes.tolist(), strict=True)) for one in exchange.schedule.rounds]
+    assert sizes == [{0: 4 + 8 * 31}, {1: 4 + 8 * 62, 2: 4 + 8 * 31}, {1: 4 + 4 * 130}]
+    assert exchange.stats["dense"] == 1
+    # n = 100: the sums of both pairs are dense, although that of ranks 2 and 3 has 26 entries only.
+    supports = [np.arange(26), np.arange(26, 52), np.arange(26), np.arange(26)]
+    exchange = create("topkdsa", 4, 100, 0.26, algorithm="recursive_doubling").exchange(supported(supports, 100))
+    assert [set(one.nbytes.tolist()) for one in exchange.schedule.rounds] == [{8 * 26}, {400}]
+
+
 # Splits
 
 

@@ -10,7 +10,7 @@ from looping import each
 from simnet.sparsifier_models import create, sdp4bit, two_hop
 from simnet.sparsifier_models.qgz import groups_of
 from simnet.sparsifier_models.sdp4bit import weight_difference
-from simnet.sparsifier_models.two_hop import Nodes, nibbles, stochastic
+from simnet.sparsifier_models.two_hop import Nodes, from_nibbles, nearest, nibbles, stochastic
 
 GOLDEN = Path(__file__).parent / "golden" / "compressors"
 P = 4
@@ -48,6 +48,11 @@ def rows_of(one, workers=P):
     return one.reshape(workers, -1).astype(np.float32)
 
 
+def test_halves_go_to_the_even_code():
+    groups = np.array([[-8, 0.5, 1.5, 2.5, -0.5, -1.5]], dtype=np.float16)
+    assert nearest(groups, 4).codes.tolist() == [[-8, 0, 2, 2, 0, -2]]
+
+
 # The element rules
 
 
@@ -59,6 +64,12 @@ def test_stochastic_codes_are_right_in_the_mean(bits):
     step = np.abs(groups).max() / ((1 << (bits - 1)) - 1)
     assert np.abs(np.mean(draws, axis=0) - groups).max() < 4 * step / 2 / np.sqrt(4000)
     assert max(np.abs(one - groups).max() for one in draws) <= step * 1.001
+
+
+def test_nibbles_have_the_first_code_above():
+    every = np.arange(-8, 8, dtype=np.int8)
+    np.testing.assert_array_equal(from_nibbles(nibbles(every)), every)
+    assert nibbles(np.array([1, 2], dtype=np.int8)).tolist() == [0x12]
 
 
 # Where partitions go
@@ -175,6 +186,14 @@ def first_exchange(gradients, layers):
     return create("loco", P, gradients.shape[1], layers=layers, ranks_per_node=2).exchange(gradients).update
 
 
+def test_loco_forgets_by_steps():
+    model, gradients = create("loco", P, 6144, layers=MATRIX, ranks_per_node=2, reset_T=3), []
+    for step in range(8):
+        gradients.append(gradients_of("normal", P, 6144, step))
+        afresh = np.array_equal(model.exchange(gradients[-1]).update, first_exchange(gradients[-1], MATRIX))
+        assert afresh == (step in (0, 3, 6)), step
+
+
 def test_loco_forgets_one_tensor_at_a_time_as_released():
     layers = [("a", (8, 16)), ("b", 24), ("c", (16, 8)), ("d", (4, 32))]
     places = {"a": slice(0, 128), "c": slice(152, 280), "d": slice(280, 408)}
@@ -186,6 +205,19 @@ def test_loco_forgets_one_tensor_at_a_time_as_released():
         cleared += [(step, name) for name, place in places.items() if np.array_equal(update[place], afresh[place])]
     # New tensors begin the count, which is 1 after them. It then exceeds 4 at every fifth tensor.
     assert cleared == [(0, "a"), (0, "c"), (0, "d"), (2, "c"), (4, "a"), (5, "d"), (7, "c")]
+
+
+def test_what_memories_hold():
+    layers = [("b", 7), *MATRIX]
+    held = create("loco", 8, 6151, layers=layers, ranks_per_node=4).held_bytes()
+    assert held == {"first": 6144, "first_scales": 4 * 96, "second": 6144 / 4, "second_scales": 96}
+    # Of a sample those of the model: 10 times as many rows.
+    scaled = create("loco", 8, 6151, layers=layers, true_shapes=[70, (640, 96)], scale=10.0, ranks_per_node=4)
+    assert scaled.held_bytes() == {name: 4 * 640 if name == "first_scales" else 640 if "_" in name else 10 * one
+                                   for name, one in held.items()}  # fmt: skip
+    assert create("sdp4bit", 8, 1024, scale=10.0).held_bytes() == {"memory": 4 * 10 * 128}
+    for name, options in (("loco", {"error_feedback": False}), ("sdp4bit", {"shards": "none"}), ("qgz", {})):
+        assert create(name, 8, 6151, layers=layers, **options).held_bytes() == {}
 
 
 @each("options, said", [

@@ -151,6 +151,22 @@ def test_next_change_is_the_next_other_value(given_pieces, t):
     assert steps(times, values).next_change(t) == next((time for time in changes if time > t), math.inf)
 
 
+@given(pieces(), st.floats(0, 300), st.floats(0, 300))
+def test_window_holds_the_pieces(given_pieces, start, duration):
+    signal = steps(*given_pieces)
+    end = start + duration
+    times, values = signal.window(start, end)
+    if end == start:
+        assert times.size == values.size == 0
+        return
+    assert times[0] == start
+    assert (np.diff(times) > 0).all()
+    assert times[-1] < end
+    assert values.tolist() == [signal.at(t) for t in times.tolist()]
+    total = (values * np.diff(times, append=end)).sum()
+    assert total == pytest.approx(signal.integral(start, end), rel=1e-12)
+
+
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 5)), min_size=1, max_size=6), st.integers(1, 4))
 def test_a_period_repeats(steps_taken, rest):
     times = np.cumsum([0] + [wait / 8 for wait, _ in steps_taken])[:-1]
@@ -281,6 +297,16 @@ def test_product_is_pointwise(factors, points):
         edges = np.unique([0.0, *points, *(t for times, _ in factors for t in times if t < max(points))])
         brute = sum(result.at(a) * (b - a) for a, b in pairwise(edges[edges <= max(points)].tolist()))
         assert result.integral(0, max(points)) == pytest.approx(brute, rel=1e-12)
+
+
+def test_product_of_endless_factors_changes_where_they_do():
+    noise = ornstein_uhlenbeck(0.3, 5, 0.25, mean=1e6, seed=5)
+    state, day = markov([1, 0.5], [3, 2], seed=5), diurnal(0.5, period=17, every=1.3)
+    result = product(noise, state, day)
+    edges = np.unique(np.concatenate([one.window(0, 300)[0] for one in (noise, state, day)]))
+    times, values = result.window(0, 300)
+    assert np.array_equal(times, edges)
+    assert values.tolist() == [noise.at(t) * state.at(t) * day.at(t) for t in times.tolist()]
 
 
 # Processes
@@ -448,6 +474,18 @@ def test_csv_units_and_extra_columns(tmp_path):
     assert weather.bandwidth.window(0, 9)[0].tolist() == [0, 1.5]
     assert weather.bandwidth.window(0, 9)[1].tolist() == [10e6, 0]
     assert [weather.latency.at(t) for t in (0, 1.4, 1.5, 1e6)] == pytest.approx([0.01, 0.01, 0.25, 0.25])
+
+
+def test_csv_columns_named_otherwise(tmp_path):
+    path = written(tmp_path, "t_s,mbps\n0,8\n1,16\n")
+    weather = trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")})
+    assert weather.bandwidth.at(1) == 2e6
+    with pytest.raises(InputError, match=r"trace\.csv:1: has no column 'rtt'"):
+        trace_csv(path, columns={"time": ("t_s", "s"), "latency": ("rtt", "ms")})
+    with pytest.raises(InputError, match="unknown unit 'mbps'"):
+        trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "mbps")})
+    with pytest.raises(ValueError, match="did you mean 'latency'"):
+        trace_csv(path, columns={"time": ("t_s", "s"), "latencies": ("mbps", "ms")})
 
 
 def test_csv_at_its_end_holds_or_repeats(tmp_path):
