@@ -3,85 +3,27 @@
 # ruff: noqa: E501  (logs are as wide as they are)
 
 import json
+from pathlib import Path
 
-NCCL = """\
-+ srun -N2 --ntasks-per-node=2 ./build/all_reduce_perf -b 1M -e 4M -f 2
-# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22809
-# Collective test starting: all_reduce_perf
-# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
-#
-# Using devices
-#  Rank  0 Group  0 Pid  15784 on  node-one device  0 [0009:01:00] NVIDIA GH200 120GB
-#  Rank  1 Group  0 Pid  15785 on  node-one device  1 [0009:02:00] NVIDIA GH200 120GB
-#  Rank  2 Group  0 Pid  24926 on  node-two device  0 [0009:01:00] NVIDIA GH200 120GB
-#  Rank  3 Group  0 Pid  24927 on  node-two device  1 [0009:02:00] NVIDIA GH200 120GB
-node-one:15784:15784 [0] NCCL INFO NCCL_ALGO set by environment to Ring
-node-one:15784:15801 [0] NCCL INFO comm 0x55d8 rank 0 nranks 4 cudaDev 0 busId 1000 - Init COMPLETE
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-     1048576        262144     float     sum      -1    105.9    9.90   14.85      0    105.7    9.92   14.88      0
-node-two:24926:24999 [0] NCCL INFO Channel 00/02 :    0   1
-     2097152        524288     float     sum      -1    142.1   14.76   22.14      0    140.4   14.94   22.41      0
-     4194304       1048576     float     sum      -1    177.1   23.68   35.52      0    176.7   23.74   35.61      0
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 24.235
-#
-# Collective test concluded: all_reduce_perf
-#
-# Collective test starting: all_gather_perf
-# nThread 1 nGpus 1 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 1 iters: 50 agg iters: 1 validation: 1 graph: 0
-# Using devices
-#  Rank  0 Group  0 Pid  15784 on  node-one device  0 [0009:01:00] NVIDIA GH200 120GB
-#  Rank  1 Group  0 Pid  15785 on  node-one device  1 [0009:02:00] NVIDIA GH200 120GB
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-     1048576        131072     float    none      -1    80.00   13.11    6.55      0    80.00   13.11    6.55    N/A
-     2097152        262144     float    none      -1    100.0   20.97   10.49      0    100.0   20.97   10.49    N/A
-"""
+
+def printed(name: str) -> str:
+    """Return a log of `tests/golden/logs`."""
+    return (Path(__file__).parent / "golden" / "logs" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+NCCL = printed("nccl")
 """Two tests in one log, with what NCCL logs between the rows."""
 
-NCCL_OLD = """\
-#
-#                                                     out-of-place                       in-place
-#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
-#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-          8             2   float     sum   2193.5    0.00    0.00  2e-07    132.2    0.00    0.00  2e-07
-    8388608       2097152   float     sum    906.8    9.25   17.34  5e-07    847.9    9.89   18.55  5e-07
- 2147483648     536870912   float     sum   175667   12.22   22.92  5e-07   176189   12.19   22.85  5e-07
-"""
+NCCL_OLD = printed("nccl_old")
 """Rows of the RoCE guide of NVIDIA's deepops (BSD-3-Clause): no root, largest error, no word of ranks or collective."""
 
-NCCL_1 = """\
-# NCCL Tests compiled with NCCL 2.1
-# Using devices
-#   Rank  0 on     dgx-1 device  0 [0x06] Tesla V100-SXM2-16GB
-#                                                 out-of-place                    in-place
-#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
-       65536         16384   float     sum    0.052   1.26   2.21    4e-07    0.051   1.29   2.25    4e-07
-    33554432       8388608   float     sum    0.504  66.58 116.51    4e-07    0.502  66.84 116.97    4e-07
-   134217728      33554432   float     sum    1.897  70.75 123.82    4e-07    1.894  70.86 124.01    4e-07
-"""
+NCCL_1 = printed("nccl_1")
 """What version 1 of nccl-tests prints, made up: times in ms, and headers that do not say so."""
 
-NCCL_EXCERPT = """\
-## nccl_allgather.log | all_gather nranks=8 nnodes=1
-          0             0   float    34.27    0.00    0.00    N/A    33.57    0.00    0.00    N/A
-   16777216        524288   float    167.7  100.03   87.52    N/A    164.6  101.94   89.20    N/A
-## nccl_broadcast.log | broadcast nranks=8 nnodes=1
-    1048576        262144   float       0    50.00   20.97   20.97  0e+00    50.00   20.97   20.97  0e+00
-"""
+NCCL_EXCERPT = printed("nccl_excerpt")
 """Excerpts without headers, in the columns of versions that leave out what a collective has not."""
 
-NCCL_EACH = """\
-# Collective test starting: all_reduce_perf
-# nThread 1 nGpus 8 minBytes 1024 maxBytes 2048 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
-#                                                              out-of-place (+ per-iteration)                                in-place (+ per-iteration)
-#       size         count      type   redop    root     time   algbw   busbw #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw #wrong    i_min    i_max    i_p99    i_cv% timestamp
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)     (us)     (us)      (%)     (us)  (GB/s)  (GB/s)            (us)     (us)     (us)      (%) %Y-%m-%d %H:%M:%S
-        1024           256     float     sum      -1    20.00    0.05    0.09      0    18.00    25.00    24.50     5.00    20.00    0.05    0.09      0    18.00    25.00    24.50     5.00  2026-03-01 10:00:00
-        2048           512     float     sum      -1    21.00    0.10    0.17      0    18.50    26.00    24.75     5.00    21.00    0.10    0.17      2    18.50    26.00    24.75     5.00  2026-03-01 10:00:01
-"""
+NCCL_EACH = printed("nccl_each")
 """Per-iteration columns and timestamps; the last row has wrong results in place."""
 
 RCCL_TAGGED = "".join(
@@ -142,169 +84,25 @@ def nccl_json() -> str:
     return json.dumps(data)
 
 
-OSU = """\
-$ srun -N 2 -n 8 --mpi=pmix osu_allgather -f
-
-# OSU MPI Allgather Latency Test v7.5
-# Datatype: MPI_CHAR.
-# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
-1                       2.24              0.42              2.94        5000
-1024                   12.79              9.45             15.70        5000
-$ mpirun -np 16 osu_allreduce
-# OSU MPI-CUDA Allreduce Latency Test v5.8
-# Size       Avg Latency(us)
-4                      12.45
-8                      12.41
-# OSU MPI Latency Test v7.5
-# Size          Latency (us)
-0                       1.26
-1024                    2.10
-# OSU MPI Bandwidth Test v7.5
-# Datatype: MPI_CHAR.
-# Size      Bandwidth (MB/s)        Validation
-1048576              2048.00              Pass
-2097152              2048.00              Fail
-"""
+OSU = printed("osu")
 """Four OSU micro-benchmarks in one log."""
 
-IMB = """\
-# Calling sequence was:
-# ./IMB-MPI1 allreduce pingpong
-# MPI_Datatype for reductions    :   MPI_FLOAT
-# MPI_Op                         :   MPI_SUM
-
-#----------------------------------------------------------------
-# Benchmarking Allreduce
-# #processes = 144
-# ( 16 additional processes waiting in MPI_Barrier)
-#----------------------------------------------------------------
-       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
-            0         1000         0.03         0.03         0.03
-            8         1000         4.50        18.59        11.69
-        65536          640 out-of-mem.
-#---------------------------------------------------
-# Benchmarking PingPong
-# #processes = 2
-#---------------------------------------------------
-       #bytes #repetitions      t[usec]   Mbytes/sec
-            0         1000         1.66         0.00
-            8         1000         1.66         4.81
-         1024         1000         3.09       316.00
-         2048         1000         3.09       999.00
-#----------------------------------------------------------------
-# Benchmarking Barrier
-# #processes = 16
-#----------------------------------------------------------------
- #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
-         1000         5.10         5.30         5.20
-"""
+IMB = printed("imb")
 """Three Intel MPI benchmarks; a size that was not measured, and a throughput that is not that of its time."""
 
-TIDY = """\
-# replayed on a cluster
-collective,algorithm,ranks,nodes,nbytes,seconds,statistic,iteration,in_place,algbw,busbw,site
-all_reduce,ring,8,2,1048576,0.0001,max,0,false,1.048576e+10,1.835e+10,Bergen
-all_reduce,ring,8,2,1048576,0.00011,max,1,,,,Bergen
-ag_topk,ring,8,2,2048,2.5e-05,max,0,,,,Bergen
-"""
+TIDY = printed("tidy")
 """Tidy CSV with a column of its own, a collective of its own, and a remark."""
 
-WIDE = """\
-dataset,variant,run,collective,algo,proto,nranks,nnodes,ranks_per_node,dtype,op,size_bytes,total_bytes,count,time_us_oop,algbw_gbs_oop,busbw_gbs_oop,err_oop,time_us_ip,algbw_gbs_ip,busbw_gbs_ip,err_ip,time_min_us,time_max_us,time_p10_us,time_p50_us,time_p90_us,n_iter,source_path
-mine,a,1,all_reduce,ring,LL,8,2,4,float,sum,1048576,,262144,100.0,10.49,18.35,0,101,10.38,18.17,2e-07,,,,,,20,logs/1.txt
-mine,a,2,all_gather,,,8,2,,float,none,1024,8192,256,25.6,0.32,0.28,,,,,,24,30,,25,,,logs/2.txt
-"""
+WIDE = printed("wide")
 """CSV with both sides in a row."""
 
-OSU_MORE = """\
-$ srun -N 2 --ntasks-per-node=4 --mpi=pmix osu_ialltoall
-
-# OSU MPI Non-blocking All-to-All Latency Test v5.6.3
-# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait
-
-# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)
-1                      11.09              6.10              5.18              3.46
-2                      10.87              6.04              5.10              5.46
-$ mpirun -np 8 osu_scatterv
-# OSU MPI Scatterv Latency Test v5.6.3
-# Size       Avg Latency(us)
-1024                    1.73
-$ mpirun -npernode 20 -np 1240 osu_mbw_mr
-# OSU MPI Multiple Bandwidth / Message Rate Test v5.7
-# [ pairs: 620 ] [ window size: 64 ]
-# Size                  MB/s        Messages/s
-1024               124000.00      121093750.00
-$ mpirun -np 2048 osu_multi_lat
-# OSU MPI Multi Latency Test v7.1
-# Size          Latency (us)
-# Datatype: MPI_CHAR.
-8                       4.35
-# OSU MPI_Put Latency Test v5.8
-# Window creation: MPI_Win_allocate
-# Size          Latency (us)
-8                       0.58
-# OSU MPI Neighborhood Allgather Latency Test v7.5
-# Size       Avg Latency(us)
-8                      99.00
-$ mpirun -np 4 osu_igather
-8                      20.00              9.00              7.25              1.00
-$ mpirun -np 4 osu_bcast
-8                       3.50
-"""
+OSU_MORE = printed("osu_more")
 """Non-blocking, uneven, paired and one-sided benchmarks, one that is not read, and two tables without their headings."""
 
-IMB_MORE = """\
-#-----------------------------------------------------------------------------
-# Benchmarking Ialltoall
-# #processes = 4
-#-----------------------------------------------------------------------------
-       #bytes #repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]
-            8         1000        20.00        12.50        10.00        25.00
-#----------------------------------------------------------------
-# Benchmarking Multi-Allgatherv
-# ( 2 groups of 4 processes each running simultaneously )
-#----------------------------------------------------------------
-       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
-         1024         1000         3.00         5.00         4.00
-#----------------------------------------------------------------
-# Benchmarking PingPong
-# #processes = 4
-#----------------------------------------------------------------
-       #bytes #repetitions      t[usec]   Mbytes/sec      Msg/sec
-         1024       100000        49.50        41.37        40404
-#----------------------------------------------------------------
-# Benchmarking Unidir_put
-# #processes = 2
-#----------------------------------------------------------------
-       #bytes #repetitions      t[usec]   Mbytes/sec
-            8         1000         1.00         8.00
-"""
+IMB_MORE = printed("imb_more")
 """A non-blocking benchmark, one of several groups, one of several pairs, and a one-sided one that is not read."""
 
-PERFTEST = """\
----------------------------------------------------------------------------------------
-                    RDMA_Write BW Test
- Dual-port       : OFF\t\tDevice         : mlx5_0
- Number of qps   : 2\t\tTransport type : IB
----------------------------------------------------------------------------------------
- local address: LID 0x01 QPN 0x0049 PSN 0x8b53ba OUT 0x10 RKey 0x1fffbf VAddr 0x00799b96ceb000
----------------------------------------------------------------------------------------
- #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
-Conflicting CPU frequency values detected: 3295.212000 != 5003.410000. CPU Frequency is not max.
- 65536      1000             328.64             328.61 \t\t     0.626777
- 131072     1000             328.64             328.61 \t\t     0.626777
----------------------------------------------------------------------------------------
-                    RDMA_Read BW Test
----------------------------------------------------------------------------------------
- #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
- 65536      1000             11709.18            11708.31\t\t   0.187333
----------------------------------------------------------------------------------------
-                    Send Latency Test
----------------------------------------------------------------------------------------
- #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
- 2       1000          1.76           6.12         1.79                1.80             0.06            1.88                    6.12
----------------------------------------------------------------------------------------
-"""
+PERFTEST = printed("perftest")
 """Three benchmarks of perftest; the second row's rate is not that of its messages."""
 
 
