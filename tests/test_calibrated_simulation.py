@@ -258,7 +258,7 @@ class TestScenarios:
         assert (dense["largest_B"], dense["ranks"], dense["extrapolates"]) == (1e6, 8, False)
         assert dense["low"] <= 1 <= dense["high"]
         assert "AG" in {one for one, _ in calls}
-        assert "Calls, by cluster.yaml" in Path("out/report.html").read_text()
+        assert "<li>Call " in Path("out/report.html").read_text()
 
     def test_what_extrapolates_is_said(self, model):
         few = wide("run", "s.yaml", "--set", "workers=4", "--out", "out")

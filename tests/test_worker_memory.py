@@ -232,7 +232,7 @@ def test_a_run_tells_what_workers_hold(tmp_path):
     one = summary["policies"]["AG"]["memory"]
     assert (one.pop("fits"), summary["memory"]["limit_B"]) == (False, 245_000_000)
     assert one.pop("peak_B") == pytest.approx(sum(one.values()), abs=5)
-    assert "What a worker holds" in (out / "report.html").read_text()
+    assert "A worker holds up to" in (out / "report.html").read_text()
 
 
 def test_schemes_side_by_side_tell_what_workers_hold(tmp_path):

@@ -442,9 +442,9 @@ def _plots(summary: RunSummary, results: Mapping[str, PolicyResult]) -> dict[str
     def draw(name: str) -> Plot:
         from simnet.report import figures
 
-        (found,) = figures.render(iterations, summary["bound"], learning_columns(summary), [name])
+        (found,) = figures.render(iterations, summary["bound"], [name])
         return found
 
-    trained = ["learning", "efficiency"] if known_of(summary, "learning") else []
-    names = [*trained, "iteration_time", "cumulative_time", "breakdown", "choices", "spread"]
+    trained = ["learning"] if known_of(summary, "learning") else []
+    names = [*trained, "iteration_time", "cumulative_time", "breakdown", "choices"]
     return {name: partial(draw, name) for name in names}

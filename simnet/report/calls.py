@@ -12,9 +12,6 @@ from simnet.report.columns import Fields
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.software import CalibratedSoftware, CallPrediction
 
-HEADINGS = ("exchange", "call", "ranks", "size", "interval", "rests on")
-"""What stands above the rows."""
-
 UNKNOWN = "nothing is known of it: links alone"
 """Why a call has no interval."""
 
@@ -74,7 +71,7 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the rows of the table under `HEADINGS`, as texts.
+    """Return the exchange, call, ranks, sizes, interval and basis of each kind of call, as texts.
 
     Examples
     --------

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_bytes
 from simnet.cost_models.costs.computing import SampleCount
-from simnet.report.columns import Fields, headings, write_cells
+from simnet.report.columns import COLUMNS as DEFINITIONS
+from simnet.report.columns import Fields
 from simnet.training.job.memory import WorkerMemory
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
 """Columns of tables that have a row per policy."""
 
-MONEY = ("devices", "traffic", "together")
-"""What is paid for: headings of costs, where prices are given."""
-
-_STEP = ("inner_steps", "step_s", "utilisation", "bytes_sent_per_worker_step_B")
 _PARTS = tuple(f"{name}_B" for name in WorkerMemory._fields)
 _OPTIMIZERS = {
     "adam": "Adam, two moments in single precision",
@@ -76,21 +73,6 @@ def format_amount(money: float, currency: str) -> str:
     """
     rounded = float(f"{money:.3g}")
     return f"{rounded:,.0f} {currency}" if abs(rounded) >= 100 else f"{rounded:g} {currency}"
-
-
-def cost_headings(prices: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the headings of `cost_cells`."""
-    return headings(("policy", *_STEP)) + (() if prices is None else MONEY)
-
-
-def cost_cells(costs: Mapping[str, Mapping[str, Any]], prices: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
-    """Return what policies cost, for people."""
-    rows = []
-    for name, one in costs.items():
-        money = () if prices is None or one["money"] is None else (one["money"][part] for part in MONEY)
-        amounts = (format_amount(cost, prices["currency"]) for cost in money) if prices else ()
-        rows.append((name, *write_cells(one, _STEP), *amounts))
-    return rows
 
 
 def throughput(samples: SampleCount, seconds: float) -> Fields:
@@ -169,7 +151,9 @@ def memory_refusal(memory: WorkerMemory, limit: float) -> str:
     'needs 64 GB of the 16 GB of a device: messages 60 GB, optimiser 2 GB, parameters 1 GB, gradients 1 GB'
     """
     # Those that are a hundredth of all or more.
-    parts = sorted(zip(headings(_PARTS, "memory."), memory, strict=True), key=lambda one: -one[1])
+    parts = sorted(
+        zip((DEFINITIONS[f"memory.{name}"].heading for name in _PARTS), memory, strict=True), key=lambda one: -one[1]
+    )
     each = ", ".join(f"{name} {format_bytes(value)}" for name, value in parts if value > 0.01 * memory.peak)
     return f"needs {format_bytes(memory.peak)} of the {format_bytes(limit)} of a device: {each}"
 
@@ -188,10 +172,3 @@ def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, 
         if not one.get("fits", True)
     ]
     return lines + (too_much or [f"All fit the {format_bytes(limit)} of a device."])
-
-
-def memory_rows(memory: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the headings and the cells of the table of what workers hold, without parts that all are without."""
-    names = ["peak_B", *(name for name in _PARTS if any(one[name] for one in memory.values()))]
-    cells = [(name, *write_cells(one, names, "memory.")) for name, one in memory.items()]
-    return [("policy", *headings(names, "memory.")), *cells] if cells else []

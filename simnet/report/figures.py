@@ -7,7 +7,6 @@ thinned before they are drawn: a line is the mean over a stretch of iterations, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simnet.base.arrays import PERCENTS, Floats
+from simnet.base.arrays import Floats
 from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_seconds
 from simnet.report.drawing import (
@@ -33,16 +32,14 @@ from simnet.report.drawing import (
     SECONDS,
     Plot,
     canvas,
-    label_powers,
     plot,
     policy_looks,
     scale,
     short,
     unit,
 )
-from simnet.report.run_summary import PHASES, exchange_seconds, with_exploration
+from simnet.report.run_summary import PHASES, with_exploration
 from simnet.report.seeds import MORE, ranking
-from simnet.training.job.record import TRAIN
 
 # Title and explanation of each figure.
 _CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_shipped_rows("data/figures.csv")}
@@ -57,17 +54,14 @@ _WIDE = 8.0
 def render(
     iterations: pd.DataFrame,
     bound: str | None = None,
-    learnt: Mapping[str, Mapping[str, Any]] | None = None,
     names: Collection[str] | None = None,
 ) -> list[Plot]:
     """Draw all figures, or those of some names."""
     drawn: dict[str, Callable[[], Figure]] = {
         one.__name__: partial(one, iterations, bound) for one in (iteration_time, cumulative_time, breakdown, choices)
     }
-    drawn["spread"] = lambda: spread(with_exploration(iterations), bound)
     if "accuracy" in iterations:
-        trained = {"learning": partial(learning, iterations, bound)}
-        drawn = {**trained, "efficiency": partial(efficiency, iterations, bound, learnt or {}), **drawn}
+        drawn = {"learning": partial(learning, iterations, bound), **drawn}
     return [plot(name, *_CAPTIONS[name], draw()) for name, draw in drawn.items() if names is None or name in names]
 
 
@@ -224,69 +218,6 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     return figure
 
 
-def efficiency(
-    iterations: pd.DataFrame, bound: str | None = None, learnt: Mapping[str, Mapping[str, Any]] | None = None
-) -> Figure:
-    """Draw what was kept back over the iterations, and what updates are worth against what iterations cost."""
-    trained = iterations[iterations["purpose"] == TRAIN]
-    looks = policy_looks(iterations["policy"], bound)
-    with canvas(9.2, 3.6, 1, 2) as (figure, (kept, ratios)):
-        for policy, frame in _by_policy(trained).items():
-            _draw_line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
-        scale(kept.yaxis, trained["global_error"].to_numpy(dtype=np.float64))
-        kept.set_ylabel("norm of the residual")
-        _label_iterations(kept)
-        points = []
-        for policy, one in (learnt or {}).items():
-            x, y = 100 * np.array([one["parallel_efficiency"], one["statistical_efficiency"]], dtype=np.float64)
-            # Not where there is none, or none in a logarithm.
-            if x > 0 and y > 0:
-                points.append((x, y))
-                ratios.plot([x], [y], "o", color=looks[policy]["color"], zorder=3)
-        if points:
-            _equal_products(ratios, np.array(points))
-        ratios.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
-        _legend_above(figure, _legend_handles(looks))
-    return figure
-
-
-def _equal_products(axes: Axes, points: Floats) -> None:
-    """Make both axes logarithmic, and draw lines of equal product of the coordinates, by factors of 2."""
-    low, high = points.min(axis=0) / 1.5, points.max(axis=0) * 1.5
-    axes.set(xscale="log", yscale="log", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    x = np.array([low[0], high[0]])
-    for power in range(math.floor(math.log2(low.prod())), math.ceil(math.log2(high.prod())) + 1):
-        axes.plot(x, 2.0**power / x, color="#C8CDD3", linewidth=0.7, zorder=1)
-    for axis in (axes.xaxis, axes.yaxis):
-        label_powers(axis, (1.0, 2.0, 5.0))
-
-
-def spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the share of the iterations of each policy, and of their exchanges, that take no longer than a time."""
-    frames, looks = _by_policy(iterations), policy_looks(iterations["policy"], bound)
-    with canvas(9.0, max(3.6, 1.0 + 0.2 * len(frames)), 1, 2, sharey=True) as (figure, axes):
-        for axis, what in zip(axes, ("iteration", "exchange"), strict=True):
-            for percent in PERCENTS:
-                axis.axhline(percent, color="#C8CDD3", linewidth=0.7, zorder=1)
-            times = {
-                name: np.sort(frame["iteration_s"].to_numpy() if what == "iteration" else exchange_seconds(frame))
-                for name, frame in frames.items()
-            }
-            every = np.concatenate([np.zeros(0), *times.values()])
-            name_of_unit, factor = unit(float(every.max(initial=0.0)), SECONDS)
-            for name, one in times.items():
-                rank = np.unique(np.linspace(0, one.size - 1, min(one.size, _BINS)).round().astype(np.intp))
-                # From below the least time, so that the curve begins where it leaves 0.
-                x, y = np.append(one[:1], one[rank]) / factor, np.append(0.0, 100.0 * (rank + 1) / one.size)
-                axis.step(x, y, where="post", label=short(name), **looks[name])
-            axis.set_xlabel(f"time of an {what} [{name_of_unit}]")
-            scale(axis.xaxis, every / factor)
-        axes[0].set_ylabel("iterations [%]")
-        if frames:
-            axes[0].legend(fontsize="small")
-    return figure
-
-
 def _label_policies(axes: Axes, policies: Collection[str], bound: str | None) -> None:
     axes.set_yticks(range(len(policies)), [short(one) + (" (bound)" if one == bound else "") for one in policies])
     axes.tick_params(axis="y", length=0)
@@ -360,16 +291,7 @@ def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]
     """Say which policies run past the end of the axis, and for how long."""
     if cut:
         ends = (f"{short(policy)} until {format_seconds(float(_elapsed_time(frames[policy])[-1]))}" for policy in cut)
-        axes.annotate(
-            f"goes on beyond the axis: {', '.join(ends)}",
-            (1, 1),
-            (0, 2),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            horizontalalignment="right",
-            fontsize=8,
-            color="#555555",
-        )
+        axes.set_title(f"goes on beyond the axis: {', '.join(ends)}", loc="right", fontsize=8, color="#555555")
 
 
 def _elapsed_time(frame: pd.DataFrame) -> Floats:

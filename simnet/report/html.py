@@ -19,10 +19,10 @@ import pandas as pd
 
 from simnet.base.reading import read_shipped_rows
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import answers, calls, cost_summary, run_events, run_setup
+from simnet.report import answers
 from simnet.report.drawing import Plot
 from simnet.report.page_data import embedded, page_data
-from simnet.report.run_summary import PHASES, RunSummary, known_of
+from simnet.report.run_summary import PHASES, RunSummary
 from simnet.report.summary import Summary, column_cells, percent
 from simnet.report.timeline import Recorded
 
@@ -55,8 +55,6 @@ def report(
         table=_table(answer, names),
         leaders=answers.leaders(summary),
         names=names,
-        costs=cost_summary.cost_cells(known_of(summary, "spent"), summary.get("prices")),
-        memory=cost_summary.memory_rows(known_of(summary, "memory")),
         scenario=scenario,
         setting=_setting_rows(summary, setting or {}),
         data=markupsafe.Markup(embedded(page_data(summary, iterations, recorded))),  # noqa: S704
@@ -152,8 +150,7 @@ def _page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, seconds=format_seconds, bandwidth=format_bandwidth)
-    environment.globals.update(words=answers, setup=run_setup, cost=cost_summary, events=run_events)
-    environment.globals.update(calls=calls, terms=TERMS, phases=PHASES)
+    environment.globals.update(words=answers, terms=TERMS, phases=PHASES)
     return environment.get_template(f"{template}.html.j2").render(values)
 
 

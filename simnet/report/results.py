@@ -38,7 +38,7 @@ import simnet
 from simnet.base.atomic_replace import FileSet
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
-from simnet.report.run_summary import RunFacts, RunSummary, learning_columns, significant, summarize, with_exploration
+from simnet.report.run_summary import RunFacts, RunSummary, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, Recorded, write_timeline
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def draw_run(
     from simnet.report import figures, html
 
     trained = len(with_exploration(iterations))
-    plots = figures.render(iterations, summary["bound"], learning_columns(summary)) if trained else []
+    plots = figures.render(iterations, summary["bound"]) if trained else []
     page = html.report(summary, plots, scenario_lock, iterations, setting, recorded)
     return {"report.html": page.encode(), **picture_files(plots)}
 

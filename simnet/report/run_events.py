@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_seconds
-from simnet.report.columns import Fields, headings, write_cells
+from simnet.report.columns import Fields
 
 if TYPE_CHECKING:
     from simnet.training.job.record import Interruption
 
 MAX_WAITING = 20
 """Waiting workers that the summary lists per stop; all of them are counted."""
-
-_SHARE_COLUMNS = ("policy", "job", "workers", "iterations", "mean_iteration_s", "alone_s", "slowdown")
-SHARE_HEADINGS = headings(_SHARE_COLUMNS)
-"""Of the table of jobs that people see."""
 
 
 def stop_summary(stop: Interruption) -> Fields:
@@ -77,12 +73,15 @@ def _worker_text(numbers: Sequence[int]) -> str:
 
 def share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
     """Return the cells of the table of jobs that shared the network, policy by policy."""
+    rows = ((policy, one) for policy, jobs in shares.items() for one in jobs)
     return [
-        tuple(
-            write_cells(
-                {**one, "policy": policy, "iterations": f"{one['iterations']} of {one['planned']}"}, _SHARE_COLUMNS
-            )
+        (
+            policy,
+            one["job"],
+            f"{one['workers']}",
+            f"{one['iterations']} of {one['planned']}",
+            *("-" if one[name] is None else format_seconds(one[name]) for name in ("mean_iteration_s", "alone_s")),
+            "-" if one["slowdown"] is None else f"{one['slowdown']:.3g}x",
         )
-        for policy, jobs in shares.items()
-        for one in jobs
+        for policy, one in rows
     ]

@@ -1,11 +1,10 @@
 """The first iterations message by message: for the page, and as a timeline for Perfetto or chrome://tracing.
 
-The timeline is in Trace Event Format: a process per policy, and one for the network, with a track per resource of a
-rank, and per link. What a resource of a rank does (its compute stream: compute, select, wait; its network: communicate,
-or what is overlapped by computing) are complete events on its track, where events must nest or be disjoint; what
-overlaps by more than rounding goes to a second track. What a link carries are pairs of asynchronous begin and end
-events, since transfers that share a link overlap in any way. Flow events are the arrows from who sends a message to who
-receives it.
+The timeline is in Trace Event Format: a process per policy, with a track per resource of a rank, and per link. What a
+resource of a rank does (its compute stream: compute, select, wait; its network: communicate, or what is overlapped by
+computing) are complete events on its track, where events must nest or be disjoint; what overlaps by more than rounding
+goes to a second track. What a link carries are pairs of asynchronous begin and end events, since transfers that share a
+link overlap in any way.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -42,25 +41,6 @@ class Recorded(NamedTuple):
     links: LinkNames | None = None
 
 
-class _TimelineSlice(NamedTuple):
-    """What a resource of a rank does, from when to when [ns], and its track."""
-
-    worker: int
-    resource: str
-    start: float
-    finish: float
-    tid: int
-
-
-class _Message(NamedTuple):
-    """A message: arguments of its events, its links, and from when to when it is under way [ns]."""
-
-    arguments: Event
-    links: Sequence[str]
-    start: float
-    finish: float
-
-
 def write_timeline(
     stream: BinaryIO,
     spans: pd.DataFrame,
@@ -82,12 +62,10 @@ def write_timeline(
     ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
     >>> stream = io.BytesIO()
     >>> write_timeline(stream, spans, messages, iterations={"AG": 300})
-    6
-    >>> made = json.loads(stream.getvalue())
-    >>> "".join(event["ph"] for event in made["traceEvents"] if event["ph"] != "M")
-    'XbsXfe'
-    >>> made["otherData"]
-    {'iterations': {'AG': '0 of 300'}}
+    4
+    >>> made = json.loads(stream.getvalue())["traceEvents"]
+    >>> made[0]["args"], "".join(event["ph"] for event in made if event["ph"] != "M")
+    ({'name': 'AG: iterations 0 of 300'}, 'XbXe')
     """
 
     @cache
@@ -98,25 +76,23 @@ def write_timeline(
     names: list[Event] = []
     events: list[Event] = []
     numbers = (f"{number:#x}" for number in itertools.count(1))
-    said: dict[str, Any] = {"iterations": {}}
     for pid, policy in enumerate(policies, start=1):
         own = Recorded(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
         pairs = zip(own.messages["src"], own.messages["dst"], strict=True)
-        # Begin and end on each link, and both ends of an arrow.
-        costs = np.array([2 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
+        # A message begins and ends on each link.
+        costs = np.array([2 * len(route(*pair)) for pair in pairs], dtype=np.int64)
         fitting = trim_to_budget(own, costs, max_events // len(policies))
         shown = sorted({*fitting.spans["iteration"].tolist(), *fitting.messages["iteration"].tolist()})
-        said["iterations"][str(policy)] = here = _range_text(shown) + (
-            f" of {iterations[policy]:,}" if iterations else ""
-        )
-        tracks = _PolicyTracks(pid, f"{policy}: iterations {here}" if shown else str(policy))
-        rank_events, slices = _rank_events(fitting.spans, tracks)
-        moved = _messages(fitting.messages, route)
-        events += [*rank_events, *_link_events(moved, tracks, numbers), *_message_arrows(moved, slices, pid, numbers)]
-        names += tracks.names
+        title = f"{policy}: iterations {_range_text(shown)}" + (f" of {iterations[policy]:,}" if iterations else "")
+        tracks: dict[str, int] = {}
+        for track, event in (*_rank_events(fitting.spans), *_link_events(fitting.messages, route, numbers)):
+            tid = tracks.setdefault(track, pid * _TRACKS_PER_POLICY + len(tracks) + 1)
+            events.append(event | {"pid": pid, "tid": tid})
+        names += _name_events("process", title if shown else str(policy), pid, 0, pid)
+        for place, (track, tid) in enumerate(tracks.items(), start=1):
+            names += _name_events("thread", track, pid, tid, place)
     events.sort(key=lambda event: event["ts"])
-    stream.write(b'{"displayTimeUnit":"ms","otherData":' + json.dumps(said, separators=(",", ":")).encode())
-    stream.write(b',"traceEvents":[')
+    stream.write(b'{"displayTimeUnit":"ms","traceEvents":[')
     separator = b"\n"
     for event in (*names, *events):
         stream.write(separator + json.dumps(event, separators=(",", ":"), sort_keys=True).encode())
@@ -136,26 +112,10 @@ def _range_text(numbers: Sequence[int]) -> str:
     return ", ".join(" to ".join(dict.fromkeys((f"{one[0]:,}", f"{one[-1]:,}"))) for one in ends) or "none"
 
 
-class _PolicyTracks:
-    """The tracks of one policy, numbered in the order in which they are first asked for."""
-
-    def __init__(self, pid: int, policy: str) -> None:
-        self.pid = pid
-        self.names: list[Event] = []
-        self._numbers: dict[str, int] = {}
-        self._describe(0, "process", policy, pid)
-
-    def __getitem__(self, name: str) -> int:
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = self.pid * _TRACKS_PER_POLICY + len(self._numbers) + 1
-            self._describe(number, "thread", name, len(self._numbers))
-        return number
-
-    def _describe(self, tid: int, what: str, name: str, position: int) -> None:
-        common = {"ph": "M", "pid": self.pid, "tid": tid, "ts": 0}
-        named = (("name", name), ("sort_index", position))
-        self.names += [common | {"name": f"{what}_{key}", "args": {key: value}} for key, value in named]
+def _name_events(what: str, name: str, pid: int, tid: int, position: int) -> list[Event]:
+    common = {"ph": "M", "pid": pid, "tid": tid, "ts": 0}
+    named = (("name", name), ("sort_index", position))
+    return [common | {"name": f"{what}_{key}", "args": {key: value}} for key, value in named]
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
@@ -164,18 +124,8 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
     return zip(*whole, strict=True)
 
 
-def _messages(messages: pd.DataFrame, route: LinkNames) -> list[_Message]:
-    each = zip(*(messages[name].tolist() for name in _ARGUMENTS), strict=True)
-    arguments = [dict(zip(_ARGUMENTS, values, strict=True)) for values in each]
-    return [
-        _Message(one, route(one["src"], one["dst"]), *times)
-        for one, times in zip(arguments, _times(messages), strict=True)
-    ]
-
-
-def _rank_events(spans: pd.DataFrame, tracks: _PolicyTracks) -> tuple[list[Event], list[_TimelineSlice]]:
-    """Return what resources of ranks do as events and as slices; what overlaps goes to a further track."""
-    events, slices = [], []
+def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
+    """Yield what resources of ranks do, each with its track; what overlaps goes to a further track."""
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
     columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
     rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
@@ -189,51 +139,20 @@ def _rank_events(spans: pd.DataFrame, tracks: _PolicyTracks) -> tuple[list[Event
         start = max(start, lanes[lane])
         lanes[lane] = max(finish, start)
         if finish > start:
-            tid = tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")]
-            event = {"ph": "X", "cat": "rank", "name": what, "pid": tracks.pid, "tid": tid, "ts": start / 1000}
-            events.append(event | {"dur": (finish - start) / 1000, "args": {"iteration": iteration}})
-            slices.append(_TimelineSlice(worker, resource, start, finish, tid))
-    return events, slices
+            event = {"ph": "X", "cat": "rank", "name": what, "ts": start / 1000, "dur": (finish - start) / 1000}
+            track = f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")
+            yield track, event | {"args": {"iteration": iteration}}
 
 
-def _link_events(messages: Iterable[_Message], tracks: _PolicyTracks, numbers: Iterator[str]) -> Iterator[Event]:
-    for one in messages:
-        for link in one.links:
-            name = f"link {link}"
+def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str]) -> Iterator[tuple[str, Event]]:
+    """Yield when messages begin and end on links, each with the track of its link."""
+    rows = messages[[*_ARGUMENTS]].to_dict("records")
+    for one, (start, finish) in zip(rows, _times(messages), strict=True):
+        for link in route(one["src"], one["dst"]):
             # Viewers draw asynchronous events of one name on one track.
-            common = {"cat": "link", "name": name, "id": next(numbers), "pid": tracks.pid, "tid": tracks[name]}
-            yield {"ph": "b", "ts": one.start / 1000, "args": one.arguments, **common}
-            yield {"ph": "e", "ts": max(one.start, one.finish) / 1000, **common}
-
-
-def _message_arrows(
-    messages: Iterable[_Message], slices: Iterable[_TimelineSlice], pid: int, numbers: Iterator[str]
-) -> Iterator[Event]:
-    """Yield an arrow for each message, from the slice of its sender to the slice of its receiver.
-
-    A rank that does nothing then, as far as that is drawn, has no place for an arrow, and that message has none.
-    """
-    rows: dict[int, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    # What the network of a rank does comes first.
-    for one in sorted(slices, key=lambda one: one.resource != "network"):
-        rows[one.worker][one.tid].append((one.start, one.finish))
-    tracks = {worker: [(tid, np.array(own).T) for tid, own in own.items()] for worker, own in rows.items()}
-
-    def place(worker: int, time: float, *, ends: bool) -> tuple[int, float] | None:
-        for tid, (starts, finishes) in tracks.get(worker, ()):
-            at = int(np.searchsorted(starts, time, "left" if ends else "right")) - 1
-            if at >= 0 and (time < finishes[at] or (ends and time == finishes[at])):
-                # An arrow ends within a slice, not at its end.
-                return tid, max(float(starts[at]), time - 1) if ends else time
-        return None
-
-    for message in messages:
-        begin = place(message.arguments["src"], message.start, ends=False)
-        end = place(message.arguments["dst"], message.finish, ends=True)
-        if begin is not None and end is not None and begin[1] <= end[1]:
-            common = {"cat": "message", "name": "message", "id": next(numbers), "pid": pid}
-            yield {"ph": "s", "tid": begin[0], "ts": begin[1] / 1000, **common}
-            yield {"ph": "f", "bp": "e", "tid": end[0], "ts": end[1] / 1000, **common}
+            common = {"cat": "link", "name": f"link {link}", "id": next(numbers)}
+            yield common["name"], {"ph": "b", "ts": start / 1000, "args": one, **common}
+            yield common["name"], {"ph": "e", "ts": max(start, finish) / 1000, **common}
 
 
 def trim_to_budget(own: Recorded, costs: NDArray[np.int64], budget: int) -> Recorded:

@@ -23,7 +23,7 @@ from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
-from simnet.report.run_summary import RunFacts, RunSummary, learning_columns, summarize, with_exploration
+from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
 from simnet.report.timeline import Recorded
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
@@ -147,7 +147,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
     joined = pd.concat([frame.assign(policy=label) for label, frame in frames.items()], ignore_index=True)
     from simnet.report import figures
 
-    plots = figures.render(joined, None, learning_columns(summary))
+    plots = figures.render(joined, None)
     page = html.compared_report(summary, plots, list(found), _differing_fields(found))
     return summary, _write_page(out, {PAGE.last: page.encode()} | picture_files(plots))
 
