@@ -156,82 +156,42 @@ def test_a_job_of_units_takes_what_their_steps_take(tmp_path: Path, measure: str
     assert again.iterations["iteration_s"].tolist() == result.iterations["iteration_s"].tolist()
 
 
+def way(*own: dict[str, object], **more: object) -> dict[str, object]:
+    """Sharding by FSDP2 of units."""
+    return {"as": "fsdp2", "units": list(own), **more}
+
+
+def one(**fields: object) -> dict[str, object]:
+    """A unit of some parameters."""
+    return {"name": "a", "parameters": 3, **fields}
+
+
+SECOND = one(seconds="1 s")
+TIMED = units("seconds", " ms")
+
+
 @pytest.mark.parametrize(
     ("sharding", "job", "says"),
     [
-        (
-            {"as": "fsdp2", "units": units("seconds", " ms")},
-            {"model": "gpt2"},
-            "takes no model and no parameters beside",
-        ),
-        (
-            {"as": "fsdp2", "units": units("seconds", " ms")},
-            {"compute": {"mean": "1 s"}},
-            "takes no compute.mean beside",
-        ),
-        (
-            {"as": "fsdp2", "units": units("flops")},
-            {},
-            "is missing; units in flops need job.compute.mean, e.g. '18 ms'",
-        ),
-        (
-            {"as": "fsdp2", "units": [{"name": "a", "parameters": 3}]},
-            {},
-            "units[0]: needs either seconds or flops, got neither",
-        ),
-        (
-            {"as": "fsdp2", "units": [{"name": "a", "parameters": 3, "seconds": "1 s", "flops": 2}]},
-            {},
-            "units[0]: needs either seconds or flops, got both",
-        ),
-        (
-            {"as": "fsdp2", "units": [*units("flops"), {"name": "a", "parameters": 3, "seconds": "1 s"}]},
-            {},
-            "units[3]: needs flops, as units[0] has",
-        ),
-        (
-            {"as": "fsdp2", "units": [{"name": "a.1", "parameters": 3, "seconds": "1 s"}]},
-            {},
-            "units[0].name: must be a letter and up to 39 letters, digits or - behind it, got 'a.1'",
-        ),
-        (
-            {"as": "fsdp2", "units": [*units("seconds", " ms"), {"name": "block", "parameters": 3, "seconds": "1 s"}]},
-            {},
-            "units[3].name: is that of units[1], too, got 'block'",
-        ),
-        (
-            {"as": "fsdp2", "units": [{"name": "a", "parameters": 3, "seconds": 0}]},
-            {},
-            "units: must have one that takes any time",
-        ),
+        (way(*TIMED), {"model": "gpt2"}, "takes no model and no parameters beside"),
+        (way(*TIMED), {"compute": {"mean": "1 s"}}, "takes no compute.mean beside"),
+        (way(*units("flops")), {}, "is missing; units in flops need job.compute.mean, e.g. '18 ms'"),
+        (way(one()), {}, "units[0]: needs either seconds or flops, got neither"),
+        (way(SECOND | {"flops": 2}), {}, "units[0]: needs either seconds or flops, got both"),
+        (way(*units("flops"), SECOND), {}, "units[3]: needs flops, as units[0] has"),
+        (way(SECOND | {"name": "a.1"}), {}, "must be a letter and up to 39 letters, digits or - behind it, got 'a.1'"),
+        (way(*TIMED, SECOND | {"name": "block"}), {}, "units[3].name: is that of units[1], too, got 'block'"),
+        (way(one(seconds=0)), {}, "units: must have one that takes any time"),
         # 600 + 401.
         (
-            {
-                "as": "fsdp2",
-                "units": [
-                    {"name": "a", "parameters": 3, "seconds": "1 s", "times": 600},
-                    {"name": "b", "parameters": 3, "seconds": "1 s", "times": 401},
-                ],
-            },
+            way(SECOND | {"times": 600}, SECOND | {"name": "b", "times": 401}),
             {},
             "units: must be at most 1,000 with those that follow by times, got 1,001",
         ),
-        (
-            {"as": "fsdp2", "units": units("seconds", " ms"), "slowdown": "fast"},
-            {},
-            "slowdown: must be a number, got 'fast'",
-        ),
-        (
-            {"as": "fsdp2", "units": units("seconds", " ms"), "reshard_after_forward": ["root"]},
-            {},
-            "there is no reshard_after_forward 'root'",
-        ),
+        (way(*TIMED, slowdown="fast"), {}, "slowdown: must be a number, got 'fast'"),
+        (way(*TIMED, reshard_after_forward=["root"]), {}, "there is no reshard_after_forward 'root'"),
         ({"as": "ddp"}, {}, "needs model beside sharding, whose tensors are shared, or units in it"),
-        (
-            {"A": {"as": "ddp", "units": units("seconds", " ms")}, "B": {"as": "fsdp2"}},
-            {},
-            "needs the same units in all ways of sharding",
-        ),
+        ({"A": way(*TIMED) | {"as": "ddp"}, "B": {"as": "fsdp2"}}, {}, "needs the same units in all ways of sharding"),
     ],
 )
 def test_what_does_not_go_with_units_is_refused_in_words(
