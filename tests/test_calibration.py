@@ -161,6 +161,54 @@ def test_parameters_of_one_collective_predict_another_and_more_ranks():
     assert error["inner_latency"] > 3 * error["outer_latency"]
 
 
+def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
+    for per_node in (1, 2, 4):
+        (one,) = count_like_nccl("all_reduce", "Ring", 8 * per_node, 8)
+        assert one.outer_bytes * per_node == pytest.approx(2 * (8 * per_node - 1) / (8 * per_node))
+        (to_all,) = count_like_nccl("alltoall", "", 8 * per_node, 8)
+        assert to_all.outer_bytes == pytest.approx(7 / 8)
+        assert to_all.peers == 8 * per_node - per_node
+        (alone,) = count_like_nccl("alltoall", "", 8 * per_node, 1)
+        assert alone.peers == 8 * per_node - 1
+
+
+@pytest.mark.parametrize("ranks", [2, 6, 16, 37])
+def test_short_reduce_scatters_and_all_to_alls_take_logarithmically_many_steps(ranks):
+    bruck = count_schedule("alltoall", "bruck", ranks, 0)
+    assert bruck.outer == np.ceil(np.log2(ranks))
+    # A block travels once for each bit of its distance.
+    assert bruck.outer_bytes == pytest.approx(sum(away.bit_count() for away in range(ranks)) / ranks)
+    halving = count_schedule("reduce_scatter", "recursive_halving", ranks, 0)
+    gathered = collectives.allgather_recursive_doubling(ranks, 1 / ranks)
+    assert halving.outer == len(gathered.rounds)
+    assert halving.reduced == pytest.approx(halving.outer_bytes)
+    if ranks in (2, 16):
+        assert halving.outer_bytes == pytest.approx((ranks - 1) / ranks)
+
+
+def test_short_collectives_of_mpi_follow_from_all_reduce():
+    truth = StepModel(False, (1e-6, 5e-7, 2e-6, 1e-11, 1e-10, 2e-10, 2, 2, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+    sizes = 2.0 ** np.arange(8, 28, 2)
+    pinned = [
+        Setting("all_reduce", ranks, ranks, name) for ranks in (16, 64) for name in ("ring", "recursive_doubling", "")
+    ]
+    fitted = fit_step_model([timed(truth, one, sizes) for one in pinned], nccl=False)
+    for name in ("all_gather", "reduce_scatter", "alltoall"):
+        assert off(fitted, timed(truth, Setting(name, 32, 32), sizes[:5])) < 0.1, name
+
+
+def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
+    def slow(factor):
+        values = np.array(NCCL)
+        values[list(PARAMETERS).index("outer_latency")] *= factor
+        curves = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (2, 8, 32)]
+        model = StepModel(True, tuple(values))
+        return fit_step_model([timed(model, one) for one in curves], nccl=True)
+
+    asked = Setting("alltoall", 32, 8)
+    assert slow(4).at(asked, [1024.0]) > 2.5 * slow(1).at(asked, [1024.0])
+
+
 def test_each_protocol_is_the_fastest_somewhere_and_a_pinned_one_is_the_only_one():
     model = StepModel(True, NCCL)
     sizes = 2.0 ** np.arange(3, 34)
@@ -264,6 +312,20 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
     assert found == pytest.approx(curve(8, 2).at(sizes), rel=0.15)
     ring = Setting("all_reduce", 8, 2, "Ring")
     assert scale_over_ranks(known, shapes, ring, sizes, chunked=False, nccl=True) > found * 1.2
+
+
+def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
+    def curve(ranks):
+        # The protocol changes at 64 KiB a rank.
+        return CurveModel(segments=((0.0, ranks * 1e-6, 4e-10), (ranks * 65536.0, ranks * 8e-6, 1e-10)))
+
+    sizes = 2.0 ** np.arange(10, 30)
+    known = [8, 128]
+    settings_ = [Setting("all_gather", ranks, ranks) for ranks in known]
+    found = scale_over_ranks(
+        settings_, [curve(ranks) for ranks in known], Setting("all_gather", 32, 32), sizes, chunked=True
+    )
+    assert np.abs(np.log(found / curve(32).at(sizes))).max() < 0.05
 
 
 def test_a_time_that_is_longer_than_with_more_to_do_was_disturbed():

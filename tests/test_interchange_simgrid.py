@@ -215,6 +215,27 @@ def test_profiles_refused(tmp_path, text, message):
 LINK = '<link id="l" bandwidth="1GBps" latency="1us"/>'
 
 
+def zone(*body):
+    """A zone of full routes."""
+    return f'<zone id="z" routing="Full">{"".join(body)}</zone>'
+
+
+def link(name="l", **attributes):
+    """A link of 1 byte a second, unless said otherwise."""
+    own = " ".join(f'{key}="{one}"' for key, one in ({"bandwidth": "1Bps"} | attributes).items())
+    return f'<link id="{name}" {own}/>'
+
+
+def route(src, dst, *links, more=""):
+    """A route over links."""
+    return f'<route src="{src}" dst="{dst}" {more}>' + "".join(f'<link_ctn id="{one}"/>' for one in links) + "</route>"
+
+
+def flat(radical, more=""):
+    """A cluster."""
+    return f'<cluster id="c" prefix="" suffix="" radical="{radical}" bw="1GBps" lat="0" {more}/>'
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -222,69 +243,33 @@ LINK = '<link id="l" bandwidth="1GBps" latency="1us"/>'
         ('<zone id="z" routing="Vivaldi"/>', "zone.routing: 'Vivaldi' is not read"),
         ('<zone id="z" routing="full"/>', "did you mean 'Full'?"),
         ('<zone id="z"/>', "zone: has no attribute 'routing'"),
-        ('<zone id="z" routing="Full"><hots id="A"/></zone>', "<hots> is not read; did you mean 'host'?"),
-        ('<zone id="z" routing="Full"><host id="A"/><host id="A"/></zone>', "host.id: 'A' stands twice"),
-        (f'<zone id="z" routing="Full">{LINK}{LINK}</zone>', "link.id: 'l' stands twice"),
-        ('<zone id="z" routing="Full"><link id="l" bandwidth="1 Mo"/></zone>', "link.bandwidth: '1 Mo' is not read"),
-        ('<zone id="z" routing="Full"><link id="l" bandwidth="0"/></zone>', "link.bandwidth: must be > 0"),
-        ('<zone id="z" routing="Full"><link id="l" bandwidth="-1Bps"/></zone>', "must be finite and >= 0"),
-        ('<zone id="z" routing="Full"><link id="l" bandwidth="1e999Bps"/></zone>', "must be finite and >= 0"),
+        (zone('<hots id="A"/>'), "<hots> is not read; did you mean 'host'?"),
+        (zone('<host id="A"/>' * 2), "host.id: 'A' stands twice"),
+        (zone(LINK, LINK), "link.id: 'l' stands twice"),
+        (zone(link(bandwidth="1 Mo")), "link.bandwidth: '1 Mo' is not read"),
+        (zone(link(bandwidth="0")), "link.bandwidth: must be > 0"),
+        (zone(link(bandwidth="-1Bps")), "must be finite and >= 0"),
+        (zone(link(bandwidth="1e999Bps")), "must be finite and >= 0"),
+        (zone(link(latency="1Bps")), "link.latency: '1Bps' is not read"),
+        (zone(link(state_file="x")), "links that fail end their transfers"),
+        (zone(link(bandwidth_file="/etc/passwd")), "link.bandwidth_file: must lie beside the platform or below"),
+        (zone(link(bandwidth_file="a/../../x")), "link.bandwidth_file: must lie beside the platform or below"),
+        (zone(link(bandwidth_file="none.profile")), "none.profile: there is no such file"),
+        (zone(HOSTS, LINK, route("A", "b", "l")), "route.dst: there is no 'b'; did you mean 'B'?"),
+        (zone(HOSTS, LINK, route("A", "B", "m")), "link_ctn.id: there is no 'm'"),
+        (zone(HOSTS, route("A", "B")), "route: has no links"),
+        (zone(HOSTS, LINK, route("A", "B", "l"), route("B", "A", "l")), "there are two routes from host:"),
+        (zone(HOSTS, link("f", sharing_policy="FATPIPE"), route("A", "B", "f")), "goes over 'f', a FATPIPE link"),
         (
-            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" latency="1Bps"/></zone>',
-            "link.latency: '1Bps' is not read",
-        ),
-        (
-            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" state_file="x"/></zone>',
-            "links that fail end their transfers",
-        ),
-        (
-            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" bandwidth_file="/etc/passwd"/></zone>',
-            "link.bandwidth_file: must lie beside the platform or below",
-        ),
-        (
-            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" bandwidth_file="a/../../x"/></zone>',
-            "link.bandwidth_file: must lie beside the platform or below",
-        ),
-        (
-            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" bandwidth_file="none.profile"/></zone>',
-            "none.profile: there is no such file",
-        ),
-        (
-            f'<zone id="z" routing="Full">{HOSTS}{LINK}<route src="A" dst="b"><link_ctn id="l"/></route></zone>',
-            "route.dst: there is no 'b'; did you mean 'B'?",
-        ),
-        (
-            f'<zone id="z" routing="Full">{HOSTS}{LINK}<route src="A" dst="B"><link_ctn id="m"/></route></zone>',
-            "link_ctn.id: there is no 'm'",
-        ),
-        (f'<zone id="z" routing="Full">{HOSTS}<route src="A" dst="B"/></zone>', "route: has no links"),
-        (
-            f'<zone id="z" routing="Full">{HOSTS}{LINK}<route src="A" dst="B"><link_ctn id="l"/></route>'
-            '<route src="B" dst="A"><link_ctn id="l"/></route></zone>',
-            "there are two routes from host:",
-        ),
-        (
-            f'<zone id="z" routing="Full">{HOSTS}<link id="f" bandwidth="1GBps" sharing_policy="FATPIPE"/>'
-            '<route src="A" dst="B"><link_ctn id="f"/></route></zone>',
-            "goes over 'f', a FATPIPE link",
-        ),
-        (
-            f'<zone id="z" routing="Full">{HOSTS}{LINK}<link id="m" bandwidth="1GBps"/><link id="n" bandwidth="1GBps"/>'
-            '<route src="A" dst="B"><link_ctn id="l"/><link_ctn id="m"/></route>'
-            '<route src="A" dst="C"><link_ctn id="l"/><link_ctn id="n"/></route>'
-            '<route src="B" dst="C" symmetrical="no"><link_ctn id="l"/><link_ctn id="m"/><link_ctn id="l"/></route>'
-            "</zone>",
+            zone(
+                *(HOSTS, LINK, link("m"), link("n"), route("A", "B", "l", "m"), route("A", "C", "l", "n")),
+                route("B", "C", "l", "m", "l", more='symmetrical="no"'),
+            ),
             "takes a link twice",
         ),
-        (
-            '<cluster id="c" prefix="" suffix="" radical="0-3" bw="1GBps" lat="0" topology="TORUS"/>',
-            "only flat clusters",
-        ),
-        ('<cluster id="c" prefix="" suffix="" radical="0-999999999" bw="1" lat="0"/>', "at most 100,000 hosts"),
-        (
-            '<cluster id="c" prefix="" suffix="" radical="a-b" bw="1" lat="0"/>',
-            "must be numbers and ranges such as 0-99",
-        ),
+        (flat("0-3", 'topology="TORUS"'), "only flat clusters"),
+        (flat("0-999999999"), "at most 100,000 hosts"),
+        (flat("a-b"), "must be numbers and ranges such as 0-99"),
     ],
 )
 def test_platforms_refused(tmp_path, body, message):
