@@ -323,7 +323,7 @@ def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
     known = [8, 128]
     settings_ = [Setting("all_gather", ranks, ranks) for ranks in known]
     found = scale_over_ranks(
-        settings_, [curve(ranks) for ranks in known], Setting("all_gather", 32, 32), sizes, chunked=True
+        settings_, [curve(ranks).at for ranks in known], Setting("all_gather", 32, 32), sizes, chunked=True
     )
     assert np.abs(np.log(found / curve(32).at(sizes))).max() < 0.05
 
