@@ -223,7 +223,7 @@ FIXED = ["policies={AG: {fixed: AG}}"]
         (["job.strategy={name: dilco}"], "there is no strategy 'dilco': did you mean 'diloco'?"),
         (["job.strategy={name: diloco, perod: 5}"], "job.strategy.perod: there is no such option of diloco"),
         (["job.strategy={name: diloco, period: 0}", *FIXED], "period must be"),
-        (["job.strategy={name: localsgd, period: 3}", *FIXED], "there is no default for inner"),
+        (["job.strategy={name: localsgd, period: 3}", *FIXED], "has no default for inner"),
         (["job.strategy={name: sparta, inner: {sgd: {lr: 0.1}}}", *FIXED], "takes the scheme dense, got topk"),
         (["job.strategy={name: diloco, scaled: 'no'}", *FIXED], "scaled must be true or false, got 'no'"),
         (["job.strategy={name: diloco, outer: {adamw: {}}}", *FIXED], "outer must be stochastic gradient descent"),
