@@ -542,7 +542,7 @@ def test_workers_that_are_left_out_of_a_step_keep_their_parameters(name, options
     [
         ("dilocco", {}, "there is no strategy 'dilocco': did you mean 'diloco'"),
         ("diloco", {"periode": 3}, "diloco: there is no option 'periode': did you mean 'period'"),
-        ("localsgd", {"inner": SGD(0.1)}, "localsgd: there is no default for period"),
+        ("localsgd", {"inner": SGD(0.1)}, "localsgd has no default for period"),
         ("diloco", {"period": 0}, "period must be a whole number >= 1, got 0"),
         ("diloco", {"compat": "gim"}, "there is no compat 'gim': did you mean 'gym'"),
         ("diloco", {"broadcast": "bionomial"}, "did you mean 'binomial'"),
