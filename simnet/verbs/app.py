@@ -380,22 +380,13 @@ def _short_help(name: str) -> str:
     said = [" ".join(["Usage: simnet", name, *words, "[FLAGS]"]), verb.summary]
     said += [f"  {one.names:24} {_cut(one.help, WIDTH - 27)}".rstrip() for one in options if not one.shared]
     shared = [one.names.split(" ")[0].rstrip(",") for one in options if one.shared]
-    said += ["Further flags (--help says more):", *_lines_of(shared), f"Example: simnet {name} {verb.example}"]
+    flags = textwrap.wrap(" ".join(shared), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    said += ["Further flags (--help says more):", *flags, f"Example: simnet {name} {verb.example}"]
     return "\n".join(said)
 
 
 def _cut(text: str, room: int) -> str:
     return textwrap.shorten(text, room, placeholder=" ...")
-
-
-def _lines_of(words: Sequence[str]) -> Iterator[str]:
-    line = " "
-    for one in words:
-        if len(line) + len(one) + 1 > WIDTH:
-            yield line
-            line = " "
-        line += f" {one}"
-    yield line
 
 
 def _unknown_verb(words: Sequence[str]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.report.summary import Summary, percent, table_columns
-from simnet.verbs.request import Words, verb, word_list
+from simnet.verbs.request import Words, refuse_given, verb, word_list
 
 if TYPE_CHECKING:
     from simnet.cost_models.calibration.summary import Calibration
@@ -63,23 +63,17 @@ def calibrate(
         (name,) = names
         given = {"--where": where, "--fact": fact, "--stack": stack, "--network": network if logs else None}
         if name in platform_names() or is_platform(Path(name)):
-            _refuse(given, "measurements, which a specification does without")
+            refuse_given(given, "measurements, which a specification does without")
             return _specified(name, coverage)
         if is_trace(name):
             scale = float(options.fields(where, "--where").get("scale", 1))
             return _gradients(name, scale, word_list(density), int(seed or 0))
         if Path(name).is_dir() and any(Path(name).glob("rank_*.csv")):
-            _refuse(given, "times of collectives")
+            refuse_given(given, "times of collectives")
             return _computing(Path(name))
     if not logs:
         raise InputError("is missing: logs of benchmarks on this network, or a platform", file="LOGS")
     return _fitted(logs, where, fact, coverage, network, stack)
-
-
-def _refuse(given: Mapping[str, object], what: str) -> None:
-    for option, value in given.items():
-        if value:
-            raise InputError(f"is only for {what}", file=option)
 
 
 def _fitted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from simnet.scenario.marked_fields import Fields
 from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
 
 if TYPE_CHECKING:
+    from simnet.scenario import Scenario
+    from simnet.studies.collective_text import CollectiveAsked
     from simnet.studies.exporting import Exported
 
 _ENDINGS = {".goal": "goal", ".csv": "csv", ".xml": "simgrid", ".npz": "trace"}
@@ -61,12 +64,8 @@ def convert(
     InputError
         If something cannot be read, written or expressed.
     """
-    from simnet.collectives import registry
-    from simnet.scenario import load
-    from simnet.studies import exporting, options, trace_files
+    from simnet.studies import trace_files
     from simnet.studies.collective_text import collective_asked
-    from simnet.studies.timed_collectives import sizes_of
-    from simnet.traces import trace_names
 
     out, chosen = Path(target), _parts(part)
     of_trace = trace_files.is_trace(source)
@@ -81,49 +80,68 @@ def convert(
         said = trace_files.convert_trace(source, out, chosen, dtype, seed=int(fields.get("seed") or 0), force=force)
         return Summary(answer=f"{target}: {said}.", next=f"simnet show {target}")
     if (asked := collective_asked(source)) is not None:
-        if kind not in ("goal", "chakra", "csv"):
-            raise InputError(
-                f"a collective has no network and no gradients; it is written as goal, chakra or csv, not {kind}"
-            )
-        sizes = sizes_of(size)
-        if len(sizes) != 1 or fields.get("workers") is None:
-            missing = "--workers" if len(sizes) == 1 else "--size"
-            raise InputError(f"is missing; {source} needs --workers and one --size", file=missing)
-        workers = load("base", workers=fields["workers"]).config.workers
-        sent = exporting.Sent(asked.schedule(workers, sizes[0]), f"{asked.found().name}_{workers}", [])
-        return _written(exporting.write_schedule(sent, kind, out, force=force), target)
+        done = _write_collective(asked, source, kind, out, size, fields.get("workers"), force)
+    else:
+        done = _write_scenario(_read_scenario(source, set, fields), kind, out, chosen, dtype, force)
+    missing = [f"Not in it: {one}" for one in done.missing]
+    then = "show" if kind == "trace" else "time"
+    return Summary(answer="\n".join([f"{target}: {done.what}.", *missing]), next=f"simnet {then} {target}")
+
+
+def _write_collective(
+    asked: CollectiveAsked, source: str, kind: Any, out: Path, size: float | str | None, workers: Any, force: bool
+) -> Exported:
+    from simnet.scenario import load
+    from simnet.studies.exporting import Sent, write_schedule
+    from simnet.studies.timed_collectives import sizes_of
+
+    if kind not in ("goal", "chakra", "csv"):
+        said = f"a collective has no network and no gradients; it is written as goal, chakra or csv, not {kind}"
+        raise InputError(said)
+    sizes = sizes_of(size)
+    if len(sizes) != 1 or workers is None:
+        missing = "--workers" if len(sizes) == 1 else "--size"
+        raise InputError(f"is missing; {source} needs --workers and one --size", file=missing)
+    count = load("base", workers=workers).config.workers
+    sent = Sent(asked.schedule(count, sizes[0]), f"{asked.found().name}_{count}", [])
+    return write_schedule(sent, kind, out, force=force)
+
+
+def _read_scenario(source: str, overrides: Overrides, fields: Fields) -> Scenario:
+    from simnet.collectives import registry
+    from simnet.scenario import load
+    from simnet.traces import trace_names
+
     if source not in shipped() and not Path(source).exists():
         known = [*shipped(), *(one.name for one in registry.every()), *trace_names()]
-        raise InputError(
-            f"there is no {source!r}, nor a file of that name: {suggest_names(source, known)}", file="SOURCE"
-        )
-    scenario = load(source, set_texts(set), **fields)
+        said = f"there is no {source!r}, nor a file of that name: {suggest_names(source, known)}"
+        raise InputError(said, file="SOURCE")
+    return load(source, set_texts(overrides), **fields)
+
+
+def _write_scenario(
+    scenario: Scenario, kind: Any, out: Path, chosen: Mapping[str, str], dtype: str | None, force: bool
+) -> Exported:
+    from simnet.studies import exporting, options, trace_files
+
     iteration = int(chosen.get("iteration", 0))
     if kind == "trace":
-        said = trace_files.write_synthetic(
-            scenario, out, dtype or "fp32", every=int(chosen.get("every", 20)), force=force
-        )
-        return Summary(answer=f"{target}: {said}.", next=f"simnet show {target}")
+        every = int(chosen.get("every", 20))
+        said = trace_files.write_synthetic(scenario, out, dtype or "fp32", every=every, force=force)
+        return exporting.Exported(said, [out], [])
     if kind == "simgrid":
         duration = options.quantity(chosen.get("duration"), "--part", units.seconds)
-        wanted = chosen.get("routing", "Full")
-        routing = next((one for one in exporting.ROUTING if one == wanted), None)
-        if routing is None:
-            raise InputError(f"routing must be one of {', '.join(exporting.ROUTING)}, got {wanted!r}", file="--part")
-        done = exporting.write_network(
+        routing: Any = chosen.get("routing", "Full")
+        if routing not in exporting.ROUTING:
+            raise InputError(f"routing must be one of {', '.join(exporting.ROUTING)}, got {routing!r}", file="--part")
+        return exporting.write_network(
             scenario, out, iteration=iteration, duration=duration, routing=routing, force=force
         )
-        return _written(done, target)
     sent = exporting.exchange(scenario, chosen.get("exchange"), iteration, compute="compute" in chosen)
-    return _written(exporting.write_schedule(sent, kind, out, force=force), target)
+    return exporting.write_schedule(sent, kind, out, force=force)
 
 
 def _parts(part: Words) -> dict[str, str]:
     """Return which part is written, by name."""
     pairs = (one.partition("=") for one in word_list(part) or () if one)
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _written(done: Exported, target: str) -> Summary:
-    missing = [f"Not in it: {one}" for one in done.missing]
-    return Summary(answer="\n".join([f"{target}: {done.what}.", *missing]), next=f"simnet time {target}")

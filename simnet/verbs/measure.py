@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
 from simnet.report.summary import Summary, table_columns
+from simnet.studies import options
 from simnet.verbs import terminal
-from simnet.verbs.request import Words, verb
+from simnet.verbs.request import Words, refuse_given, verb
 
 if TYPE_CHECKING:
     from simnet.cluster.measure.plan import Wanted
@@ -74,11 +75,11 @@ def measure(
     device = asked.pop("device", None)
     if device is not None and not asked:
         others = {"--sizes": sizes, "--groups": groups, "--backend": backend, "--processes": processes}
-        _refuse({**others, "--launch": launch}, "collectives and links")
+        refuse_given({**others, "--launch": launch}, "collectives and links")
         return _measure_device(Path(out), device, budget, force)
     from simnet.cluster.measure.session import Session, run_session
 
-    seconds = _seconds(budget or "2 min")
+    seconds = options.quantity(budget or "2 min", "--budget", units.seconds) or 0.0
     if not 1 <= seconds <= 86400:
         raise InputError(f"must be 1 s to a day, got {budget!r}", file="--budget")
     if backend is not None and backend not in BACKENDS:
@@ -87,7 +88,7 @@ def measure(
     wanted = _wanted(asked, sizes, None if launch else shapes, large=backend == "nccl" or launch is not None)
     if launch is not None:
         own = {"--backend": backend, "--processes": processes, "--what device": device is not None}
-        _refuse(own, "ranks of simnet's own, not for --launch")
+        refuse_given(own, "ranks of simnet's own, not for --launch")
         return _summary(_launched(Path(out), launch, shapes, wanted, seconds, force))
     if device is not None and device:
         raise InputError("of device are for a device alone: beside collectives it is that of the job", file="--what")
@@ -123,19 +124,6 @@ def _summary(lines: list[str]) -> Summary | None:
     )
 
 
-def _refuse(given: Mapping[str, object], what: str) -> None:
-    for option, value in given.items():
-        if value:
-            raise InputError(f"is only for {what}", file=option)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return units.seconds(text)
-    except ValueError as error:
-        raise InputError(str(error), file="--budget") from None
-
-
 def _asked(what: Words) -> dict[str, dict[str, Any]]:
     """Return what is to be measured: names of `--what` with their options."""
     from simnet.cluster.measure.plan import COLLECTIVES
@@ -156,7 +144,6 @@ def _asked(what: Words) -> dict[str, dict[str, Any]]:
 
 def _wanted(asked: Mapping[str, Mapping[str, Any]], sizes: str | None, ranks: str | None, *, large: bool) -> Wanted:
     from simnet.cluster.measure.plan import COLLECTIVES, Wanted
-    from simnet.studies import options
 
     parts = [one.strip() for one in (sizes or "").split(":")]
     if len(parts) > 3:
@@ -198,9 +185,8 @@ def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, for
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{name} of device must be a number, got {value!r}", file="--what")
-    made = measure_device(
-        str(given.get("name", out.stem)), given.get("library"), budget=_seconds(budget or "250 ms"), **numbers
-    )
+    seconds = options.quantity(budget or "250 ms", "--budget", units.seconds) or 0.0
+    made = measure_device(str(given.get("name", out.stem)), given.get("library"), budget=seconds, **numbers)
     write_new({out: profile_yaml(made)}, force)
     rows = [
         {"method": name, "launch_s": one.launch, "entry_s": one.seconds_per_entry

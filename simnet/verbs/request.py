@@ -92,3 +92,10 @@ def word_list(value: Words | None) -> list[str] | None:
     if value is None:
         return None
     return [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)
+
+
+def refuse_given(given: Mapping[str, object], what: str) -> None:
+    """Refuse options, by their names, that have a value and are only for something else."""
+    for option, value in given.items():
+        if value:
+            raise InputError(f"is only for {what}", file=option)

@@ -111,45 +111,30 @@ def run(
     given = set_texts(set)
     overrides = [*given, *overrides_of(scenario, fields, given)]
     source = Source(scenario, overrides, None if seed is None else int(seed), word_list(policies))
-    with _folder(out) as given_out:
-        if grid:
-            return _over_grid(source, grid_texts(grid), seeds, on, jobs, given_out, force=force)
-        return _one_run(source, seeds, on, jobs, given_out, force=force)
-
-
-class _Place:
-    """Where results go: a folder that the user named, the usual one, or one that does not last."""
-
-    def __init__(self, named: Path | None, temporary: Path | None) -> None:
-        self.named, self.temporary = named, temporary
-        self._moved = ""
-
-    def of(self, usual: str, asked: Request, *, force: bool) -> Path:
-        from simnet.scenario.identity import place_of
-
-        if self.temporary is not None:
-            return self.temporary
-        folder = place_of(self.named, Path(USUAL_FOLDER) / usual, asked, force=force)
-        if self.named is None and folder.name != usual:
-            self._moved = f"; {Path(USUAL_FOLDER) / usual} has the results of another request"
-        return folder
-
-    def say_written(self, path: Path) -> None:
-        """Say where the results are, and why not in the usual place."""
-        if self.temporary is None:
-            terminal.say(f"wrote {path}{self._moved}")
+    if grid:
+        return _over_grid(source, grid_texts(grid), seeds, on, jobs, out, force=force)
+    return _one_run(source, seeds, on, jobs, out, force=force)
 
 
 @contextmanager
-def _folder(out: str | Path | None) -> Iterator[_Place]:
-    if out is not None:
-        yield _Place(None if out == USUAL_FOLDER else Path(out), None)
+def _results_folder(out: str | Path | None, usual: str, asked: Request, written: str, *, force: bool) -> Iterator[Path]:
+    """Yield the folder of results, that the user named or the usual one, and say so; or one that does not last."""
+    from simnet.scenario.identity import place_of
+
+    if out is None:
+        with TemporaryDirectory() as temporary:
+            yield Path(temporary)
         return
-    with TemporaryDirectory() as folder:
-        yield _Place(None, Path(folder))
+    own = Path(USUAL_FOLDER) / usual
+    folder = place_of(None if out == USUAL_FOLDER else Path(out), own, asked, force=force)
+    yield folder
+    moved = f"; {own} has the results of another request" if out == USUAL_FOLDER and folder.name != usual else ""
+    terminal.say(f"wrote {folder / written}{moved}")
 
 
-def _one_run(source: Source, seeds: int, on: str | None, jobs: int | None, place: _Place, *, force: bool) -> RunAnswer:
+def _one_run(
+    source: Source, seeds: int, on: str | None, jobs: int | None, out: str | Path | None, *, force: bool
+) -> RunAnswer:
     """Run the policies of a scenario, and write the folder."""
     from simnet.scenario.identity import request
     from simnet.studies import runs
@@ -158,16 +143,14 @@ def _one_run(source: Source, seeds: int, on: str | None, jobs: int | None, place
         raise InputError("is for the cells of a --grid; a single run takes processes:N or dask:", file=f"--on {on}")
     loaded = replace(source.load(), elsewhere=on is not None and on.startswith("dask:"))
     asked = request(loaded, "run", *([seeds] if seeds > 1 else []))
-    folder = place.of(loaded.name, asked, force=force)
-    batch = runs.Batch(source, loaded, folder, seeds)
-    report = loaded.config.output.report and place.temporary is None
-    how = jobs, on, force, place.temporary is None
-    if seeds == 1:
-        found = _one_seed(batch, how, source, loaded, report=report)
-    else:
-        found = _several_seeds(batch, how, runs.Seeds(folder, loaded, asked.lock, report=report))
-    place.say_written(folder / ("report.html" if report else "summary.json"))
-    return found
+    report = loaded.config.output.report and out is not None
+    how = jobs, on, force, out is not None
+    written = "report.html" if report else "summary.json"
+    with _results_folder(out, loaded.name, asked, written, force=force) as folder:
+        batch = runs.Batch(source, loaded, folder, seeds)
+        if seeds == 1:
+            return _one_seed(batch, how, source, loaded, report=report)
+        return _several_seeds(batch, how, runs.Seeds(folder, loaded, asked.lock, report=report))
 
 
 def _one_seed(batch: Batch, how: _How, source: Source, loaded: Scenario, *, report: bool) -> RunAnswer:
@@ -276,7 +259,14 @@ def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: B
 
 
 def _over_grid(
-    source: Source, axes: Sequence[str], seeds: int, on: str | None, jobs: int | None, place: _Place, *, force: bool
+    source: Source,
+    axes: Sequence[str],
+    seeds: int,
+    on: str | None,
+    jobs: int | None,
+    out: str | Path | None,
+    *,
+    force: bool,
 ) -> Summary:
     """Run a scenario over a grid of values of its fields, and write the folder."""
     from simnet.studies.sweeping import grid as grids
@@ -284,11 +274,12 @@ def _over_grid(
 
     most = grids.MOST_CELLS if force else grids.MAX_CELLS
     planned = work.plan(str(source.path), axes, source.overrides, source.seed, source.policies, most=most, seeds=seeds)
-    folder = place.of(f"grid-{planned.base.name}", table.request_of(planned.base, planned.axes), force=force)
+    asked = table.request_of(planned.base, planned.axes)
     kind, _, count = (on or "").partition(":")
     if kind == "processes" and count.isdecimal():
         on, jobs = None, int(count)
     with (
+        _results_folder(out, f"grid-{planned.base.name}", asked, "sweep.csv", force=force) as folder,
         processes.InlinePool() if jobs == 1 else processes.Pool(jobs or os.cpu_count() or 1) as pool,
         terminal.no_empty_folders(folder, work.CELLS),
         work.lock_sweep(folder),
@@ -300,9 +291,7 @@ def _over_grid(
         todo = work.Work(planned, checks, folder, again=force)
         if todo.there:
             terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run")
-        answer = _run_cells(todo, pool, on)
-    place.say_written(folder / "sweep.csv")
-    return answer
+        return _run_cells(todo, pool, on)
 
 
 def _run_cells(todo: Work, pool: processes.Pool, on: str | None) -> Summary:
