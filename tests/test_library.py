@@ -163,8 +163,6 @@ def test_a_grid_has_the_rows_of_the_command(tmp_path, ran):
     kept = simnet.run("quickstart", grid=["density=0.01,0.1"], set=SHORT, out=tmp_path / "b")
     assert (tmp_path / "b" / "sweep.csv").read_text() == text
     pd.testing.assert_frame_equal(kept.cells, ran["grid"].cells)
-    with pytest.raises(SimnetError, match="no figure"):
-        simnet.run("quickstart", grid={"seed": [1, 2]}, set=SHORT, policies="AG").plot()
 
 
 def test_a_grid_tells_cells_that_make_no_sense():

@@ -30,40 +30,18 @@ class Exchanging(Protocol):
 
 
 def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> Fields:
-    """Return the summary of a device, with the codes of the exchanges.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.devices import load_device
-    >>> from simnet.policies import Candidate
-    >>> with_codes(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)["codes"]
-    {'encode_8bit': 'as norm and cast', 'decode_8bit': 'as cast'}
-    """
+    """Return the summary of a device, with the codes of the exchanges."""
     return run_setup.device_summary(device, (kernel for one in exchanges for kernel in _code_kernels(one, workers)))
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
-    """Return the sources of the costs of codes, in words; empty without codes.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.devices import load_device
-    >>> from simnet.policies import Candidate
-    >>> costs_told(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)
-    ['Costs of kernels on cpu; codes: encode_8bit as norm and cast, decode_8bit as cast.']
-    """
+    """Return the sources of the costs of codes, in words; empty without codes."""
     codes = run_setup.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 
 def computing_told(found: Iterable[str | None]) -> list[str]:
-    """Return the compute time and its source, in words, where it follows from a model.
-
-    Examples
-    --------
-    >>> computing_told(["that of resnet18, 15 ms forward and backward (a paper)", None])
-    ['Computing: that of resnet18, 15 ms forward and backward (a paper).']
-    """
+    """Return the compute time and its source, in words, where it follows from a model."""
     return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
 
 

@@ -5,23 +5,12 @@ The parts are those that a real job logs (`simnet.cluster.hooks.log`). With `T` 
     T = compute + select + exposed + update
 
 where `exposed` is what the end of the backward pass waits for the exchange: messages that are under way (`messages`)
-and what is done between them and after the last one (`merge`). Where buckets are exchanged beside the backward pass,
-part of that is over before: `messages` counts from when a worker is ready for a bucket, as a call of the library
-does, so that it has what the worker waits for others, and for their words that they are ready.
+and what is done between them and after the last one (`merge`). `messages` counts from when a worker is ready for a
+bucket, and has the turns of others on a shared device.
 
-Workers that take turns on a device do so in `messages`: who has finished waits there for those whose turn comes
-later. So `compute`, `select`, `merge` and `update` are those of one worker that has the device for itself.
-
-An interval joins what is known of each part; `simnet.cost_models.evidence.iteration_errors` has what was measured. That
-of computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
-device's profile, and of what processes in jobs differed by from a process by itself. That of `messages` is the wider
-of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs. Where links
-stay as they are, it begins no lower than what the bytes of a worker take on its links.
-
-What a worker computes, selects, merges and updates is taken to be off alike, as the cause is one, and so is what those
-do whose turns it waits for: that adds up. Links are independent of it: the whole has the root of the sum of both
-squares. Where links change, an iteration may begin earlier or later, by as much as those before it may be off, and its
-interval holds what is predicted of these times, too.
+Intervals are those of `simnet.cost_models.evidence.iteration_errors`, or of the scenario where these are wider. What a
+worker computes, selects, merges and updates is off alike, which adds up; links are independent of it. Where links
+change, an iteration may begin earlier or later, and its interval holds what is predicted of these times, too.
 """
 
 from __future__ import annotations
@@ -88,19 +77,8 @@ _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 class JobPrediction:
     """What the iterations of a job are predicted to take.
 
-    Parameters
-    ----------
-    scenario, run : Scenario, Run
-        The job and its policies.
-    iterations : DataFrame
-        A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
-        the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
-    steady : mapping of str to SteadyPart
-        The steady part of the run under each policy; one that has none has no rank.
-    totals : mapping of str to JobTotal
-        What the job takes in all under each policy.
-    evidence : Evidence
-        How well times are known.
+    `iterations` has a row per policy and iteration, with the mean over workers of each of `PARTS`, as ``total_s``, and
+    its interval, as ``total_low_s`` and ``total_high_s``.
     """
 
     scenario: Scenario

@@ -36,17 +36,7 @@ _ENTRIES = 64
 
 
 class Spent(NamedTuple):
-    """Seconds of a job on one of its exchanges, means over workers.
-
-    Parameters
-    ----------
-    communicate : float
-        Messages, and waiting for others [s].
-    select, select_low, select_high : float
-        Kernels, with their interval by the device's profile [s].
-    messages : float
-        Messages of a worker, one after another.
-    """
+    """Seconds of a job on one of its exchanges, means over workers, and messages of a worker, one after another."""
 
     communicate: float
     select: float
@@ -56,20 +46,9 @@ class Spent(NamedTuple):
 
 
 class JobTotal(NamedTuple):
-    """The total time of a job.
+    """The total time of a job: computing, and each of its exchanges by names of `off_alike` [s].
 
-    Parameters
-    ----------
-    name : str
-        Of the random stream of what a sample of iterations leaves open.
-    compute : float
-        Forward and backward passes and updates, mean over workers [s].
-    exchanges : mapping of str to Spent
-        By names of `off_alike`.
-    stack : str
-        Name of its transport stack.
-    left_open : float
-        Relative standard error for the iterations that were not simulated.
+    `name` is that of the random stream of what a sample leaves open, `left_open` the relative standard error of that.
     """
 
     name: str
@@ -85,16 +64,7 @@ class JobTotal(NamedTuple):
 
 
 def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0)) -> Chances:
-    """Return the interval of each job's time, and the chance of each to be the fastest.
-
-    Examples
-    --------
-    >>> ring, all_gather = Spent(1.0, 0.0, 0.0, 0.0, 6.0), Spent(1.4, 0.0, 0.0, 0.0, 3.0)
-    >>> jobs = [JobTotal("a", 2.0, {"ring": ring}, "gloo"), JobTotal("b", 2.0, {"all-gather": all_gather}, "gloo")]
-    >>> found = judged(jobs)
-    >>> bool(found.fastest[0] > 0.9), bool(found.low[0] < 3 < found.high[0])
-    (True, True)
-    """
+    """Return the interval of each job's time, and the chance of each to be the fastest."""
     nothing = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
     parts = []
     for name in sorted({one for total in totals for one in total.exchanges}):
@@ -203,16 +173,7 @@ def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a name shared by exchanges with the same messages, but for small ones, and so the same errors.
-
-    Examples
-    --------
-    >>> star, var = (Candidate(one, "artopk", {"collective": "ring", "selection": one}) for one in ("star", "var"))
-    >>> off_alike(star) == off_alike(var) != off_alike(Candidate("", "artopk", {"collective": "tree"}))
-    True
-    >>> off_alike(Candidate("AG", "topk", {"wire": "paper"})) == off_alike(Candidate("topk", "topk"))
-    True
-    """
+    """Return a name shared by exchanges with the same messages, but for small ones, and so the same errors."""
     scheme = sparsifier_models.scheme(one.scheme)
     usual = {option.name: option.default for option in fields(scheme.option_type)}
     given = ((name, value) for name, value in one.options.items() if name != "selection")

@@ -25,13 +25,7 @@ Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 
 
 def schemes() -> Listing:
-    """List schemes of exchange.
-
-    Examples
-    --------
-    >>> "topk" in [row[0] for row in schemes()[1]]
-    True
-    """
+    """List schemes of exchange."""
     from simnet import sparsifier_models
     from simnet.scenario.resolve import own_options
 
@@ -163,13 +157,7 @@ def traces_() -> Listing:
 
 
 def measured_() -> Listing:
-    """List measurements that come with simnet.
-
-    Examples
-    --------
-    >>> "shaped_openmpi" in [row[0] for row in measured_()[1]]
-    True
-    """
+    """List measurements that come with simnet."""
     from simnet.cost_models.calibration import measured
 
     rows = []
@@ -180,13 +168,7 @@ def measured_() -> Listing:
 
 
 def collectives_() -> Listing:
-    """List collectives: what they are, whose names they have, and where their closed forms are exact.
-
-    Examples
-    --------
-    >>> [row[-1] for row in collectives_()[1] if row[0] == "allreduce_rabenseifner"]
-    ['2 alpha log N + 2 (N - 1) / N M beta; exact for powers of two']
-    """
+    """List collectives: what they are, whose names they have, and where their closed forms are exact."""
     from simnet.collectives import registry
 
     rows: list[tuple[str, ...]] = []
@@ -227,13 +209,7 @@ def readers() -> Listing:
 
 
 def stacks_() -> Listing:
-    """List transport stacks, with the properties in which each differs from the first.
-
-    Examples
-    --------
-    >>> [row[2] for row in stacks_()[1] if row[0] == "ideal"]
-    ['has no software']
-    """
+    """List transport stacks, with the properties in which each differs from the first."""
     from simnet.network import STACKS
     from simnet.report import run_setup
 

@@ -62,17 +62,7 @@ def refuse_other_content(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What `simnet run` left in a folder.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    summary : RunSummary
-        Of summary.json.
-    lock : str
-        The resolved scenario.
-    """
+    """What `simnet run` left in a folder: its summary, and the resolved scenario."""
 
     folder: Path
     summary: RunSummary

@@ -58,17 +58,7 @@ _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
 
 class Batch:
-    """The policies of a scenario, with some seeds, and their checkpoints.
-
-    Parameters
-    ----------
-    source, loaded : Source, Scenario
-        The scenario, and what other processes need to read it.
-    folder : Path
-        The folder of the results.
-    seeds : int
-        How many seeds: that of the scenario, and those that follow it.
-    """
+    """The policies of a scenario, with its seed and some that follow it, and their checkpoints."""
 
     def __init__(self, source: Source, loaded: Scenario, folder: Path, seeds: int = 1) -> None:
         self.folder, self.place = folder, folder / CHECKPOINTS
@@ -159,19 +149,7 @@ class Batch:
 
 
 class Seeds:
-    """The results of a run with several seeds: a folder for each, and their summary.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the run.
-    loaded : Scenario
-        The scenario with its own seed.
-    lock : str
-        What the folder keeps of the request; see `simnet.scenario.identity.request`.
-    report : bool
-        Whether a page is drawn.
-    """
+    """The results of a run with several seeds: a folder for each, and their summary."""
 
     def __init__(self, folder: Path, loaded: Scenario, lock: str, *, report: bool) -> None:
         self._folder, self._loaded, self._lock, self._report = folder, loaded, lock, report

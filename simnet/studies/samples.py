@@ -16,13 +16,6 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
     """Return why a sample is too small, by label of the exchange; empty if it suffices.
 
     Of several densities, those of ramps or of a search, it is said of the lowest.
-
-    Examples
-    --------
-    >>> from simnet.scenario import load
-    >>> built = load("quickstart", ["job.scale=200000", "job.density=0.3%"]).build()
-    >>> sample_warnings(built.job, built.policies.values())["AG"]
-    'a sample of 108 entries keeps 1 of them, 0.926 % in place of 0.3 %: lower job.scale to 7000'
     """
     if job.steps is not None or job.source.scale <= 1:
         return {}
@@ -45,13 +38,7 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
 
 
 def warning_lines(found: Mapping[str, str]) -> list[str]:
-    """Return a line for each warning, with the labels of its exchanges.
-
-    Examples
-    --------
-    >>> warning_lines({"AG": "too small", "SparDL": "far too small", "TopkA": "too small"})
-    ['AG, TopkA: too small.', 'SparDL: far too small.']
-    """
+    """Return a line for each warning, with the labels of its exchanges."""
     labels: dict[str, list[str]] = {}
     for label, said in found.items():
         labels.setdefault(said, []).append(label)

@@ -30,17 +30,7 @@ SLOWDOWNS = (1.0, 2.5)
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """The step of a policy from which on all are alike, at the start of the job, where workers compute as they are to.
-
-    Parameters
-    ----------
-    job : Job
-        With its steps.
-    policy, label : str
-        A policy, and its way of sharding.
-    sharding : Sharding
-        That way, as the scenario has it.
-    """
+    """The step of a policy from which on all are alike, where workers compute as they are to."""
 
     job: Job
     policy: str

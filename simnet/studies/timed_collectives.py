@@ -111,23 +111,7 @@ def answer_time(
     overrides: Sequence[str],
     fields: Mapping[str, Any],
 ) -> Summary:
-    """Return how long a collective, a file or a schedule takes; see `simnet.verbs.time.time`.
-
-    Parameters
-    ----------
-    what : str, Path or Schedule
-        What is sent.
-    sizes : sequence of float
-        Of the whole vector [byte].
-    start : float
-        When ranks enter [s].
-    loose : bool
-        Whether upper bounds are accepted.
-    overrides : sequence of str
-        As ``--set`` has them.
-    fields : mapping of str to value
-        Marked fields of the network.
-    """
+    """Return how long a collective, a file or a schedule takes; see `simnet.verbs.time.time`."""
     asked = None if isinstance(what, Schedule) else collective_asked(str(what))
     if asked is None:
         return _time_schedules(what, sizes, start, loose, overrides, fields)

@@ -55,42 +55,16 @@ class Within(NamedTuple):
 
 
 def equal_buckets(count: int) -> Buckets:
-    """Return equal pieces of an exchange, ready evenly over the backward pass.
-
-    Examples
-    --------
-    >>> equal_buckets(2)
-    ((0.5, 0.5), (0.5, 1.0))
-    """
+    """Return equal pieces of an exchange, ready evenly over the backward pass."""
     return tuple((1 / count, (number + 1) / count) for number in range(count))
 
 
 @dataclass(frozen=True)
 class Training:
-    """How workers train, and what they exchange.
+    """How P workers train n values, and what they exchange.
 
-    Parameters
-    ----------
-    workers : int
-        Workers or sites P, >= 2.
-    parameters : float
-        Values n.
-    compute : float
-        Time of an inner step T [s], forward and backward, > 0.
-    period : int
-        Inner steps H from one exchange of a value to its next; 1 of data parallelism.
-    fragments : int
-        Exchanges F of these steps, each of n / F values, at most H.
-    delay : int, optional
-        Inner steps that an exchange has to arrive; None: as many as `period`.
-    bits : float
-        Of a value on the link.
-    latency : float
-        From worker to worker [s].
-    backward : float
-        Share of the backward pass in a step.
-    buckets : Buckets
-        Pieces in which an exchange leaves, by default one.
+    A step computes for `compute` [s], a share `backward` of it the backward pass. Every `period` steps H there are
+    `fragments` exchanges, each of n / F values with so many `bits`, which have `delay` steps to arrive (None: H).
     """
 
     workers: int
@@ -113,13 +87,7 @@ def bucket_times(training: Training, bandwidth: float) -> Floats:
 
 
 def stall(training: Training, bandwidth: float) -> float:
-    """Return for how long workers wait for an exchange [s].
-
-    Examples
-    --------
-    >>> round(stall(Training(2, 10**9, 0.1, period=100, bits=16), 10e9 / 8), 4)
-    1.6
-    """
+    """Return for how long workers wait for an exchange [s]."""
     takes, compute = bucket_times(training, bandwidth), training.compute
     # From when a bucket is released on, it and those after it keep the link busy.
     to_come = training.backward * compute * (1 - np.array([ready for _, ready in training.buckets]))
@@ -145,12 +113,6 @@ def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> f
     """Return the least bandwidth that reaches a utilisation [byte/s]; infinite where latency alone forbids it.
 
     With `grid` it is one of `GRID`.
-
-    Examples
-    --------
-    >>> one = Training(2, 10**9, 0.1, period=100, bits=16)
-    >>> round(8e-9 * bandwidth_for(one, 0.95), 2), round(8e-9 * bandwidth_for(one, 0.95, grid=True), 2)
-    (30.4, 33.93)
     """
     if grid:
         return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
@@ -168,13 +130,7 @@ def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> f
 
 
 def period_for(training: Training, target: float, bandwidth: float) -> int:
-    """Return the least H that reaches a utilisation at a bandwidth.
-
-    Examples
-    --------
-    >>> period_for(Training(2, 10**9, 0.1, bits=16), 0.95, 10e9 / 8)
-    304
-    """
+    """Return the least H that reaches a utilisation at a bandwidth."""
 
     def reached(period: int) -> bool:
         return utilisation(replace(training, period=period), bandwidth) >= target
@@ -191,14 +147,7 @@ def period_for(training: Training, target: float, bandwidth: float) -> int:
 def interval_by_error(
     found: Callable[[Training, float], float], training: Training, bandwidth: float = math.inf, off: float = 0.0
 ) -> Within:
-    """Return what a function finds, and between what as the time of a step and the bandwidth are off.
-
-    Examples
-    --------
-    >>> training = Training(2, 10**9, 0.1, period=100)
-    >>> interval_by_error(utilisation, training, 10e9 / 8, off=0.1)  # doctest: +ELLIPSIS
-    Within(value=0.757..., low=0.716..., high=0.790...)
-    """
+    """Return what a function finds, and between what as the time of a step and the bandwidth are off."""
     value, *ends = (
         found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 - off, 1 + off)
     )

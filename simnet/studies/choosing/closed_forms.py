@@ -39,16 +39,7 @@ AGREE = 0.02
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A job on links that are all alike; fields may be arrays that broadcast.
-
-    Parameters
-    ----------
-    workers, parameters : int or ndarray
-        P and n, >= 1.
-    density : float or ndarray
-        c, the fraction kept, in (0, 1].
-    latency, bandwidth : float or ndarray
-        From worker to worker [s], and of each worker's link in each direction [byte/s].
+    """A job on links that are all alike, latency [s] and bandwidth [byte/s]; fields may be arrays that broadcast.
 
     Examples
     --------

@@ -42,19 +42,7 @@ _SIDE = 21
 
 
 class Flip(NamedTuple):
-    """The nearest value of one quantity at which another choice becomes the fastest.
-
-    Parameters
-    ----------
-    quantity : str
-        One of `QUANTITIES`.
-    value : float
-        From there on, in SI units.
-    label : str
-        Which choice it is then.
-    up : bool
-        Whether the value is above that of the point.
-    """
+    """The nearest value of a quantity from which on another choice is the fastest, above the point or below."""
 
     quantity: str
     value: float
@@ -63,20 +51,10 @@ class Flip(NamedTuple):
 
 
 class Misjudged(NamedTuple):
-    """What it costs if latency and bandwidth are not what they were thought to be.
+    """What it costs if latency and bandwidth are off by up to a `factor`, either way.
 
-    Parameters
-    ----------
-    factor : float
-        By which each of them is up to, either way.
-    worst : float
-        The most by which the first is slower than the fastest, as a fraction of the fastest.
-    latency, bandwidth : float
-        Where [s], [byte/s].
-    label : str
-        What would be the fastest there.
-    holds : float
-        In which share of the range, on a logarithmic grid, the first stays the fastest.
+    At `worst` the first is slower than the fastest by this fraction, where that is another; it `holds` in this share of
+    the range, on a logarithmic grid.
     """
 
     factor: float

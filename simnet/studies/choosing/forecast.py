@@ -22,24 +22,11 @@ PAIRED = 32
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a job takes with one exchange throughout, or under a policy.
+    """What a job takes with one exchange throughout, or under a policy, from a sample of its iterations.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        The exchange; the label of a policy.
-    kind : {"dense", "half", "sparse"}
-        What it sends.
-    sample : DataFrame
-        The iterations that were simulated, as of a run, with ``stands_for``, for how many of the job each stands. Its
-        ``iteration_s`` is the mean of those, and ``expected_s`` how long they were expected to last in all, by their
-        links, up to a factor [s].
-    iterations : int
-        Those of the job.
-    sent : float
-        Bytes that a worker sends in an iteration, mean over workers and job.
-    unsettled : str
-        Why it has not settled, by `simnet.training.job.steady`, as far as it was simulated; empty if it has.
+    The sample has ``stands_for``, for how many iterations each stands, their mean ``iteration_s`` and ``expected_s``,
+    how long they were expected to last in all, by their links, up to a factor [s]. `sent` is bytes a worker sends in an
+    iteration.
     """
 
     candidate: Candidate
@@ -93,15 +80,7 @@ class Forecast:
 
 
 class Gain(NamedTuple):
-    """A policy against the best fixed exchange, over the same iterations.
-
-    Parameters
-    ----------
-    policy : Forecast
-        What the job takes under it.
-    fixed : Forecast
-        What it takes with the exchange.
-    """
+    """A policy against the best fixed exchange, over the same iterations."""
 
     policy: Forecast
     fixed: Forecast
@@ -114,26 +93,10 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True)
 class WholeJob:
-    """The decision on a job: every exchange, the fastest first, and what policies gain over it.
+    """The decision on a job: a row per exchange that has settled, the fastest first, and what policies gain over it.
 
-    Parameters
-    ----------
-    rows : tuple of Forecast
-        A row per exchange that has settled.
-    refused : mapping of str to str
-        Exchanges that cannot do the job, and why.
-    per_stretch : Gain or None
-        The fastest exchange of each iteration, among the best; None if there is but one.
-    flexible : tuple of Gain
-        The flexible policies of the scenario, or the usual one.
-    usual : bool
-        Whether it is the usual one, of which the scenario has none.
-    alike : mapping of str to sequence of str
-        By the label of a row, exchanges without one whose iterations take the same times and send as much.
-    starts : StartRanges
-        How far times of leaders depend on when workers enter.
-    aside : tuple of Forecast
-        Those that have not settled, and have no rank.
+    `per_stretch` takes the fastest exchange of each iteration; `flexible` are the scenario's policies, or a usual one.
+    `alike` has exchanges by the label of the row whose times they share, `aside` those that have not settled.
     """
 
     rows: tuple[Forecast, ...]

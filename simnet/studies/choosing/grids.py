@@ -47,9 +47,7 @@ Cell = tuple[str, ...]
 
 
 class MapSummary(Summary):
-    """What is fastest in each cell of a map; one over latency and bandwidth is saved as a table for run time, too."""
-
-    _table: Callable[[], str] | None = None
+    """What is fastest in each cell of a map."""
 
     def text(self, width: int = WIDTH, *, wide: bool = False) -> str:
         """Return the answer for a console: of each exchange in how many cells it is first."""
@@ -57,15 +55,6 @@ class MapSummary(Summary):
         columns = [Column("exchange", "fastest", "text"), Column("share", "of the map", "percent")]
         fields = {name: getattr(self, name) for name in ("answer", "evidence", "assumed", "next", "notes")}
         return Summary(columns=columns, rows=rows, **fields).text(width, wide=wide)
-
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the answer as `Summary.save` does; NAME.json holds the table for run time, if there is one."""
-        if Path(path).suffix == ".json" and self._table is not None:
-            from simnet.base.writing import write_new
-
-            write_new({Path(path): self._table()}, force)
-            return
-        super().save(path, force=force)
 
 
 @dataclass(frozen=True)
@@ -83,17 +72,7 @@ class Asked:
 
 
 def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None) -> Summary:
-    """Return the choice in each cell of a grid.
-
-    Parameters
-    ----------
-    asked : Asked
-        What is chosen, but for the axes.
-    axes : sequence of str
-        As ``--grid`` has them: FIELD=VALUES, or several that move together with semicolons between.
-    jobs : int, optional
-        Processes.
-    """
+    """Return the choice in each cell of a grid, whose axes are as ``--grid`` has them."""
     groups = [grid.moving_together(text) for text in axes]
     count = math.prod(len(group[0].values) for group in groups)
     names = [one.name.rpartition(".")[2] for group in groups for one in group]
@@ -242,7 +221,12 @@ def _map_summary(
     answer = f"{next(iter(shares))} is first in {percent(next(iter(shares.values())))} of the map"
     others = [f"{label} in {percent(share)}" for label, share in itertools.islice(shares.items(), 1, 4)]
     title = f"Fastest exchange: {found.loaded.name}"
-    summary = MapSummary(
+    table = partial(_table_text, None if simulated else forms, made, found, densities)
+
+    def write_table(path: Path) -> None:
+        path.write_text(table(), encoding="utf-8")
+
+    return MapSummary(
         answer=f"{answer}{', ' if others else ''}{listed(others)}. {note}",
         columns=[
             Column(made.x.key, x, made.x.unit), Column(made.y.key, y, made.y.unit),
@@ -255,12 +239,8 @@ def _map_summary(
         details={"shares": shares, "simulated": simulated, "cells": int(made.which.size)},
         plots={"map": partial(draw_fastest, title, made.x.drawn, made.y.drawn, made.names)},
         next=f"--out map.html, .png, .svg or .csv{'; --out policy.json for run time' * of_links}",
+        writers={".json": write_table} if of_links else {},
     )  # fmt: skip
-    if of_links:
-        object.__setattr__(
-            summary, "_table", partial(_table_text, None if simulated else forms, made, found, densities)
-        )
-    return summary
 
 
 def _table_text(forms: ClosedForms | None, made: Map, found: Ranking, densities: Sequence[float]) -> str:

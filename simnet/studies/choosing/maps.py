@@ -50,17 +50,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Which exchange is fastest, cell by cell.
-
-    Parameters
-    ----------
-    among : sequence of Candidate
-        The exchanges.
-    x, y : Axis
-        The axes.
-    seconds : ndarray, shape (exchanges, len(y), len(x))
-        An iteration with each [s].
-    """
+    """Which exchange is fastest in each cell; seconds of an iteration have shape (exchanges, values of y, of x)."""
 
     among: Sequence[Candidate]
     x: Axis

@@ -16,18 +16,9 @@ T = TypeVar("T")
 
 
 class Held(NamedTuple):
-    """What a worker holds with each choice.
+    """What a worker holds with each choice, by label, and what a device holds [byte], if that counts.
 
-    Parameters
-    ----------
-    each : mapping of str to WorkerMemory
-        By label; empty where that was not looked at.
-    limit : float or None
-        What a device holds [byte], if that counts.
-    assumed : str
-        What is left out and assumed.
-    unsettled : mapping of str to str
-        Why choices have no rank that have not settled, by label.
+    `unsettled` says why choices have no rank that have not settled.
     """
 
     each: Mapping[str, WorkerMemory]

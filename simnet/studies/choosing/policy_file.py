@@ -38,19 +38,7 @@ class _FilePart(pydantic.BaseModel):
 
 
 class Entry(_FilePart):
-    """A choice of a table.
-
-    Parameters
-    ----------
-    label : str
-        Its name for people.
-    scheme, options : str, dict
-        Of the sparsifier.
-    kind : {"dense", "half", "sparse"}
-        What is sent.
-    density : float
-        Fraction that is kept; 1 of the whole gradient.
-    """
+    """A choice of a table; its density is 1 where the whole gradient is sent."""
 
     label: _Text
     scheme: _Text

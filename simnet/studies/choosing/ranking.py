@@ -43,34 +43,11 @@ Load = Callable[[Sequence[str]], Scenario]
 
 @dataclass(frozen=True)
 class Ranking:
-    """The exchanges and policies of a job, the fastest first.
+    """The exchanges and policies of a job that have settled, the fastest first.
 
-    Parameters
-    ----------
-    loaded : Scenario
-        What is asked.
-    run : Run
-        Its job and policies.
-    found : WholeJob
-        What the job takes with each exchange.
-    rows : tuple of Forecast
-        Exchanges and policies that have settled, the fastest first.
-    likely : Chances
-        Of these.
-    tied : frozenset of str
-        Labels of those that are tied with the first, the first itself left out.
-    held : Held
-        What a worker holds with each exchange.
-    evidence : Evidence
-        How well times are known.
-    flips : tuple of Flip or None
-        What would change the first place; None where closed forms do not say it.
-    misjudged : Misjudged or None
-        What it costs if links are not as they are thought to be; None where closed forms do not say it.
-    assumed : Assumed
-        What overlaps the backward pass and, if it was tried, what other defaults would change.
-    exact : bool
-        Whether all was simulated, and that was tried.
+    `tied` are the labels of those tied with the first, without itself. `flips` and `misjudged`, what would change the
+    first place and what misjudged links cost, are None where closed forms do not say it. With `exact` all was
+    simulated.
     """
 
     loaded: Scenario
@@ -163,18 +140,8 @@ def rank(
 ) -> Ranking:
     """Rank the exchanges and policies of a scenario by the time of its job.
 
-    Parameters
-    ----------
-    load_with : callable
-        Loads the scenario, with further fields.
-    exact : bool
-        Whether all iterations are simulated, as the scenario has them, and other defaults are tried.
-    link_uncertainty : float
-        By which factor latency and bandwidth may be misjudged.
-    policies : sequence of str
-        Those of the scenario that are ranked, all if there are none.
-    flips : bool
-        Whether to look for what would change the first place.
+    With `exact` all iterations are simulated, and other defaults are tried; else a sample. Latency and bandwidth may be
+    misjudged by the factor `link_uncertainty`.
     """
     sampled = [] if exact else sampled_fields(load_with([]))
 

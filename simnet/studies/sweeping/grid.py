@@ -93,12 +93,8 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
 
     Examples
     --------
-    >>> axis("network.bandwidth=1,5,10Gbit/s").values
-    ('1 Gbit/s', '5 Gbit/s', '10Gbit/s')
-    >>> axis("density=0.001:0.1:3:log, 0.5").values
-    ('0.001', '0.01', '0.1', '0.5')
-    >>> axis("workers=2:8:4").values
-    ('2', '4', '6', '8')
+    >>> axis("network.bandwidth=1,5,10Gbit/s").values, axis("density=0.001:0.1:3:log, 0.5").values
+    (('1 Gbit/s', '5 Gbit/s', '10Gbit/s'), ('0.001', '0.01', '0.1', '0.5'))
     """
     option = _option(text)
     name, equals, given = text.partition("=")
@@ -155,20 +151,7 @@ def cells(source: str, base: Scenario, groups: Sequence[Sequence[Axis]], overrid
 
 
 def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int], object]) -> None:
-    """Refuse a value with which no cell can be loaded, before any is simulated.
-
-    Parameters
-    ----------
-    cells : sequence of sequences of str
-        The value of each axis, by the cell.
-    load_cell : callable
-        Loads the scenario of a cell, by its number.
-
-    Raises
-    ------
-    InputError
-        The error of the first cell with such a value.
-    """
+    """Refuse a value with which no cell can be loaded, with the error of its first cell, before any is simulated."""
     for values in map(list, zip(*cells, strict=True)):
         for value in [*dict.fromkeys(values)][:_MOST_CHECKED]:
             errors = []

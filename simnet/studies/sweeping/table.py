@@ -41,13 +41,7 @@ def request_of(loaded: Scenario, axes: Sequence[Axis]) -> Request:
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
-    """Return the rows of a cell without a result.
-
-    Examples
-    --------
-    >>> [(row["status"], row["message"]) for row in without_result("refused", "workers: must be >= 1, got 0")]
-    [('refused', 'workers: must be >= 1, got 0')]
-    """
+    """Return the rows of a cell without a result."""
     return [
         {**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "tied": False, "message": message}
     ]

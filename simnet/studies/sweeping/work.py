@@ -47,20 +47,9 @@ def stored_rows(folder: Path, identity: str) -> list[dict[str, Any]] | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a sweep.
+    """The cells of a sweep, what to run for each, and the scenario without the parameters.
 
-    Parameters
-    ----------
-    base : Scenario
-        The scenario without the parameters.
-    axes : list of Axis
-        The parameters.
-    cells : list of Cell
-        The grid.
-    tasks : list of Source
-        What to run, one for each cell.
-    zipped : bool
-        Whether some parameters move together.
+    `zipped` tells that some parameters move together.
     """
 
     base: Scenario
@@ -94,14 +83,7 @@ def plan(
     most: int = grid.MAX_CELLS,
     seeds: int = 1,
 ) -> Plan:
-    """Lay out a sweep.
-
-    Examples
-    --------
-    >>> found = plan("quickstart", ["bandwidth=1,10 Gbit/s", "density=1,5%"])
-    >>> [str(one) for one in found.cells][:2]
-    ['network.topology.star.bandwidth=1 Gbit/s, job.density=1 %', 'network.topology.star.bandwidth=1 Gbit/s, job.density=5%']
-    """  # noqa: E501
+    """Lay out a sweep."""
     groups = [grid.moving_together(one) for one in parameters]
     axes = [one for group in groups for one in group]
     asked = math.prod(len(group[0].values) for group in groups) * seeds
@@ -173,19 +155,7 @@ def refuse_all(planned: Plan, checks: Checks) -> None:
 
 
 class Work:
-    """The finished cells of a sweep, and those that are left.
-
-    Parameters
-    ----------
-    planned : Plan
-        All cells.
-    checks : Checks
-        What checking them found.
-    place : Path
-        The folder.
-    again : bool
-        Whether to run also the cells whose files are there.
-    """
+    """The finished cells of a sweep, and those that are left; `again` runs those whose files are there, too."""
 
     def __init__(self, planned: Plan, checks: Checks, place: Path, *, again: bool = False) -> None:
         self.planned, self.checks, self.place = planned, checks, place
