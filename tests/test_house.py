@@ -17,3 +17,8 @@ def test_groups_keep_their_budgets_of_code():
         counted[module.group] += len(module.code)
     above = {name: counted[name] for name, (_, most) in house.BUDGETS.items() if counted[name] > most}
     assert above.keys() == ABOVE, above
+
+
+def test_tests_keep_their_budget_of_lines():
+    files = (house.ROOT / "tests").rglob("*.py")
+    assert sum(one.read_text(encoding="utf-8").count("\n") for one in files) <= house.MOST_TEST_LINES
