@@ -22,6 +22,7 @@ from simnet.schedule import Round, Schedule
 from simnet.traces import recorded
 
 SHORT = {"job.iterations": 4}
+SHORT_TEXTS = ["job.iterations=4"]
 LINKS = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
 
 
@@ -268,3 +269,12 @@ def test_networks_times_and_recordings_have_short_reprs():
         "rank", "start_s", "finish_s", "communicate_s", "compute_s", "wait_s",
     ]  # fmt: skip
     assert repr(recorded("digits", workers=4)).startswith("RecordedSource(digits, 4 workers, ")
+
+
+def test_a_scenario_that_was_read_is_a_request_too(tmp_path):
+    read = simnet.load("quickstart", SHORT_TEXTS, density="2%").replace(bandwidth="2 Gbit/s")
+    given = {"set": SHORT, "density": "2%", "bandwidth": "2 Gbit/s"}
+    for verb, more in ((simnet.run, {"policies": "AG"}), (simnet.choose, {}), (simnet.step, {})):
+        found, expected = verb(read, **more), verb("quickstart", **given, **more)
+        assert found.rows == expected.rows, verb.__name__
+        assert found.answer == expected.answer, verb.__name__

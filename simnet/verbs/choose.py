@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Unpack
 
 from simnet.report.summary import Summary
 from simnet.scenario.marked_fields import Fields, overrides_of
 from simnet.studies.choosing.asking import choice
-from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+from simnet.verbs.request import Overrides, ScenarioSource, Words, scenario_path, set_texts, verb, word_list
 from simnet.verbs.run import Grid, grid_texts
 
 
 @verb
 def choose(
-    scenario: str | Path = "base",
+    scenario: ScenarioSource = "base",
     *,
     exact: bool = False,
     link_uncertainty: float = 2.0,
@@ -52,5 +51,6 @@ def choose(
     'AG-Topk'
     """
     own = set_texts(set)
-    own += overrides_of(scenario, fields, own)
-    return choice(scenario, own, word_list(policies) or (), grid_texts(grid), exact, link_uncertainty, jobs)
+    with scenario_path(scenario) as path:
+        own += overrides_of(path, fields, own)
+        return choice(path, own, word_list(policies) or (), grid_texts(grid), exact, link_uncertainty, jobs)

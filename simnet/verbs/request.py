@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 from simnet.base import plugins
 from simnet.base.errors import InputError
@@ -16,6 +19,17 @@ R = TypeVar("R")
 
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 """Fields of a scenario with their values: ``{"job.iterations": 50}``, or ``["job.iterations=50"]`` as on the line."""
+
+
+class WritableScenario(Protocol):
+    """A `simnet.scenario.Scenario`, which takes long to import."""
+
+    def to_yaml(self) -> str:
+        """Return the scenario as YAML."""
+
+
+ScenarioSource: TypeAlias = str | Path | WritableScenario
+"""A YAML file, the name of a shipped scenario, or a scenario that `simnet.load` returned."""
 
 Words: TypeAlias = Sequence[str] | str
 """Several words: a list, or one text with commas between, as on the line."""
@@ -50,6 +64,18 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return asked
+
+
+@contextmanager
+def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
+    """Yield where a scenario is read from; one that has been read is written to a file that does not last."""
+    if isinstance(scenario, str | Path):
+        yield scenario
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "scenario.yaml"
+        path.write_text(scenario.to_yaml(), encoding="utf-8")
+        yield path
 
 
 def set_texts(fields: Overrides | None) -> list[str]:

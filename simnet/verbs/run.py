@@ -20,7 +20,16 @@ from simnet.report.summary import Summary
 from simnet.scenario.marked_fields import Fields, overrides_of
 from simnet.scenario.source import Source
 from simnet.verbs import terminal
-from simnet.verbs.request import USUAL_FOLDER, Overrides, Words, set_texts, verb, word_list
+from simnet.verbs.request import (
+    USUAL_FOLDER,
+    Overrides,
+    ScenarioSource,
+    Words,
+    scenario_path,
+    set_texts,
+    verb,
+    word_list,
+)
 
 if TYPE_CHECKING:
     from simnet.report.answers import RunAnswer
@@ -48,7 +57,7 @@ Grid: TypeAlias = Mapping[str, str | Sequence[object]] | Sequence[str] | str
 
 @verb
 def run(
-    scenario: str | Path = "base",
+    scenario: ScenarioSource = "base",
     *,
     policies: Words | None = None,
     seeds: int = 1,
@@ -65,7 +74,7 @@ def run(
     Parameters
     ----------
     scenario
-        A YAML file, or a scenario that comes with simnet.
+        A YAML file, or a scenario that comes with simnet; from Python also what `simnet.load` returned.
     policies
         Only these of its policies.
     seeds
@@ -107,13 +116,13 @@ def run(
         raise InputError(f"must be from 1 to {_MOST_SEEDS:,}, got {seeds}", file="--seeds")
     if jobs is not None and jobs < 1:
         raise InputError(f"must be >= 1, got {jobs}", file="--jobs")
-    seed = fields.pop("seed", None)
-    given = set_texts(set)
-    overrides = [*given, *overrides_of(scenario, fields, given)]
-    source = Source(scenario, overrides, None if seed is None else int(seed), word_list(policies))
-    if grid:
-        return _over_grid(source, grid_texts(grid), seeds, on, jobs, out, force=force)
-    return _one_run(source, seeds, on, jobs, out, force=force)
+    seed, given = fields.pop("seed", None), set_texts(set)
+    with scenario_path(scenario) as path:
+        overrides = [*given, *overrides_of(path, fields, given)]
+        source = Source(path, overrides, None if seed is None else int(seed), word_list(policies))
+        if grid:
+            return _over_grid(source, grid_texts(grid), seeds, on, jobs, out, force=force)
+        return _one_run(source, seeds, on, jobs, out, force=force)
 
 
 @contextmanager

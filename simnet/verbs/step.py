@@ -9,12 +9,12 @@ from typing import Any, Unpack
 from simnet.base.errors import InputError
 from simnet.report.summary import Summary
 from simnet.scenario.marked_fields import Fields
-from simnet.verbs.request import Overrides, Words, set_texts, verb, word_list
+from simnet.verbs.request import Overrides, ScenarioSource, Words, scenario_path, set_texts, verb, word_list
 
 
 @verb
 def step(
-    scenario: str | Path = "base",
+    scenario: ScenarioSource = "base",
     *,
     goal: Words | None = None,
     calls: bool = False,
@@ -30,7 +30,7 @@ def step(
 
     Parameters
     ----------
-    scenario : str or Path
+    scenario : str, Path or Scenario
         A scenario, or a folder with traces of a step.
     goal : sequence of str, optional
         Utilisations: the bandwidth or period for 90%, say.
@@ -59,8 +59,9 @@ def step(
 
     goals = [read_share(one, "--goal") for one in word_list(goal) or ()]
     off = read_share(link_uncertainty, "--link-uncertainty")
-    source, given = _request(scenario, {name: value for name, value in fields.items() if value is not None})
-    loaded = load(source, set_texts(set), **given)
+    with scenario_path(scenario) as path:
+        source, given = _request(path, {name: value for name, value in fields.items() if value is not None})
+        loaded = load(source, set_texts(set), **given)
     wanted = word_list(policies)
     loaded = loaded if wanted is None else loaded.only(wanted)
     if loaded.config.job.shardings:
