@@ -20,7 +20,7 @@ from simnet.cost_models.calibration.readers import (
     read_measurements,
     total_bytes,
 )
-from simnet.cost_models.calibration.readers.jobs import WAITING_REMARK, merge_ranks
+from simnet.cost_models.calibration.readers.job_traces import WAITING_REMARK, merge_ranks
 
 
 def nccl_table(collective, ranks, *, reduction="sum", root=-1, header="", digits=2):

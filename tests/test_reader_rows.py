@@ -4,8 +4,7 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import read_tidy
-from simnet.cost_models.calibration.readers.shaped import read_shaped
-from simnet.cost_models.calibration.readers.wide import read_wide
+from simnet.cost_models.calibration.readers.csv_tables import read_shaped, read_wide
 
 HEADS = ("stack", "collective", "N", "latency_ms", "rate_mbit", "size_bytes", "seconds", "rep", "params", "profile")
 CELLS = ("mpich", "bcast", "3", "5", "100", "9", "1", "2", "64", "eager")

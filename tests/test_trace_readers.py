@@ -7,7 +7,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.cost_models.calibration.readers import chakra, read_measurements
-from simnet.cost_models.calibration.readers.jobs import WAITING_REMARK
+from simnet.cost_models.calibration.readers.job_traces import WAITING_REMARK
 from simnet.interchange.chakra import TraceNode
 
 

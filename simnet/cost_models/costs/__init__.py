@@ -67,9 +67,8 @@ array([0.0795, 0.1449, 0.6686])
 """
 
 # ruff: noqa: F403, F821 - every public name of these modules is one of this package
-from simnet.cost_models.costs.choice import *
 from simnet.cost_models.costs.collectives import *
 from simnet.cost_models.costs.quantisers import *
 from simnet.cost_models.costs.sparsifiers import *
 
-del check_arguments, selected_entries  # type: ignore[name-defined]
+del check_arguments, selected_entries

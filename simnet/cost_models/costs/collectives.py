@@ -7,10 +7,48 @@ two these are the published formulas; else short messages take up to a third les
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import Real, check_arguments
+
+Real: TypeAlias = ArrayLike
+"""A real number, or an array of them."""
+
+# Arguments of which there is one at least.
+_COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "ranks_per_node", "size", "slots")
+
+
+def check_arguments(**arguments: ArrayLike) -> list[Floats]:
+    """Return the arguments as float64 in their order; raise ValueError for one outside the range of its name.
+
+    Examples
+    --------
+    >>> check_arguments(M=[1, 2], c=0.5, N=8)
+    [array([1., 2.]), np.float64(0.5), np.float64(8.0)]
+    """
+    return [_in_range(name, given) for name, given in arguments.items()]
+
+
+def selected_entries(name: str, given: ArrayLike | None, default: Floats) -> Floats:
+    """Return the entries given as the argument `name` (in errors), or the `default` if they are None."""
+    return default if given is None else _in_range(name, given)
+
+
+def _in_range(name: str, given: ArrayLike) -> Floats:
+    values = np.asarray(given, dtype=np.float64)
+    # Written so that NaN, which compares false with everything, is refused too.
+    if name == "c":
+        allowed, wanted = (values > 0) & (values <= 1), "in (0, 1]"
+    else:
+        low = int(name in _COUNTS)
+        allowed, wanted = (values >= low) & (values < np.inf), f"finite and >= {low}"
+    if not allowed.all():
+        raise ValueError(f"{name} must be {wanted}, got {values[~allowed].flat[0]:g}")
+    # Arrays without axes become numpy floats, on which formulas give numpy floats again.
+    return values[()]
 
 
 def parameter_server(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.costs.arguments import Real, check_arguments, selected_entries
+from simnet.cost_models.costs.collectives import Real, check_arguments, selected_entries
 from simnet.cost_models.costs.sparsifiers import CostBounds
 
 IndexCode: TypeAlias = Literal["auto", "int64", "int32", "int16", "packed12", "bitmap", "delta"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.cost_models.costs import collectives
-from simnet.cost_models.costs.arguments import Real, check_arguments, selected_entries
+from simnet.cost_models.costs.collectives import Real, check_arguments, selected_entries
 
 
 def fp16(alpha: Real, beta: Real, M: Real, N: Real) -> Floats:

@@ -1,10 +1,9 @@
-"""Measured times of collectives, read from the output of benchmarks: a module per format.
+"""Measured times of collectives, read from the output of benchmarks.
 
-`nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `rccl_records` (records of rccl-tests), `osu`, `imb`, `perftest`,
-`kineto`, `chakra` and `inspector` (traces of jobs), `tidy` (simnet's own CSV), `wide` (CSV with both sides in a row),
-`shaped` (CSV of shaped links). `kinds` recognises formats, those of packages included; `folders` reads folders, `facts`
-adds what files lack. All return the table of `tables`; `conventions` defines sizes. Files are untrusted data: sizes are
-checked before parsing, secrets are not kept, and errors name the file, the line and the reason.
+`nccl_text` and `nccl_records` (nccl-tests, rccl-tests), `osu`, `imb`, `perftest`, `job_traces` (Kineto, Chakra, NCCL
+inspector), `tidy` (simnet's own CSV) and `csv_tables` read; `kinds` recognises formats, those of packages included;
+`folders` reads folders, `facts` adds what files lack. All return the table of `tables`; `conventions` defines sizes.
+Files are untrusted data: sizes are checked before parsing, secrets are not kept, errors name the file and the line.
 """
 
 from simnet.cost_models.calibration.readers.conventions import bus_factor, total_bytes

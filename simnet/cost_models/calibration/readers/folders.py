@@ -15,7 +15,7 @@ import pandas as pd
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.readers.facts import LogFacts
-from simnet.cost_models.calibration.readers.jobs import merge_ranks
+from simnet.cost_models.calibration.readers.job_traces import merge_ranks
 from simnet.cost_models.calibration.readers.kinds import DATA_FILE, is_folder, log_format, read_measurements
 from simnet.cost_models.calibration.readers.tables import MAX_ROWS, LogProblem, Measurements
 

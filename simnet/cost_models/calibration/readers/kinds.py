@@ -14,18 +14,14 @@ from typing import NamedTuple
 from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.calibration.readers import (
-    chakra,
+    csv_tables,
     imb,
-    inspector,
-    kineto,
-    nccl_json,
+    job_traces,
+    nccl_records,
     nccl_text,
     osu,
     perftest,
-    rccl_records,
-    shaped,
     tidy,
-    wide,
 )
 from simnet.cost_models.calibration.readers.lines import bare_line, read_head, read_lines
 from simnet.cost_models.calibration.readers.tables import TABLE_COLUMNS, Measurements
@@ -61,7 +57,7 @@ def _column_names(line: str) -> set[str]:
 
 def _is_shaped(line: str) -> bool:
     names = _column_names(line)
-    return names >= set(shaped.SHAPED_COLUMNS) and bool(names & {"collective", "method"})
+    return names >= set(csv_tables.SHAPED_COLUMNS) and bool(names & {"collective", "method"})
 
 
 def _is_tidy(line: str) -> bool:
@@ -85,22 +81,22 @@ def _is_json(head: bytes) -> bool:
 
 def _is_kineto(head: bytes) -> bool:
     """Return whether a file begins as a trace of the PyTorch profiler."""
-    return _is_json(head) and any(b'"%s"' % word in head for word in kineto.KINETO_WORDS)
+    return _is_json(head) and any(b'"%s"' % word in head for word in job_traces.KINETO_WORDS)
 
 
 LOG_FORMATS: Mapping[str, LogFormat] = {
-    "chakra": LogFormat(chakra.read_chakra_collectives, head=chakra.is_chakra),
-    "kineto": LogFormat(kineto.read_kineto, head=_is_kineto),
+    "chakra": LogFormat(job_traces.read_chakra_collectives, head=job_traces.is_chakra),
+    "kineto": LogFormat(job_traces.read_kineto, head=_is_kineto),
     "inspector": LogFormat(
-        inspector.read_inspector,
+        job_traces.read_inspector,
         head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head,
     ),
     "rccl": LogFormat(
-        rccl_records.read_rccl_records,
+        nccl_records.read_rccl_records,
         head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
-        first=lambda line: _column_names(line) >= set(rccl_records.RCCL_KEYS),
+        first=lambda line: _column_names(line) >= set(nccl_records.RCCL_KEYS),
     ),
-    "nccl-json": LogFormat(nccl_json.read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
+    "nccl-json": LogFormat(nccl_records.read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
     "osu": LogFormat(
         osu.read_osu,
         line=lambda line: _in_table(line) and osu.OSU_TITLE.search(line) is not None,
@@ -115,8 +111,8 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
     ),
     "perftest": LogFormat(perftest.read_perftest, line=lambda line: perftest.PERFTEST_HEADER.match(line) is not None),
     "nccl": LogFormat(nccl_text.read_nccl_text, line=_is_nccl),
-    "wide": LogFormat(wide.read_wide, first=lambda line: _column_names(line) >= set(wide.WIDE_COLUMNS)),
-    "shaped": LogFormat(shaped.read_shaped, first=_is_shaped),
+    "wide": LogFormat(csv_tables.read_wide, first=lambda line: _column_names(line) >= set(csv_tables.WIDE_COLUMNS)),
+    "shaped": LogFormat(csv_tables.read_shaped, first=_is_shaped),
     "tidy": LogFormat(tidy.read_tidy, first=_is_tidy),
 }
 """The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, JSON of

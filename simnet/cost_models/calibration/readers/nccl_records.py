@@ -1,26 +1,29 @@
-"""The JSON that nccl-tests writes with ``-J``, versions 1 to 3.
+"""Records of nccl-tests (``-J``, versions 1 to 3) and of rccl-tests (``-Z json``, ``-Z csv``).
 
-Truth values are strings, and what is no number is ``"nan"``. The file also holds the environment of the job, keys and
-passwords included, the names of its hosts and its command line. Two settings (``NCCL_ALGO``, ``NCCL_PROTO``) and counts
-are taken from these; the rest is dropped after parsing and appears in no table, message or error.
+The JSON of nccl-tests also holds the environment of the job, keys and passwords included, the names of its hosts and
+its command line. Two settings (``NCCL_ALGO``, ``NCCL_PROTO``) and counts are taken from these; the rest is dropped
+after parsing and appears in no table, message or error. Its truth values are strings, what is no number is ``"nan"``.
+
+rccl-tests writes one record for each side of each size; older versions have no numbers of nodes and ranks.
 
 References
 ----------
-NVIDIA, nccl-tests, ``src/util.cu``, ``JSON_FILE_VERSION``.
+NVIDIA, nccl-tests, ``src/util.cu``, ``JSON_FILE_VERSION``. AMD, rccl-tests, ``src/common.cu`` (``Reporter``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import tables
 from simnet.cost_models.calibration.readers.conventions import collective_name, named_collective
-from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, short_text
+from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
 from simnet.cost_models.calibration.readers.lines import read_lines
 from simnet.cost_models.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
+from simnet.cost_models.calibration.readers.tidy import csv_records
 
 NEWEST_VERSION = 3
 """The latest version of the format that is read."""
@@ -137,3 +140,44 @@ def _kind_of_value(value: object) -> str:
     if isinstance(value, bool | int | float):
         return str(value)[:40]
     return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
+
+
+RCCL_KEYS = ("name", "size", "inPlace", "time", "algBw", "busBw")
+"""Keys or columns without which it is none of these."""
+
+
+@tables.format_reader("rccl")
+def read_rccl_records(path: Path, out: tables.RowCollector) -> None:
+    """Read records of rccl-tests, as JSON or as CSV."""
+    lines = read_lines(path)
+    text = "\n".join(lines)
+    records: Iterable[tuple[int, Mapping[str, Any]]] = json_objects(text, out.file)
+    if text.lstrip()[:1] not in ("{", "["):
+        records = csv_records(lines, RCCL_KEYS, out.file)[2]
+    for line, one in records:
+        if not set(RCCL_KEYS) <= set(one):
+            continue
+        name, nbytes = collective_name(short_text(one["name"])), read_count(one["size"])
+        if name is None or nbytes is None:
+            out.report(line, f"{short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read")
+            continue
+        processes, each = (read_count(one.get(key)) for key in ("ranks", "gpusPerRank"))
+        ranks = None if not processes else processes * (each or 1)
+        wrong = tables.parse_printed(str(one.get("wrong", "")))
+        row = {
+            "collective": name,
+            "nbytes": nbytes,
+            "dtype": short_text(one.get("type")),
+            "reduction": short_text(one.get("redop")).replace("none", ""),
+            "in_place": str(one["inPlace"]).strip() in ("1", "true", "True"),
+            "ranks": read_rank_count(ranks),
+            "nodes": read_rank_count(one.get("nodes")),
+            "wrong": None if wrong is None else wrong.value,
+            "statistic": "mean",
+            "tool": "rccl-tests",
+            "run": str(one.get("numCycle", "1"))[:20],
+            "seconds": tables.parse_printed(str(one["time"]), -6),
+            "algbw": tables.parse_printed(str(one["algBw"]), 9),
+            "busbw": tables.parse_printed(str(one["busBw"]), 9),
+        }
+        out.add(row, line)

@@ -1,0 +1,268 @@
+"""Collectives in traces of jobs, one file per rank: PyTorch profiler (Kineto), NCCL inspector, Chakra.
+
+A collective ends on all ranks at nearly the same time, but its kernel on one rank also waits for the others. The last
+rank did not wait: the shortest time of a call over ranks is its own.
+
+A kernel in a Kineto trace carries in ``args`` ``Collective name``, ``In msg nelems``, ``Out msg nelems``, ``dtype``,
+``Group size``, ``Process Group Name``, ``Seq``; in older traces the ``record_param_comms`` of the same ``External id``
+has them. The inspector writes an object for each collective: ``header`` names communicator, rank, and numbers of ranks
+and nodes; ``coll_perf`` or ``p2p_perf`` the collective, its number, size and time. In Chakra traces the size is what
+the rank puts in, the time the duration of the node; they do not say how many ranks a group has.
+
+References
+----------
+PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA, nccl,
+``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import pandas as pd
+
+from simnet.base.checks import is_number
+from simnet.base.errors import InputError
+from simnet.cost_models.calibration.readers.conventions import PARTED_COLLECTIVES, collective_name, nccl_convention
+from simnet.cost_models.calibration.readers.json_values import json_objects, read_count, read_rank_count, short_text
+from simnet.cost_models.calibration.readers.lines import read_trace
+from simnet.cost_models.calibration.readers.nccl_text import ELEMENT_BYTES
+from simnet.cost_models.calibration.readers.tables import (
+    MAX_WHOLE,
+    PrintedNumber,
+    RowCollector,
+    TableRow,
+    format_reader,
+)
+from simnet.interchange.chakra import read_nodes
+
+CALL_COLUMNS = {"group": False, "sequence": True, "rank": True}
+"""Columns beyond those of every table, and whether they hold numbers: the group of ranks that did a call, which call of
+the group it was, and whose time this is."""
+
+WAITING_REMARK = (
+    "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
+)
+"""What readers of traces report."""
+
+
+def finish_trace(out: RowCollector) -> Mapping[str, bool]:
+    """Report the meaning of times of single ranks, if any were read, and return the columns of calls."""
+    if out.rows:
+        out.report(None, WAITING_REMARK, dropped=False)
+    return CALL_COLUMNS
+
+
+def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
+
+    Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
+    same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
+    """
+    if not set(CALL_COLUMNS) <= set(rows) or rows["rank"].nunique() < 2:
+        return rows
+    known = rows["sequence"].notna() & rows["rank"].notna()
+    keys = ["tool", "collective", "ranks", "nodes", "nbytes", "group", "sequence", "job"]
+    calls = rows[known].assign(job=[str(PurePath(source).parent) for source in rows.loc[known, "source"]])
+    calls["nth"] = calls.groupby([*keys, "rank"], dropna=False).cumcount()
+    keys.append("nth")
+    calls = calls.sort_values("seconds", kind="stable")
+    grouped = calls.groupby(keys, dropna=False)
+    shortest = calls[~calls.duplicated(keys)]
+    shared = grouped["rank"].transform("nunique").reindex(shortest.index) > 1
+    shortest = shortest[rows.columns].assign(statistic=shortest["statistic"].where(~shared, "min"))
+    return pd.concat([rows[~known], shortest]).sort_index(kind="stable")
+
+
+KINETO_WORDS = (b"traceEvents", b"distributedInfo", b"schemaVersion", b"deviceProperties")
+"""Names at the top of a trace, of which its beginning has one."""
+
+_EVENTS = re.compile(r'"traceEvents"\s{0,40}:\s{0,40}\[')
+
+_SIZES = ELEMENT_BYTES | {"byte": 1, "bool": 1, "short": 2, "int16": 2, "float16": 2}
+_SIZES |= {"float32": 4, "long": 8, "float64": 8, "complexfloat": 8}
+_SUFFIX = re.compile(r"(?:_(?:base|into_tensor|tensor|coalesced|oop|async|single|list))+$")
+_KINETO_RANK = re.compile(r'"rank"\s{0,9}:\s{0,9}(\d{1,8})')
+_META = "Collective name"
+
+
+@format_reader("kineto")
+def read_kineto(path: Path, out: RowCollector) -> Mapping[str, bool]:
+    """Read a trace of the PyTorch profiler, packed with gzip or not."""
+    text = read_trace(path)
+    start = _EVENTS.search(text)
+    if start is None and not text.lstrip().startswith("["):
+        raise InputError("is no trace of the PyTorch profiler: it has no list traceEvents", file=out.file)
+    rank = _trace_rank(text)
+    asked: dict[int, Mapping[str, Any]] = {}
+    kernels: list[tuple[int, float, Mapping[str, Any]]] = []
+    for line, event in json_objects(text, out.file, start.end() if start else 0):
+        args = event.get("args")
+        if not isinstance(args, dict):
+            continue
+        name, number = short_text(event.get("name")), read_count(args.get("External id"))
+        if event.get("name") == "record_param_comms" and _META in args and number is not None:
+            asked[number] = args
+        elif short_text(event.get("cat")).casefold() == "kernel" and (_META in args or "ccl" in name.casefold()):
+            lasted = event.get("dur")
+            if is_number(lasted):
+                kernels.append((line, float(lasted), args))
+    shared = Counter(read_count(args.get("External id")) for _, _, args in kernels if _META not in args)
+    left: dict[str, tuple[int, int]] = {}
+    for line, micros, own in kernels:
+        number = read_count(own.get("External id"))
+        args = own if _META in own else asked.get(number, {}) if number is not None and shared[number] == 1 else {}
+        row = _kernel_row(args)
+        if isinstance(row, str):
+            first, count = left.get(row, (line, 0))
+            left[row] = first, count + 1
+            continue
+        out.add(row | {"seconds": micros * 1e-6, "rank": rank}, line)
+    for why, (line, count) in left.items():
+        out.report(line, f"{why}; {count:,} such kernels")
+    if not kernels and asked:
+        raise InputError("has collectives, but no kernel of them, and so no times; profile with CUDA", file=out.file)
+    return finish_trace(out)
+
+
+def _kernel_row(args: Mapping[str, Any]) -> TableRow | str:
+    """Return the collective in the arguments of a kernel, or why there is none."""
+    said = short_text(args.get(_META))
+    if not said:
+        return "a kernel does not say which collective it is of"
+    name = collective_name(_SUFFIX.sub("", said.casefold().lstrip("_")))
+    if name is None:
+        return f"{said[:40]!r} is no collective that is read"
+    dtype = short_text(args.get("dtype")).casefold()
+    each = 1 if "float8" in dtype else _SIZES.get(dtype)
+    sent, got = read_count(args.get("In msg nelems")), read_count(args.get("Out msg nelems"))
+    if not each or sent is None or got is None:
+        return f"a kernel of {said[:40]!r} has no number and no type of elements"
+    elements = max(sent, got) if name in PARTED_COLLECTIVES else sent
+    return {
+        "collective": name,
+        "nbytes": min(elements * each, MAX_WHOLE),
+        "dtype": dtype,
+        "ranks": read_rank_count(args.get("Group size")),
+        "group": _group_name(args),
+        "sequence": read_count(args.get("Seq")),
+        "statistic": "rank",
+        "tool": "pytorch",
+    }
+
+
+def _group_name(args: Mapping[str, Any]) -> str:
+    """Return the name of a group of ranks: its own, its description, and a number of its ranks."""
+    ranks = str(args.get("Process Group Ranks", ""))
+    numbers = ",".join(re.findall(r"\d+", ranks))
+    name = " ".join(
+        filter(None, (short_text(args.get("Process Group Name")), short_text(args.get("Process Group Description"))))
+    )
+    return f"{name[:80]} {zlib.crc32(numbers.encode()):08x}" if numbers else name[:80]
+
+
+def _trace_rank(text: str) -> int | None:
+    """Return the rank of a trace, or None."""
+    at = text.find('"distributedInfo"')
+    found = None if at < 0 else _KINETO_RANK.search(text, at, at + 20_000)
+    return int(found[1]) if found else None
+
+
+_INSPECTOR_PER_RANK = ("all_gather", "reduce_scatter")
+_DIGITS = 5e-7
+"""Half of the last digit of a bandwidth [GB/s]."""
+
+
+@format_reader("inspector")
+def read_inspector(path: Path, out: RowCollector) -> Mapping[str, bool]:
+    """Read the output of the NCCL inspector."""
+    for line, entry in json_objects(read_trace(path), out.file):
+        header, perf, what = entry.get("header"), entry.get("coll_perf"), "coll"
+        if not isinstance(perf, dict):
+            perf, what = entry.get("p2p_perf"), "p2p"
+        if not isinstance(header, dict) or not isinstance(perf, dict):
+            continue
+        printed_name = short_text(perf.get(what))
+        name = "sendrecv" if what == "p2p" else collective_name(printed_name)
+        nbytes = read_count(perf.get(f"{what}_msg_size_bytes"))
+        micros, rate = perf.get(f"{what}_exec_time_us"), perf.get(f"{what}_algobw_gbs")
+        if name is None or nbytes is None or not is_number(micros):
+            out.report(line, f"{printed_name[:40]!r} has no size and time that are read")
+            continue
+        row: TableRow = {
+            "group": short_text(header.get("id")),
+            "rank": read_count(header.get("rank")),
+            "ranks": read_rank_count(header.get("n_ranks")),
+            "nodes": read_rank_count(header.get("nnodes")),
+            "collective": name,
+            "nbytes": nbytes,
+            "size_convention": "per_rank" if name in _INSPECTOR_PER_RANK else nccl_convention(name),
+            "sequence": read_count(perf.get(f"{what}_sn")),
+            "statistic": "rank",
+            "tool": "nccl",
+            # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
+            "seconds": PrintedNumber(micros * 1e-6, 1e-6),
+            "algbw": PrintedNumber(rate * 1e9, _DIGITS * 1e9) if is_number(rate) and 0 < rate < 1e9 else None,
+        }
+        out.add(row, line)
+    return finish_trace(out)
+
+
+_CHAKRA_PER_RANK = ("all_gather", "gather")
+_ATTRIBUTE = b"\x12"
+_CHAKRA_RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
+
+
+def is_chakra(head: bytes) -> bool:
+    r"""Return whether a file begins as a Chakra trace: with metadata whose first field is a version, as 1.0.0.
+
+    Examples
+    --------
+    >>> is_chakra(b"\x07\n\x051.0.0\x10"), is_chakra(b"# a log")
+    (True, False)
+    """
+    begins = re.match(rb"([\x80-\xff]{0,4}[\x00-\x7f])\n([\x05-\x0e])", head)
+    if begins is None:
+        return False
+    said = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(begins[1]))
+    start, length = begins.end(), ord(begins[2])
+    version = re.fullmatch(rb"\d{1,4}\.\d{1,4}\.\d{1,4}", head[start : start + length])
+    # The metadata ends with the version, or goes on with an attribute.
+    return version is not None and (
+        said == 2 + length or (said > 2 + length and head[start + length : start + length + 1] == _ATTRIBUTE)
+    )
+
+
+@format_reader("chakra")
+def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]:
+    """Read the collectives of a Chakra execution trace."""
+    rank = _CHAKRA_RANK.search(path.name)
+    for one in read_nodes(path):
+        if one.kind != "collective":
+            continue
+        name = collective_name(one.collective)
+        where = f"node {one.number}"
+        if name is None:
+            out.report(None, f"{where}: {one.collective or one.name!r} is no collective that is read")
+            continue
+        nbytes = 0 if one.nbytes == -1 else one.nbytes
+        if nbytes < 0:
+            out.report(None, f"{where}: its size is {nbytes} bytes")
+            continue
+        row = {
+            "collective": name,
+            "nbytes": min(nbytes, MAX_WHOLE),
+            "size_convention": "per_rank" if name in _CHAKRA_PER_RANK else nccl_convention(name),
+            "seconds": one.micros * 1e-6,
+            "group": one.group,
+            "rank": int(rank[1]) if rank else None,
+            "statistic": "rank",
+            "tool": "chakra",
+        }
+        out.add(row, None, where=where)
+    return finish_trace(out)
