@@ -37,8 +37,8 @@ def stepped(setting, steps, factor):
     return fitted(setting, CurveModel(points=points)), sizes
 
 
-def predictor(*known, inside="scaled", outside="blended", transfer="steps", steps=None, cards=RAIL_CARDS, each=1.0):
-    return Predictor("line", inside, outside, transfer, known, steps, cards, each)
+def predictor(*known, inside="scaling", transfer="steps", steps=None, cards=RAIL_CARDS, each=1.0):
+    return Predictor("line", transfer, known, steps, cards, each, inside)
 
 
 def reduce(ranks, nodes=None, algorithm=""):

@@ -74,7 +74,7 @@ class TestCostModel:
         )
 
     def test_nodes_that_are_unlike_are_said(self):
-        model = self.model(flat(reduce(8, 1), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolated")
+        model = self.model(flat(reduce(8, 1), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolation")
         for ranks, nodes, what in (
             (16, 8, "16 ranks on 8 nodes"),
             (8, 4, "8 ranks on 4 nodes"),
@@ -84,11 +84,11 @@ class TestCostModel:
             assert found.why.partition("; ")[2] == f"{what}, measured were 1 to 4, with 8 on each"
             assert (found.kind, found.extrapolates) == ("beyond", True)
         assert not model.predict("all_reduce", 16, 2048, nodes=2).extrapolates
-        one = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 2), 1e-5), inside="interpolated")
+        one = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 2), 1e-5), inside="interpolation")
         assert one.predict("all_reduce", 16, 2048, nodes=1).why.endswith(
             "16 ranks on 1 node, measured were 2, with 4 to 16 on each"
         )
-        unknown = self.model(flat(reduce(8, 0), 1e-5), flat(reduce(32, 0), 1e-5), inside="interpolated")
+        unknown = self.model(flat(reduce(8, 0), 1e-5), flat(reduce(32, 0), 1e-5), inside="interpolation")
         assert unknown.predict("all_reduce", 16, 2048, nodes=1).why.endswith(
             "16 ranks on 1 node, on how many was measured is not known"
         )
@@ -97,8 +97,7 @@ class TestCostModel:
     def test_intervals_are_those_of_the_basis_and_the_size_and_widen_beyond(self):
         # Curves that grow with the size, of which bandwidth was seen.
         model = self.model(
-            power(reduce(4), 1.0, largest=2.0**27), power(reduce(16), 1.0, largest=2.0**27), inside="interpolated",
-            outside="interpolated",
+            power(reduce(4), 1.0, largest=2.0**27), power(reduce(16), 1.0, largest=2.0**27), inside="interpolation",
         )  # fmt: skip
         for nbytes, at in ((2.0**11, 0), (2.0**16, 1), (2.0**20, 2), (2.0**26, 3)):
             for ranks, factor in ((4, 1), (8, 2), (32, 3), (64, 3 * math.sqrt(2))):

@@ -67,10 +67,10 @@ def test_models_are_of_files_or_platforms(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\nversion: 2\n", ":2: version: must be 1, the version that is read, got 2"),
-        ("a: 1\n", ":1: version: must be 1, the version that is read, got None"),
-        (f"version: {'x' * 50}\n", f":1: version: must be 1, the version that is read, got {'x' * 40}"),
-        ("version: 1\nmodel: lime\n", ":2: model: "),
+        ("a: 1\nversion: 1\n", ":2: version: must be 2, the version that is read, got 1"),
+        ("a: 1\n", ":1: version: must be 2, the version that is read, got None"),
+        (f"version: {'x' * 50}\n", f":1: version: must be 2, the version that is read, got {'x' * 40}"),
+        ("version: 2\nmodel: lime\n", ":2: model: "),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, said):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from benchmark_logs import put
-from simnet.cost_models.calibration.readers import chakra, read_measurements
+from simnet.cost_models.calibration.readers import job_traces, read_measurements
 from simnet.cost_models.calibration.readers.job_traces import WAITING_REMARK
 from simnet.interchange.chakra import TraceNode
 
@@ -129,9 +129,9 @@ class TestChakra:
             TraceNode(number, name, "collective", micros, [], kind, nbytes, -1, 0, group, -1)
             for number, name, kind, nbytes, micros, group in given
         ]
-        monkeypatch.setattr(chakra, "read_nodes", lambda path: iter(nodes))
+        monkeypatch.setattr(job_traces, "read_nodes", lambda path: iter(nodes))
         for name, rank in (("a.12.et", 12), ("a.3.et.gz", 3), ("a.et", None), ("12.et.txt", None)):
-            measured = chakra.read_chakra_collectives(tmp_path / name)
+            measured = job_traces.read_chakra_collectives(tmp_path / name)
             assert [str(measured.rows[one].dtype) for one in ("sequence", "rank")] == ["float64"] * 2
             assert [one.message for one in measured.problems] == [
                 "node 2: 'a' is no collective that is read", "node 3: 'ODD' is no collective that is read",

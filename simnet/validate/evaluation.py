@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,7 +155,8 @@ def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         if not held:
             continue
         model = calibrate(kept, chosen=choose_models(kept, plain=False))
-        plain = {name: fit_predictor(kept, name, "interpolated", with_steps=False) for name in PLAIN}
+        fitted = {name: fit_predictor(kept, name, with_steps=False) for name in PLAIN}
+        plain = {name: replace(one, ranks_by="interpolation") for name, one in fitted.items()}
         for one, rivals in zip(held, rival_times("ranks", kept, held, learned=learned), strict=True):
             family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
             place = place_of(ranks, family)

@@ -128,7 +128,7 @@ def _fabrics():
     return [
         cost_model_yaml(calibrate(curves)),
         cost_model_yaml(specified_cost_model(load_platform("dgx-h100"))),
-        f"version: 1\n{network}",
+        f"version: 2\n{network}",
     ]
 
 

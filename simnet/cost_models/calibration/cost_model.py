@@ -286,7 +286,7 @@ def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE)
     """Return a cost model from a specification alone; all its predictions are extrapolations."""
     bounds = specification.specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
-    model = Predictor("interpolated", "steps", "steps", "steps", (), specification.specified_step_model(platform))
+    model = Predictor("interpolated", "steps", (), specification.specified_step_model(platform))
     held_out: dict[Basis, int] = {
         "sizes": 0,
         "ranks": 0,

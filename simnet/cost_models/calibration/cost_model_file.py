@@ -22,13 +22,13 @@ from simnet.cost_models.calibration.cost_model import CalibratedCostModel, speci
 from simnet.cost_models.calibration.curve_models import CurveModel, CurveModelName
 from simnet.cost_models.calibration.curves import NotNegative, Positive, ShortText
 from simnet.cost_models.calibration.platform import Platform, is_platform, load_platform, one_of, platform_names
-from simnet.cost_models.calibration.predictor import FittedCurve, Interpolation, Predictor, Transfer
+from simnet.cost_models.calibration.predictor import FittedCurve, Predictor, Transfer
 from simnet.cost_models.calibration.specification import specified_step_model
 from simnet.cost_models.calibration.step_model import PARAMETERS, StepModel
 from simnet.cost_models.evidence.intervals import BINS, Basis
 from simnet.network import STACKS
 
-FILE_VERSION: Literal[1] = 1
+FILE_VERSION: Literal[2] = 2
 """The version of fabric files that is written and read."""
 
 MAX_BYTES = 2 * 2**20
@@ -109,7 +109,7 @@ class IntervalEntry(_FilePart):
 class CostModelFile(_FilePart):
     """The content of a fabric file."""
 
-    version: Literal[1]
+    version: Literal[2]
     sources: Annotated[list[_Text], MaxLen(1000)] = []
     system: _Text = ""
     topology: _Text = ""
@@ -117,8 +117,6 @@ class CostModelFile(_FilePart):
     stack: Annotated[str, one_of("stack", ("", *STACKS))] = ""
     eager: bool = False
     model: CurveModelName
-    across_ranks: Interpolation
-    beyond_ranks: Interpolation = "blended"
     across_collectives: Transfer = "steps"
     scores: dict[ShortText, NotNegative] = {}
     coverage: Annotated[float, Gt(0), Lt(1)]
@@ -176,8 +174,6 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         stack=cost_model.stack,
         eager=cost_model.eager,
         model=model.curve_model,
-        across_ranks=model.interpolation,
-        beyond_ranks=model.extrapolation,
         across_collectives=model.transfer,
         scores=cost_model.scores,
         coverage=cost_model.coverage,
@@ -232,9 +228,8 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         nccl, switch = _COUNTINGS[file.steps.counted]
         cards, each = file.steps.cards, file.steps.ranks_on_a_node
         steps = StepModel(nccl, values, errors, switch, cards[0].number)
-    choices = file.model, file.across_ranks, file.beyond_ranks, file.across_collectives
     return CalibratedCostModel(
-        Predictor(*choices, file.curves, steps, cards, each),
+        Predictor(file.model, file.across_collectives, file.curves, steps, cards, each),
         {basis: list(zip(one.below, one.above, strict=True)) for basis, one in file.intervals.items()},
         {basis: one.held_out for basis, one in file.intervals.items()},
         dict(file.scores),

@@ -17,7 +17,7 @@ import numpy as np
 from simnet.base.progress import track_progress
 from simnet.cost_models.calibration.curve_models import CURVE_FITS, MIXED_MODELS
 from simnet.cost_models.calibration.curves import Curve, Setting
-from simnet.cost_models.calibration.predictor import Interpolation, Predictor, Transfer, fit_predictor
+from simnet.cost_models.calibration.predictor import Predictor, Transfer, fit_predictor
 from simnet.cost_models.calibration.step_counts import known_algorithms
 from simnet.cost_models.evidence.intervals import Basis, HeldOut
 
@@ -110,16 +110,16 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
 
 
-def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Interpolation, list[HeldOut]]:
-    """Predict every number of ranks from the others, by each interpolation; `nccl` as of `fit_predictor`."""
-    found: dict[Interpolation, list[HeldOut]] = {name: [] for name in get_args(Interpolation)}
+def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
+    """Predict every number of ranks from the others, as a predictor does, and by the step model alone."""
+    usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
         if held:
             model = fit_predictor(kept, curve_model, nccl=nccl)
-            for name, predictions in found.items():
-                predictions += _predict_held_out(replace(model, interpolation=name, extrapolation=name), held)
-    return found
+            usual += _predict_held_out(model, held)
+            stepped += _predict_held_out(replace(model, ranks_by="steps"), held)
+    return usual, stepped
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
@@ -149,8 +149,6 @@ class ModelChoice(NamedTuple):
     """
 
     curve_model: str
-    interpolation: Interpolation
-    extrapolation: Interpolation
     transfer: Transfer
     nccl: bool
     weights: dict[Setting, dict[str, float]]
@@ -159,8 +157,7 @@ class ModelChoice(NamedTuple):
 
     def fitted(self, curves: Sequence[Curve]) -> Predictor:
         """Return the chosen models, fitted to curves."""
-        choices = self.curve_model, self.interpolation, self.nccl, self.transfer, self.extrapolation
-        return fit_predictor(curves, *choices, weights=self.weights)
+        return fit_predictor(curves, self.curve_model, self.nccl, self.transfer, weights=self.weights)
 
 
 def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
@@ -185,8 +182,6 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
         "beyond": [],
         "collectives": [],
     }
-    interpolation: Interpolation = "scaled"
-    extrapolation: Interpolation = "blended"
     transfer: Transfer = "steps"
     nccl = False
     if wide:
@@ -196,8 +191,9 @@ def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = T
         # Ranks alone hardly tell how steps are counted, as what is wrong with them is corrected there.
         known = any(found[-1] for found in counted.values())
         nccl = could_be_nccl(curves) and (1 if known else _MUCH_BETTER) * counted[True][0] <= counted[False][0]
-        _, interpolation, extrapolation, transfer, held["ranks"], held["beyond"], held["collectives"] = counted[nccl]
-    return ModelChoice(curve_model, interpolation, extrapolation, transfer, nccl, weights, by_curve_model, held)
+        _, transfer, ranked, held["collectives"] = counted[nccl]
+        held["ranks"], held["beyond"] = ([one for one in ranked if one.outside is beyond] for beyond in (False, True))
+    return ModelChoice(curve_model, transfer, nccl, weights, by_curve_model, held)
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
@@ -229,11 +225,9 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
-) -> tuple[float, Interpolation, Interpolation, Transfer, list[HeldOut], list[HeldOut], list[HeldOut]]:
+) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
     """Return for one way to count steps a score, the best choices, and their held-out predictions."""
-    by_interpolation = leave_ranks_out(curves, curve_model, nccl)
-    interpolation, inside = _best_interpolation(by_interpolation, "scaled", outside=False)
-    extrapolation, outside = _best_interpolation(by_interpolation, "blended", outside=True)
+    ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])
     transfer: Transfer = "corrected" if corrected else "steps"
@@ -242,24 +236,8 @@ def _judge_counting(
     steps = fit_predictor(curves, curve_model, nccl=nccl).steps
     said = [] if steps is None else [(one, steps.at(one.setting, one.sizes)) for one in curves]
     own = [HeldOut(one.setting, one.sizes, found, one.seconds) for one, found in said if found is not None]
-    ranked = [
-        value
-        for value in (mean_log_error(by_interpolation["steps"]), mean_log_error(others), mean_log_error(own))
-        if np.isfinite(value)
-    ]
-    mean = float(np.mean(ranked)) if ranked else float("inf")
-    return mean, interpolation, extrapolation, transfer, inside, outside, others
-
-
-def _best_interpolation(
-    by_interpolation: Mapping[Interpolation, Sequence[HeldOut]], usual: Interpolation, outside: bool
-) -> tuple[Interpolation, list[HeldOut]]:
-    """Return the best interpolation inside or outside and its predictions; the usual one unless clearly worse."""
-    chosen = {name: [one for one in held if one.outside == outside] for name, held in by_interpolation.items()}
-    best = min(chosen, key=lambda name: mean_log_error(chosen[name]))
-    if not mean_log_error(chosen[best]) < _CLEARLY_BETTER * mean_log_error(chosen[usual]):
-        best = usual
-    return best, chosen[best]
+    errors = [mean_log_error(found) for found in (stepped, others, own) if found]
+    return float(np.mean(errors)) if errors else float("inf"), transfer, ranked, others
 
 
 def _predict_held_out(model: Predictor, held: Sequence[Curve]) -> list[HeldOut]:

@@ -1,8 +1,8 @@
 """Predictions from all curves of a system: measured curves, other numbers of ranks, other collectives.
 
 Models of single curves, weighted by cross-validation, predict a measured curve. Another number of ranks is scaled size
-by size (`simnet.cost_models.calibration.rank_scaling`), interpolated over the logarithm of the ranks, or follows from
-the step model, corrected at the neighbours. Another collective follows from the step model alone.
+by size (`simnet.cost_models.calibration.rank_scaling`); beyond those measured, the step model, corrected at the
+neighbours, gets a part of the weight. Another collective follows from the step model alone.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from simnet.cost_models.calibration.rank_scaling import CHUNKED_COLLECTIVES, sca
 from simnet.cost_models.calibration.readers import bus_factor
 from simnet.cost_models.calibration.step_model import StepModel, fit_step_model
 from simnet.cost_models.evidence.intervals import Basis
-
-Interpolation: TypeAlias = Literal["scaled", "interpolated", "steps", "blended"]
-"""How a number of ranks that was not measured is predicted from others; blended is between scaled and steps."""
 
 Transfer: TypeAlias = Literal["steps", "corrected"]
 """How a collective that was not measured is predicted: by the step model, or that corrected as at the others."""
@@ -106,19 +103,18 @@ def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
 class Predictor:
     """Predictions of times from all curves of a system.
 
-    Cross-validation chose `curve_model` for single curves, `interpolation` and `extrapolation` for other numbers of
-    ranks, and `transfer` for other collectives. `known` are the curves, `steps` is the step model, `cards` are the
-    possible numbers of cards of a node, the likeliest first, `each` the ranks on the node with the highest rate.
+    Cross-validation chose `curve_model` for single curves, and `transfer` for other collectives. `known` are the
+    curves, `steps` is the step model, `cards` are the possible numbers of cards of a node, the likeliest first, `each`
+    the ranks on the node with the highest rate. `ranks_by` is another way to predict ranks than by scaling.
     """
 
     curve_model: str
-    interpolation: Interpolation
-    extrapolation: Interpolation
     transfer: Transfer
     known: tuple[FittedCurve, ...]
     steps: StepModel | None
     cards: tuple[node_cards.CardCount, ...] = node_cards.RAIL_CARDS
     each: float = 1.0
+    ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
         """Return the basis of a prediction of a setting."""
@@ -256,27 +252,23 @@ class Predictor:
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
     ) -> Floats:
-        """Return times [s] on a number of ranks that was not measured, in the chosen way."""
-        chosen = self.interpolation if self.between(family, setting) else self.extrapolation
-        corrected = None
-        if stepped is not None and chosen != "interpolated":
-            log_errors = self._log_errors(family, asked)
-            if log_errors is not None:
-                corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting, extrapolation=False))
-        alone = len({one.setting.ranks for one in family}) == 1
-        if corrected is not None and (chosen == "steps" or alone):
-            return corrected
-        if chosen == "interpolated":
-            logs = [np.log(one.through(asked)) for one in family]
-            return np.exp(_interpolate_ranks(family, logs, setting, extrapolation=True))
+        """Return times [s] on a number of ranks that was not measured."""
+        ranks, corrected = [one.setting.ranks for one in family], None
+        if stepped is not None and (log_errors := self._log_errors(family, asked)) is not None:
+            corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting))
+            if self.ranks_by == "steps" or len(set(ranks)) == 1:
+                return corrected
+        if self.ranks_by == "interpolation" and self.between(family, setting):
+            return np.exp(_interpolate_ranks(family, [np.log(one.through(asked)) for one in family], setting))
         settings, times = [one.setting for one in family], [one.through for one in family]
         nccl, cards = (False, node_cards.CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
         found = scale_over_ranks(
             settings, times, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards
         )
-        if corrected is None or chosen != "blended":
+        if corrected is None or self.between(family, setting):
             return found
-        share = _share_of_steps([one.setting.ranks for one in family], setting.ranks)
+        # The further the ranks are outside, the more the step model counts, up to a half.
+        share = min(0.25 * min(abs(math.log2(setting.ranks / one)) for one in ranks), 0.5)
         return found ** (1 - share) * corrected**share
 
     def _chunked(self, setting: Setting) -> bool:
@@ -315,7 +307,7 @@ class Predictor:
             family = [one for one in self.known if one.setting.family == name]
             log_errors = self._log_errors(family, asked)
             if log_errors is not None:
-                found.append(_interpolate_ranks(family, log_errors, setting, extrapolation=False))
+                found.append(_interpolate_ranks(family, log_errors, setting))
         return np.exp(np.mean(found, axis=0)) if found else np.ones(len(asked))
 
 
@@ -338,10 +330,8 @@ _TELLING, _LEAST_MISFIT = 5, 0.01
 def fit_predictor(
     curves: Sequence[Curve],
     curve_model: str = "interpolated",
-    interpolation: Interpolation = "scaled",
     nccl: bool = False,
     transfer: Transfer = "steps",
-    extrapolation: Interpolation = "blended",
     *,
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
@@ -366,16 +356,8 @@ def fit_predictor(
     cards, steps = node_cards.RAIL_CARDS, None
     if with_steps:
         cards, steps = _fit_cards(curves) if nccl else (node_cards.RAIL_CARDS, fit_step_model(curves, nccl))
-    return Predictor(
-        curve_model,
-        interpolation,
-        extrapolation,
-        transfer,
-        known,
-        steps,
-        cards,
-        node_cards.node_rate(curves)[1] if nccl else 1.0,
-    )
+    each = node_cards.node_rate(curves)[1] if nccl else 1.0
+    return Predictor(curve_model, transfer, known, steps, cards, each)
 
 
 def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[node_cards.CardCount, ...], StepModel | None]:
@@ -399,29 +381,17 @@ def _fit_error(steps: StepModel, curves: Sequence[Curve]) -> float:
     return max(float(np.concatenate(off).mean()), _LEAST_MISFIT)
 
 
-def _share_of_steps(known: Sequence[int], ranks: int) -> float:
-    """Return the weight of the step model in a blend: half, but less where the ranks are just outside."""
-    if min(known) <= ranks <= max(known):
-        return 0.5
-    return min(0.25 * min(abs(math.log2(ranks / one)) for one in known), 0.5)
-
-
-def _interpolate_ranks(
-    family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting, extrapolation: bool
-) -> Floats:
-    """Interpolate values over the logarithm of ranks; beyond, extend the last line (`extrapolation`) or hold it."""
+def _interpolate_ranks(family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting) -> Floats:
+    """Interpolate values over the logarithm of ranks; beyond, hold the last."""
     by_ranks: dict[int, list[Floats]] = {}
     for one, value in zip(family, values, strict=True):
         by_ranks.setdefault(one.setting.ranks, []).append(value)
     ranks = sorted(by_ranks)
     means = [np.asarray(np.mean(by_ranks[count], axis=0)) for count in ranks]
-    if setting.ranks in by_ranks:
-        return means[ranks.index(setting.ranks)]
-    if len(ranks) == 1:
-        return means[0]
-    x, at = np.log(ranks), np.log(setting.ranks)
-    if not extrapolation:
-        at = np.clip(at, x[0], x[-1])
+    if setting.ranks in by_ranks or len(ranks) == 1:
+        return means[ranks.index(setting.ranks) if len(ranks) > 1 else 0]
+    x = np.log(ranks)
+    at = np.clip(np.log(setting.ranks), x[0], x[-1])
     place = int(np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2))
     share = (at - x[place]) / (x[place + 1] - x[place])
     return np.asarray(means[place] + share * (means[place + 1] - means[place]))

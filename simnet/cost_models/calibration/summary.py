@@ -67,7 +67,6 @@ class Calibration:
             "held_out_sizes": {
                 name: held_out_errors(held) for name, held in self.chosen.by_curve_model.items() if held
             },
-            "across_ranks": self.cost_model.model.interpolation,
             "held_out_ranks": held_out_errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
             "held_out_collectives": held_out_errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
