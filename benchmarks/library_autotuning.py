@@ -22,8 +22,7 @@ import numpy as np
 import pandas as pd
 from validating.platforms import cases_of, predicted
 
-from simnet.cost_models.calibration import curves_of
-from simnet.cost_models.calibration.curves import split_systems
+from simnet.cost_models.calibration.curves import curves_of, split_systems
 from simnet.cost_models.calibration.library_autotuning import autotuned_algorithm
 from simnet.cost_models.calibration.summary import read_rows
 

@@ -20,17 +20,10 @@ from simnet import topologies
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
 from simnet.collectives import registry
-from simnet.cost_models.calibration import (
-    CalibratedCostModel,
-    CalibratedSoftware,
-    Curve,
-    Setting,
-    calibrate,
-    curves_of,
-    split_systems,
-)
+from simnet.cost_models.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.cost_models.calibration.crossval import FOLD_COUNT, size_folds, without_ranks
-from simnet.cost_models.calibration.software import eager_measured, stack_measured
+from simnet.cost_models.calibration.curves import Curve, Setting, curves_of, split_systems
+from simnet.cost_models.calibration.software import CalibratedSoftware, eager_measured, stack_measured
 from simnet.cost_models.calibration.summary import read_rows
 from simnet.cost_models.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.cost_models.calibration import Setting, chosen_rows, curves_of
+from simnet.cost_models.calibration.curves import Setting, chosen_rows, curves_of
 from simnet.cost_models.calibration.platform import Platform, load_platform
 from simnet.cost_models.calibration.specification import specified_times
 

@@ -48,7 +48,7 @@ def stack_name(network: Network) -> str:
     """Return the name of the stack of a network, and the file of the calibrated cluster whose curves it has."""
     if network.software is None:
         return name_of(network.stack)
-    from simnet.cost_models.calibration import CalibratedSoftware
+    from simnet.cost_models.calibration.software import CalibratedSoftware
 
     assert isinstance(network.software, CalibratedSoftware)
     return f"{network.software.model.stack or 'ideal'} of {network.software.file}"

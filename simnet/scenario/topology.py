@@ -55,8 +55,9 @@ def sending(
     part, file = given.choice[1], cluster_file(given)
     # Calibration takes long to import.
     if isinstance(part, topology_parts.PlatformNodes):
-        from simnet.cost_models.calibration import CalibratedSoftware, specified_cost_model
+        from simnet.cost_models.calibration.cost_model import specified_cost_model
         from simnet.cost_models.calibration.platform import load_platform
+        from simnet.cost_models.calibration.software import CalibratedSoftware
 
         described = load_platform(part.source(folder))
         model, file = specified_cost_model(described), part.path
@@ -64,7 +65,8 @@ def sending(
     elif read.kind != "fabric" or file is None:
         return read.graph, {}
     else:
-        from simnet.cost_models.calibration import CalibratedSoftware, has_curves, load_cost_model
+        from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
+        from simnet.cost_models.calibration.software import CalibratedSoftware
 
         if not has_curves(folder / file):
             return read.graph, {}

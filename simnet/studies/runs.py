@@ -365,7 +365,8 @@ def calibration_of(loaded: Scenario, job: Job) -> Fields | None:
     network, file = job.network(0), cluster_file(loaded.config.network.topology)
     if file is None or kind_of(path := loaded.folder / file) != "fabric":
         return None
-    from simnet.cost_models.calibration import CalibratedSoftware, has_curves, load_cost_model
+    from simnet.cost_models.calibration.cost_model_file import has_curves, load_cost_model
+    from simnet.cost_models.calibration.software import CalibratedSoftware
 
     if not isinstance(network.software, CalibratedSoftware):
         if not has_curves(path):

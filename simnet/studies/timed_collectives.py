@@ -11,8 +11,8 @@ from simnet import topologies
 from simnet.base import plugins, units
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.progress import track_progress
-from simnet.cost_models.calibration import cost_model_of
 from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.calibration.cost_model_file import cost_model_of
 from simnet.cost_models.calibration.readers.conventions import bus_factor
 from simnet.interchange import kind_of, read_schedule, write_messages
 from simnet.report.columns import Fields

@@ -184,7 +184,7 @@ def _calibrated_calls(timed: Timed) -> Fields | None:
     software = timed.network.software
     if software is None:
         return None
-    from simnet.cost_models.calibration import CalibratedSoftware
+    from simnet.cost_models.calibration.software import CalibratedSoftware
 
     assert isinstance(software, CalibratedSoftware)
     return calls.calibration_summary(software, {"": software.known(timed.schedule, np.array(timed.hosts))})

@@ -124,7 +124,9 @@ def _described(made: Calibration) -> Summary:
 
 def _specified(platform: str, coverage: float) -> Summary:
     """Return the cost model that follows from a specification alone."""
-    from simnet.cost_models.calibration import cost_model_yaml, specification, specified_cost_model
+    from simnet.cost_models.calibration import specification
+    from simnet.cost_models.calibration.cost_model import specified_cost_model
+    from simnet.cost_models.calibration.cost_model_file import cost_model_yaml
     from simnet.cost_models.calibration.platform import load_platform
 
     described = load_platform(platform)

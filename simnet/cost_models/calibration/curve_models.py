@@ -12,13 +12,11 @@ interpolated    the line, corrected at every measured size, with a monotone cubi
 
 All are fitted to relative errors. `five_anchors` is for comparison alone. Between two sizes in different protocols,
 `piecewise` and `adjacent` take the faster of the two: a library that chooses well switches where the lines cross.
-
-References
-----------
-R. W. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel Computing 20, 1994.
-F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980.
-J. M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
 """
+
+# References: R. W. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel Computing
+# 20, 1994. F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980. J.
+# M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
 
 from __future__ import annotations
 

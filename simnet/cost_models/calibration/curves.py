@@ -44,11 +44,6 @@ class Setting:
     """The setting of a curve: a collective as nccl-tests names it, by algorithm and protocol where these were pinned.
 
     0 `nodes` are not known.
-
-    Examples
-    --------
-    >>> str(Setting("all_reduce", 16, 2, "ring"))
-    'all_reduce, ring, 16 ranks on 2 nodes'
     """
 
     collective: ShortText

@@ -3,14 +3,12 @@
 The component ``tuned`` of Open MPI decides by tables since version 4.1. `OPEN_MPI` restates those of three collectives
 as 5.0 has them, for a single communicator and commutative reductions. All-to-all and broadcast are missing, as
 measurements contradict one table and the other names algorithms without a schedule here.
-
-References
-----------
-Open MPI, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/``:
-<https://github.com/open-mpi/ompi>, read in <https://github.com/HLC-Lab/ompi> at fc5712e (2025) and
-<https://github.com/BullSequana/OpenMPI5> at c3318e2 (5.0); the fork of 4.1 is
-<https://github.com/kunpengcompute/hmpi> at 0e41238.
 """
+
+# References: Open MPI, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/``:
+# <https://github.com/open-mpi/ompi>, read in <https://github.com/HLC-Lab/ompi> at fc5712e (2025) and
+# <https://github.com/BullSequana/OpenMPI5> at c3318e2 (5.0); the fork of 4.1 is
+# <https://github.com/kunpengcompute/hmpi> at 0e41238.
 
 from __future__ import annotations
 
@@ -30,13 +28,7 @@ _PER_RANK = ("all_gather",)
 
 
 def autotuned_algorithm(collective: str, ranks: int, nbytes: float) -> str:
-    """Return the algorithm that Open MPI chooses for a total size [byte] of nccl-tests; empty where not known.
-
-    Examples
-    --------
-    >>> [autotuned_algorithm("all_gather", 512, size) for size in (2**20 - 1, 2**20)]
-    ['recursive_doubling', 'neighbor']
-    """
+    """Return the algorithm that Open MPI chooses for a total size [byte] of nccl-tests; empty where not known."""
     known = OPEN_MPI.get(collective, {})
     if ranks < 2 or not known:
         return ""

@@ -4,12 +4,10 @@ At one size, the time of a collective is a sum of terms >= 0: constant, with the
 the successive messages between nodes (rings, peers), with the bytes out of a node, and on one node with those inside.
 Their costs are fitted to the curves, near ones first, with a little ridge; the rest is interpolated over the logarithm
 of the ranks. Algorithms whose messages are parts of the vector compare at the same size per rank.
-
-References
-----------
-C. L. Lawson, R. J. Hanson, "Solving Least Squares Problems", Prentice-Hall 1974 (non-negative least squares). NVIDIA,
-NCCL, ``src/graph/tuning.cc``: on two nodes a tree is counted with the bandwidth inside the nodes.
 """
+
+# References: C. L. Lawson, R. J. Hanson, "Solving Least Squares Problems", Prentice-Hall 1974 (non-negative least
+# squares). NVIDIA, NCCL, ``src/graph/tuning.cc``: on two nodes a tree is counted with the bandwidth inside the nodes.
 
 from __future__ import annotations
 
@@ -78,17 +76,6 @@ def scale_over_ranks(
 
     `settings` and `curves`, times of sizes, are at least one, `asked` the wanted setting. With `chunked`, curves
     compare at the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
-
-    Examples
-    --------
-    A tree, whose time grows with the logarithm of the nodes:
-
-    >>> nodes = (2, 4, 16)
-    >>> curves = [lambda sizes, n=n: 1e-5 * (1 + np.log2(n)) + 1e-15 * sizes for n in nodes]
-    >>> known = [Setting("all_reduce", n, n) for n in nodes]
-    >>> seconds = scale_over_ranks(known, curves, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
-    >>> bool(abs(seconds[0] - 4e-5) < 1e-6)
-    True
     """
     from scipy.optimize import nnls
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import InputError
@@ -33,9 +34,8 @@ _LIBRARIES = {"nccl-tests": "nccl", "rccl-tests": "nccl"}
 _KEPT = 4096
 """Fits of calls that are kept; a ring of ranks has one for each size."""
 
-# How close to a time shortened messages have to come, from below; software is the rest. Where times are straight in
-# bytes, the second attempt is there to rounding.
-_CLOSE, _ROUNDING, _ATTEMPTS = 1e-3, 1e-12, 24
+# How close shares of bytes are found, and what of a time is a rounding.
+_CLOSE, _ROUNDING = 1e-6, 1e-12
 # Latencies that pass until a message has arrived, where words between libraries go before it.
 _TRIPS = {"ready": 2, "request": 3}
 
@@ -180,24 +180,17 @@ class CalibratedSoftware:
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
         """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
-        low, high = 0.0, 1.0
-        over = self._scaled(rounds, n_ranks, hosts, high) - target
-        if over <= 0:
+
+        def excess(share: float) -> float:
+            return self._scaled(rounds, n_ranks, hosts, share) - target
+
+        if excess(1.0) <= 0:
             return 1.0
-        under = self._scaled(rounds, n_ranks, hosts, low) - target
-        if under >= 0:
+        if excess(0.0) >= 0:
             return 0.0
-        for turn in range(_ATTEMPTS):
-            # Times are straight in bytes, but for where a message is no longer eager.
-            at = low + (high - low) * (under / (under - over) if turn % 3 < 2 else 0.5)
-            left = self._scaled(rounds, n_ranks, hosts, at) - target
-            if -_CLOSE * target <= left <= _ROUNDING * target:
-                return at
-            if left > 0:
-                high, over = at, left
-            else:
-                low, under = at, left
-        return low
+        # Times are straight in bytes, but for where a message is no longer eager.
+        found = float(brentq(excess, 0.0, 1.0, xtol=_CLOSE))
+        return found if excess(found) <= _ROUNDING * target else max(found - 2 * _CLOSE, 0.0)
 
     def _scaled(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, share: float = 0.0) -> float:
         """Return the time of rounds with a share of their bytes [s]."""

@@ -7,13 +7,11 @@ For NCCL and RCCL every algorithm takes, in each of its protocols,
 with the latencies of NCCL's tuning model and the bandwidths of links. For MPI and gloo, steps and bytes come from the
 schedules of `simnet.collectives`, for Open MPI of the algorithm that it chooses. On two nodes the geometric mean of
 ring and tree is predicted, as a specification does not say which runs.
-
-References
-----------
-NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h`` (links).
-Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, Parallel Computing 35(12),
-2009.
 """
+
+# References: NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h``
+# (links). Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, Parallel
+# Computing 35(12), 2009.
 
 from __future__ import annotations
 

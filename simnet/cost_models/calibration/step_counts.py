@@ -3,10 +3,10 @@
 Steps between nodes and inside a node count apart. Of NCCL, a *ring* passes chunks around; a *tree*, for all-reduce, is
 a chain inside each node and a double binary tree between nodes; *peers*, for all-to-all, are messages from each rank to
 each other; a *pair*, for send-receive, is one from each rank to the next; the *switch* reduces inside an NVLink domain.
-
-References: NVIDIA, NCCL, ``src/graph/tuning.cc``; P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full
-bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009; R. Thakur et al., IJHPCA 19, 2005.
 """
+
+# References: NVIDIA, NCCL, ``src/graph/tuning.cc``; P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full
+# bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009; R. Thakur et al., IJHPCA 19, 2005.
 
 from __future__ import annotations
 
@@ -130,13 +130,6 @@ def count_like_nccl(
     A chunk crosses the network once per node; trees are pipelined. Between two nodes each half of the vector crosses
     once each way. 0 `nodes` are a node for each rank; with `switch`, switches inside a node reduce; each of the `cards`
     of a node has a ring of its own, infinite for one per rank.
-
-    Examples
-    --------
-    >>> count_like_nccl("all_reduce", "ring", 16, 2)[0][:4]
-    (26, 4, 0.0, 0.234375)
-    >>> count_like_nccl("all_reduce", "ring", 16, 2, cards=1)[0].outer_bytes
-    1.875
     """
     many = nodes or ranks
     each = ranks / many

@@ -7,12 +7,10 @@ For every algorithm and protocol of a collective, the time is
 counted inside and between nodes, and the library takes the fastest; the minimum is smooth, so that it can be fitted. Of
 NCCL's protocols, *LL* sends a flag with every 4 bytes, *LL128* with every 120, *Simple* has the full bandwidth and
 waits at each step; a pinned one counts alone. MPI's eager and rendezvous messages stand for LL and Simple.
-
-References
-----------
-A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al., "Demystifying
-NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>
 """
+
+# References: A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al.,
+# "Demystifying NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>
 
 from __future__ import annotations
 

@@ -22,13 +22,7 @@ _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "rank
 
 
 def check_arguments(**arguments: ArrayLike) -> list[Floats]:
-    """Return the arguments as float64 in their order; raise ValueError for one outside the range of its name.
-
-    Examples
-    --------
-    >>> check_arguments(M=[1, 2], c=0.5, N=8)
-    [array([1., 2.]), np.float64(0.5), np.float64(8.0)]
-    """
+    """Return the arguments as float64 in their order; raise ValueError for one outside the range of its name."""
     return [_in_range(name, given) for name, given in arguments.items()]
 
 

@@ -14,11 +14,6 @@ class DeviceOp(NamedTuple):
     Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
     is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
     replace the kernel where a device profile lacks it.
-
-    Examples
-    --------
-    >>> DeviceOp("scan", 1000, launches=25)
-    DeviceOp(method='scan', entries=1000, launches=25, before=0, segments=1, instead=())
     """
 
     method: str

@@ -1,9 +1,9 @@
 """Tensors of known networks, in the names, shapes and order of their reference implementations.
 
 `data/layers.csv` has them: sides are numbers or fields of `TransformerShape`, and a star is the number of a block.
-
-References: torchvision; Hugging Face transformers for BERT, GPT-2, Llama and its kin.
 """
+
+# References: torchvision; Hugging Face transformers for BERT, GPT-2, Llama and its kin.
 
 from __future__ import annotations
 

@@ -163,11 +163,7 @@ def _plain_name(name: str) -> str:
 
 @cache
 def _network_rows() -> dict[str, dict[str, str]]:
-    """Return the known networks by name.
-
-    The code of the AR-Topk paper uses ViT-L/16 as its ViT, but Table IV requires 132.855 to 132.870 M parameters, which
-    VGG-11 has: it stands for it as vit-paper. Operations of llama3-8b leave out the rows of its input.
-    """
+    """Return the known networks by name."""
     return {row["network"]: row for row in read_shipped_rows("data/models.csv")}
 
 

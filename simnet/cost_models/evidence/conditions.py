@@ -58,11 +58,6 @@ def evidence_of(
 
     `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
     strategy in whose rounds of several steps the workers take part, of which none was measured.
-
-    Examples
-    --------
-    >>> evidence_of("gloo", (1e-3, 1e-3), (1.25e6, 1.25e6), 4)
-    Evidence(level='measured', because='')
     """
     here = [] if stack in (UNNAMED, *stacks()) else [stack]
     for (low, high), (least, most), shown in (

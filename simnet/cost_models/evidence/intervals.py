@@ -112,12 +112,6 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
     """Return half-widths by basis: for other collectives the `widest`, else those of all together.
 
     Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
-
-    Examples
-    --------
-    >>> found = intervals({"sizes": [], "ranks": [], "collectives": []}, 0.9)
-    >>> found["sizes"][0] == (UNKNOWN, UNKNOWN), round(found["ranks"][0][0], 3)
-    (True, 0.35)
     """
     found = {}
     for basis, one in held.items():
@@ -193,11 +187,6 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
     A calibrated cluster has ``sizes``, ``ranks``, ``beyond`` and ``collectives``, a platform ``specified``. Names of
     transport stacks, ``ideal`` without software, and ``named`` for all of them are times that follow from links.
     ``select`` is the time of kernels, ``iteration`` that of iterations of jobs. `GIVEN` is among them.
-
-    Examples
-    --------
-    >>> sorted(error_models())[:4]
-    ['beyond', 'collectives', 'given', 'gloo']
     """
     found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / SCORE_95)}
     known = [row for row in _rows() if row["site"]]

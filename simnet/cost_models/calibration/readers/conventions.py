@@ -12,12 +12,11 @@ message     one message between two ranks
 
 *Algorithm bandwidth* is size over time, in the convention of nccl-tests; *bus bandwidth* is that times a factor of the
 collective and the number of ranks, comparable with the speed of a link.
-
-References
-----------
-NVIDIA, nccl-tests, ``doc/PERFORMANCE.md``, and the functions ``*GetBw`` of its sources. Intel MPI Benchmarks User
-Guide, pages Allgather, Alltoall, Reduce_scatter. OSU Micro-Benchmarks, sources of ``mpi/collective``.
 """
+
+# References: NVIDIA, nccl-tests, ``doc/PERFORMANCE.md``, and the functions ``*GetBw`` of its sources. Intel MPI
+# Benchmarks User Guide, pages Allgather, Alltoall, Reduce_scatter. OSU Micro-Benchmarks, sources of
+# ``mpi/collective``.
 
 from __future__ import annotations
 
@@ -66,13 +65,7 @@ _NAME_PATTERN = re.compile(
 
 
 def collective_name(name: str) -> str | None:
-    """Return the name of a collective as nccl-tests spells it, or None if there is no such collective.
-
-    Examples
-    --------
-    >>> [collective_name(one) for one in ("Allreduce", "MPI_Bcast", "all_gather_perf", "Scan")]
-    ['all_reduce', 'broadcast', 'all_gather', None]
-    """
+    """Return the name of a collective as nccl-tests spells it, or None if there is no such collective."""
     word = re.sub(r"[^a-z0-9]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
     return _SPELLINGS.get(word)
 

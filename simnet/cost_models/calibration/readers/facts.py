@@ -70,13 +70,7 @@ def constant_facts(values: Mapping[str, Any]) -> LogFacts:
 
 
 def parse_facts(texts: Iterable[str]) -> LogFacts:
-    """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``.
-
-    Examples
-    --------
-    >>> parse_facts(["ranks=16", "tool=osu"]).of("any.log")
-    {'ranks': 16, 'tool': 'osu'}
-    """
+    """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``."""
     rules: list[FactRule] = []
     for text in texts:
         plain, some = _PLAIN_FACT.fullmatch(text), _FOR_SOME.fullmatch(text)

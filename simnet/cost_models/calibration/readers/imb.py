@@ -4,11 +4,9 @@
 per call: of the fastest and the slowest process, and the mean over processes. Of non-blocking collectives ``t_pure`` is
 the time of a call and its wait, with nothing computed between. A megabyte is 10^6 bytes since version 2018, 2^20 bytes
 before. A table without heading is of the collective in the name of the file.
-
-References
-----------
-Intel MPI Benchmarks User Guide; https://github.com/intel/mpi-benchmarks.
 """
+
+# References: Intel MPI Benchmarks User Guide; https://github.com/intel/mpi-benchmarks.
 
 from __future__ import annotations
 

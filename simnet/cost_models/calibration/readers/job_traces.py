@@ -8,12 +8,10 @@ A kernel in a Kineto trace carries in ``args`` ``Collective name``, ``In msg nel
 has them. The inspector writes an object for each collective: ``header`` names communicator, rank, and numbers of ranks
 and nodes; ``coll_perf`` or ``p2p_perf`` the collective, its number, size and time. In Chakra traces the size is what
 the rank puts in, the time the duration of the node; they do not say how many ranks a group has.
-
-References
-----------
-PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA, nccl,
-``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.
 """
+
+# References: PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA,
+# nccl, ``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.
 
 from __future__ import annotations
 
@@ -219,13 +217,7 @@ _CHAKRA_RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
 
 
 def is_chakra(head: bytes) -> bool:
-    r"""Return whether a file begins as a Chakra trace: with metadata whose first field is a version, as 1.0.0.
-
-    Examples
-    --------
-    >>> is_chakra(b"\x07\n\x051.0.0\x10"), is_chakra(b"# a log")
-    (True, False)
-    """
+    """Return whether a file begins as a Chakra trace: with metadata whose first field is a version, as 1.0.0."""
     begins = re.match(rb"([\x80-\xff]{0,4}[\x00-\x7f])\n([\x05-\x0e])", head)
     if begins is None:
         return False

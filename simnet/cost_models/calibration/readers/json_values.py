@@ -24,15 +24,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Yield the objects of a text, each with its line, from position `at` to the end of the list.
-
-    Examples
-    --------
-    >>> list(json_objects('[{"a": 1},\n {"a": 2}]', "some.json"))
-    [(1, {'a': 1}), (2, {'a': 2})]
-    >>> list(json_objects('{"a": 1}\n{"a": 2}\n', "some.json"))
-    [(1, {'a': 1}), (2, {'a': 2})]
-    """
+    """Yield the objects of a text, each with its line, from position `at` to the end of the list."""
     decode = json.JSONDecoder(parse_int=_parse_integer, parse_float=float).raw_decode
     line, seen = text.count("\n", 0, at) + 1, at
     at = _next_value(text, at)

@@ -5,11 +5,10 @@ its command line. Two settings (``NCCL_ALGO``, ``NCCL_PROTO``) and counts are ta
 after parsing and appears in no table, message or error. Its truth values are strings, what is no number is ``"nan"``.
 
 rccl-tests writes one record for each side of each size; older versions have no numbers of nodes and ranks.
-
-References
-----------
-NVIDIA, nccl-tests, ``src/util.cu``, ``JSON_FILE_VERSION``. AMD, rccl-tests, ``src/common.cu`` (``Reporter``).
 """
+
+# References: NVIDIA, nccl-tests, ``src/util.cu``, ``JSON_FILE_VERSION``. AMD, rccl-tests, ``src/common.cu``
+# (``Reporter``).
 
 from __future__ import annotations
 

@@ -7,11 +7,9 @@ timestamp. Anything may stand between the rows: logs of NCCL, output of the job,
 
 Numbers may tell what no line says: ``count`` is per rank in an all-gather, reduce-scatter, all-to-all, gather or
 scatter, so that size over count is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an all-reduce.
-
-References
-----------
-NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
 """
+
+# References: NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
 
 from __future__ import annotations
 
@@ -158,11 +156,6 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
     """Return a row of a table; None for another line; the error of a damaged row.
 
     `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
-
-    Examples
-    --------
-    >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.90  17.33  0  105.7  9.92  17.37  0").reduction
-    'sum'
     """
     text = line.rstrip()
     head = _HEAD.match(text[:-19].rstrip() if _STAMP.fullmatch(text[-19:]) else text)

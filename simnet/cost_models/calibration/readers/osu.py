@@ -4,11 +4,9 @@
 the slowest rank and the number of iterations. Only the command that started it tells the number of ranks. Of
 non-blocking collectives ``Pure Comm.`` is the time of a call and its wait, with nothing computed between. A table
 without heading is of the program in the line above or in the name of the file.
-
-References
-----------
-OSU Micro-Benchmarks, ``c/mpi/collective`` and ``c/util/osu_util_mpi.c``.
 """
+
+# References: OSU Micro-Benchmarks, ``c/mpi/collective`` and ``c/util/osu_util_mpi.c``.
 
 from __future__ import annotations
 

@@ -4,12 +4,10 @@
 table; of latencies ``t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]`` and others. A megabyte is 2^20 bytes,
 whatever the column calls it, a gigabit 10^9 bits. Send and write latencies are half a round trip, as those of MPI;
 reads are one-sided.
-
-References
-----------
-linux-rdma/perftest, ``src/perftest_parameters.h`` (``RESULT_FMT``, ``RESULT_FMT_LAT``) and
-``src/perftest_parameters.c`` (``print_report_bw``).
 """
+
+# References: linux-rdma/perftest, ``src/perftest_parameters.h`` (``RESULT_FMT``, ``RESULT_FMT_LAT``) and
+# ``src/perftest_parameters.c`` (``print_report_bw``).
 
 from __future__ import annotations
 

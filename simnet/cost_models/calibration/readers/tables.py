@@ -235,13 +235,7 @@ def _cell_number(found: object) -> float:
 
 
 def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:
-    """Return a printed number in units of ten to a power, or None if it is none (``N/A``, ``nan``).
-
-    Examples
-    --------
-    >>> parse_printed("2.50"), parse_printed("3e+06", -6), parse_printed("N/A")
-    (PrintedNumber(value=2.5, half=0.005), PrintedNumber(value=3.0, half=0.5), None)
-    """
+    """Return a printed number in units of ten to a power, or None if it is none (``N/A``, ``nan``)."""
     word = text.strip()
     if not _NUMBER.fullmatch(word):
         return None

@@ -42,18 +42,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 @tables.format_reader("tidy")
 def read_tidy(path: Path, out: tables.RowCollector) -> dict[str, bool]:
-    r"""Read a tidy CSV of measurements.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder, "mine.csv")
-    ...     _ = file.write_text("collective,ranks,nbytes,seconds,site\nall_reduce,8,1024,2.5e-05,Bergen\n")
-    ...     rows = read_tidy(file).rows
-    >>> rows[["seconds", "site"]].to_dict("records")
-    [{'seconds': 2.5e-05, 'site': 'Bergen'}]
-    """
+    """Read a tidy CSV of measurements."""
     given = out.facts
     head, names, records = csv_records(
         read_lines(path), [name for name in REQUIRED_COLUMNS if name not in given], out.file
