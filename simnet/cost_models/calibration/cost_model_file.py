@@ -106,6 +106,10 @@ class IntervalEntry(_FilePart):
     above: _Widths
 
 
+# Of a cost model and its file.
+_SHARED_FIELDS = ("sources", "system", "topology", "network", "stack", "eager", "scores", "coverage", "platform")
+
+
 class CostModelFile(_FilePart):
     """The content of a fabric file."""
 
@@ -167,16 +171,9 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         )
     return CostModelFile(
         version=FILE_VERSION,
-        sources=list(cost_model.sources),
-        system=cost_model.system,
-        topology=cost_model.topology,
-        network=cost_model.network,  # type: ignore[arg-type]
-        stack=cost_model.stack,
-        eager=cost_model.eager,
+        **{name: getattr(cost_model, name) for name in _SHARED_FIELDS},
         model=model.curve_model,
         across_collectives=model.transfer,
-        scores=cost_model.scores,
-        coverage=cost_model.coverage,
         intervals={
             basis: IntervalEntry(
                 held_out=cost_model.held_out[basis], below=[one[0] for one in bins], above=[one[1] for one in bins]
@@ -184,7 +181,6 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
             for basis, bins in cost_model.intervals.items()
         },
         steps=steps,
-        platform=cost_model.platform,
         curves=model.known,
     )
 
@@ -232,12 +228,5 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         Predictor(file.model, file.across_collectives, file.curves, steps, cards, each),
         {basis: list(zip(one.below, one.above, strict=True)) for basis, one in file.intervals.items()},
         {basis: one.held_out for basis, one in file.intervals.items()},
-        dict(file.scores),
-        file.coverage,
-        file.sources,
-        file.system,
-        file.topology,
-        None if file.network is None else {str(name): dict(one) for name, one in file.network.items()},
-        file.stack,
-        file.eager,
+        **{name: getattr(file, name) for name in _SHARED_FIELDS if name != "platform"},
     )

@@ -1,18 +1,12 @@
-"""Models of a single curve, from plain to rich.
+"""Models of a single curve, from plain to rich, all fitted to relative errors; `CURVE_FITS` has them by name.
 
-=============== ==================================================================================================
-line            latency plus size over bandwidth (Hockney's alpha-beta), one slope for all sizes
-three_segments  three straight segments in log-log, joined where they fit best
-five_anchors    straight lines in log-log between five of the measured sizes
-log_log         straight lines in log-log from each measured size to the next
-piecewise       alpha-beta by stretches of sizes, with breakpoints found; libraries change protocol there
-adjacent        alpha-beta from each measured size to the next
-interpolated    the line, corrected at every measured size, with a monotone cubic between them
-=============== ==================================================================================================
-
-All are fitted to relative errors. `five_anchors` is for comparison alone. Between two sizes in different protocols,
-`piecewise` and `adjacent` take the faster of the two: a library that chooses well switches where the lines cross.
+Between two sizes in different protocols, `piecewise` and `adjacent` take the faster of the two: a library that chooses
+well switches where the lines cross. `five_anchors` is for comparison alone.
 """
+
+# References: R. W. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel Computing
+# 20, 1994. F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980. J.
+# M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
 
 # References: R. W. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel Computing
 # 20, 1994. F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980. J.

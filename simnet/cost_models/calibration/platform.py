@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from simnet.base import units
 from simnet.base.errors import InputError, suggest_names
-from simnet.base.reading import read_text
+from simnet.base.reading import read_shipped_rows, read_text
 from simnet.base.yaml_loader import load_yaml_mapping, validation_refusal
 
 MAX_BYTES = 2**16
@@ -34,14 +34,10 @@ class Transport(NamedTuple):
     latency: float
 
 
-TRANSPORTS: MappingProxyType[str, Transport] = MappingProxyType(
+TRANSPORTS = MappingProxyType(
     {
-        "infiniband": Transport(0.9, math.inf, 0.0),
-        "roce": Transport(0.85, math.inf, 1e-6),
-        "slingshot": Transport(0.8, math.inf, 5e-6),
-        "efa": Transport(0.85, math.inf, 15e-6),
-        "tcpx": Transport(0.85, math.inf, 25e-6),
-        "sockets": Transport(0.6, 2.5e9, 25e-6),
+        row["transport"]: Transport(*(float(row[name]) for name in Transport._fields))
+        for row in read_shipped_rows("data/transports.csv")
     }
 )
 """Transports. Where their figures are from, and how far they are to be believed, stands in ``docs/calibration.md``."""
@@ -66,15 +62,10 @@ class Generation(NamedTuple):
     switch: float
 
 
-GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
+GENERATIONS = MappingProxyType(
     {
-        "older": Generation(39e9, 0.0),
-        "volta": Generation(39e9, 0.0),
-        "ampere": Generation(87.7e9, 0.0),
-        "hopper": Generation(141e9, 0.85),
-        "blackwell": Generation(282e9, 0.74),
-        "cdna": Generation(87.7e9, 0.0),
-        "cpu": Generation(39e9, 0.0),
+        row["generation"]: Generation(float(row["ll"]), float(row["switch"]))
+        for row in read_shipped_rows("data/generations.csv")
     }
 )
 """Generations of devices, after the constants of NCCL's tuning model."""

@@ -64,19 +64,6 @@ class CalibratedSoftware:
     """Software of a calibrated system, added to schedules; see `simnet.network.Network`.
 
     `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name.
-
-    Examples
-    --------
-    >>> from simnet import topologies
-    >>> from simnet.cost_models.calibration import Curve, Setting, calibrate
-    >>> from simnet.collectives import allreduce_ring
-    >>> sizes = 2.0 ** np.arange(10, 24)
-    >>> model = calibrate([Curve(Setting("all_reduce", 8, 8), sizes, 3e-4 + sizes * 2e-9)])
-    >>> model.network = {"star": {"hosts": 8, "latency": 2e-5, "bandwidth": 1e9}}
-    >>> software = CalibratedSoftware(model, topologies.star(8, 2e-5, 1e9))
-    >>> network = Network(software.graph, stack=software.stack, software=software)
-    >>> round(network.time(allreduce_ring(8, 1e5)).finish, 9), round(model.predict("all_reduce", 8, 1e5).seconds, 9)
-    (0.0005, 0.0005)
     """
 
     def __init__(self, model: CalibratedCostModel, graph: nx.DiGraph[Any], file: str = "the calibration") -> None:

@@ -1,13 +1,14 @@
 """Times of collectives from the specification of a platform alone: devices, links, network cards and library.
 
-For NCCL and RCCL every algorithm takes, in each of its protocols,
-
-    base latency + steps inside nodes * latency + steps between nodes * latency + size * seconds per byte,
-
-with the latencies of NCCL's tuning model and the bandwidths of links. For MPI and gloo, steps and bytes come from the
-schedules of `simnet.collectives`, for Open MPI of the algorithm that it chooses. On two nodes the geometric mean of
-ring and tree is predicted, as a specification does not say which runs.
+For NCCL and RCCL every algorithm takes, in each of its protocols, a base latency, its steps inside and between nodes
+with the latencies of NCCL's tuning model, and size by the bandwidths of links. For MPI and gloo, steps and bytes come
+from the schedules of `simnet.collectives`, for Open MPI of the algorithm that it chooses. On two nodes the geometric
+mean of ring and tree is predicted, as a specification does not say which runs.
 """
+
+# References: NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h``
+# (links). Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Traff, Parallel
+# Computing 35(12), 2009.
 
 # References: NVIDIA, NCCL, ``src/graph/tuning.cc`` (latencies, efficiency of protocols) and ``src/graph/topo.h``
 # (links). Z. Hu et al., "Demystifying NCCL", arXiv:2507.04786, 2025. P. Sanders, J. Speck, J. L. Träff, Parallel

@@ -1,13 +1,13 @@
 """The step model: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
 
-For every algorithm and protocol of a collective, the time is
-
-    launch + steps * latency + peers * peer latency + bytes * seconds per byte + reduced * gamma,
-
-counted inside and between nodes, and the library takes the fastest; the minimum is smooth, so that it can be fitted. Of
-NCCL's protocols, *LL* sends a flag with every 4 bytes, *LL128* with every 120, *Simple* has the full bandwidth and
-waits at each step; a pinned one counts alone. MPI's eager and rendezvous messages stand for LL and Simple.
+For every algorithm and protocol of a collective, the time is launch + steps * latency + peers * peer latency + bytes *
+seconds per byte + reduced * gamma, counted inside and between nodes, and the library takes the fastest; the minimum is
+smooth, so that it can be fitted. Of NCCL's protocols, *LL* sends a flag with every 4 bytes, *LL128* with every 120,
+*Simple* waits at each step; MPI's eager and rendezvous messages stand for LL and Simple. A pinned one counts alone.
 """
+
+# References: A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al.,
+# "Demystifying NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>
 
 # References: A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al.,
 # "Demystifying NCCL", arXiv:2507.04786, 2025. NVIDIA, NCCL, ``src/graph/tuning.cc``. <https://github.com/NVIDIA/nccl>

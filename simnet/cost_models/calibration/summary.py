@@ -184,12 +184,12 @@ def _single_rank(rows: pd.DataFrame) -> str:
     return f"{said}: nothing went over a link, so they say nothing of several ranks"
 
 
-def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
-    """Return lines on the problems of logs, `most` at most, and the number of others."""
+def problem_lines(problems: Sequence[str]) -> list[str]:
+    """Return lines on the problems of logs, 20 at most, and the number of others."""
     if not problems:
         return []
-    shown = [f"  {one}" for one in problems[:most]]
-    more = [f"  and {len(problems) - most:,} more, which --json lists"] if len(problems) > most else []
+    shown, rest = [f"  {one}" for one in problems[:20]], len(problems) - 20
+    more = [f"  and {rest:,} more, which --json lists"] if rest > 0 else []
     return [f"{len(problems):,} {'remark' if len(problems) == 1 else 'remarks'} on the logs:", *shown, *more]
 
 

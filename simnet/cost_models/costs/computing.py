@@ -114,13 +114,6 @@ def pass_time(
 
     `batch` are the samples of a worker in an iteration, by default those of the source, `precision` by default the
     usual one on the chip. Raises ValueError if nothing says how long it takes.
-
-    Examples
-    --------
-    >>> from simnet.cost_models.costs.devices import load_device
-    >>> found = pass_time(models.load_model("gpt2"), load_device("h100-torch2.6"))
-    >>> found.seconds, found.batch, found.precision, found.known
-    (0.21633, 64, 'bf16', 'measured')
     """
     chip = known_chips().get(device.chip)
     if chip is None:

@@ -1,27 +1,24 @@
 """Known networks: the tensors that a gradient consists of, and how long a forward and backward pass takes.
 
 Names, shapes and order of the tensors are those of the reference implementation (torchvision; Hugging Face transformers
-for BERT, GPT-2 and Llama), so that a layer-wise scheme meets the same layers as on a cluster. Compute times are of one
-NVIDIA V100 in single precision, that of Llama of an H100 in bfloat16. Each says whether it was measured, and by whom,
-or is an estimate; `simnet.cost_models.costs.computing` has those of other devices.
-
-References
-----------
-.. [artopk] S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks",
-   IEEE BigData 2023, arXiv 2312.02493: Fig. 1a (single node, V100) and Tables III-IV. Neither the image sizes nor the
-   batch of Fig. 1a are stated; the batches here are those of its training runs.
-.. [u39kun] github.com/u39kun/deep-learning-benchmark, README: PyTorch 0.3.0, "V100 (Amazon p3)", 32-bit.
-.. [nvidia] github.com/NVIDIA/DeepLearningExamples, TensorFlow/LanguageModeling/BERT, README, "Pre-training training
-   performance: single-node", one V100, FP32, BERT-large, 128 tokens: 39.43 sequences/s at batch size 8 (16 GB), 46.78
-   at 32 (32 GB).
-.. [llama] "The Llama 3 Herd of Models", arXiv 2407.21783, Table 3: 32 layers, width 4,096, 14,336 inside, 32 heads, 8
-   of them of keys and values; 128,256 rows as released.
-.. [torchtitan] github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, Table 1.
-.. [gpt] Sizes of D. Narayanan et al., SC 2021 (arXiv 2104.04473), Table 1, 18.4 billion of 40 layers of 6,144, and of
-   github.com/hpdps-group/SDP4Bit, README, 1.3 and 6.7 billion of 24 layers of 2,048 and 32 of 4,096; tensors of GPT-2.
-.. [galore] github.com/jiaweizzhao/GaLore, configs/llama_60m.json and llama_1b.json.
-.. [torchvision] pytorch.org/vision/stable/models.html: "GFLOPS" of its weights, multiply-adds of an image forward.
+for BERT, GPT-2 and Llama). Compute times are of one NVIDIA V100 in single precision, that of Llama of an H100 in
+bfloat16; each says whether it was measured, and by whom, or is an estimate. `simnet.cost_models.costs.computing` has
+those of other devices.
 """
+
+# References. [artopk] S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable
+# Networks", IEEE BigData 2023, arXiv 2312.02493: Fig. 1a (single node, V100) and Tables III-IV. Neither the image
+# sizes nor the batch of Fig. 1a are stated; the batches here are those of its training runs. [u39kun]
+# github.com/u39kun/deep-learning-benchmark, README: PyTorch 0.3.0, "V100 (Amazon p3)", 32-bit. [nvidia]
+# github.com/NVIDIA/DeepLearningExamples, TensorFlow/LanguageModeling/BERT, README, "Pre-training training
+# performance: single-node", one V100, FP32, BERT-large, 128 tokens: 39.43 sequences/s at batch size 8 (16 GB), 46.78
+# at 32 (32 GB). [llama] "The Llama 3 Herd of Models", arXiv 2407.21783, Table 3: 32 layers, width 4,096, 14,336
+# inside, 32 heads, 8 of them of keys and values; 128,256 rows as released. [torchtitan]
+# github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, Table 1. [gpt] Sizes of D. Narayanan et
+# al., SC 2021 (arXiv 2104.04473), Table 1, 18.4 billion of 40 layers of 6,144, and of github.com/hpdps-group/SDP4Bit,
+# README, 1.3 and 6.7 billion of 24 layers of 2,048 and 32 of 4,096; tensors of GPT-2. [galore]
+# github.com/jiaweizzhao/GaLore, configs/llama_60m.json and llama_1b.json. [torchvision]
+# pytorch.org/vision/stable/models.html: "GFLOPS" of its weights, multiply-adds of an image forward.
 
 from __future__ import annotations
 
@@ -216,7 +213,7 @@ def _published_times() -> dict[str, tuple[ComputeTime, ...]]:
 
 
 def _estimated_time(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime, ...]:
-    """Return operations over the rate that a V100 achieved on BERT-large [nvidia]_ at about as many tokens."""
+    """Return operations over the rate that a V100 achieved on BERT-large (NVIDIA) at about as many tokens."""
     bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
     rate = bert_large * transformer_flops(1, 128, 24, 1024)
     seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate

@@ -1,24 +1,17 @@
 """Chances that each choice is the fastest, and the expected cost of each choice.
 
-``residuals.csv`` has errors of held-out predictions: for each *kind* of prediction and each measured *site*, quantiles
-in parts of the half-width of the 90 % interval. A site is a cluster, a set of measurements on known links, or a job.
-
-Errors of a site are alike. So an unknown system is drawn as one of the measured sites, each equally likely, and the
-errors of all choices are from there [1]_. A Gaussian copula [2]_ with one factor has what two choices are off by
-together: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b`` of its site, where ``a`` is the same for
-all choices and ``b`` its own. Each part of a sum of times has its own draw. The chance of a choice is the share of
-`DRAWS` in which it is the fastest. Streams of random numbers go by the names of choices, so that neither their order
-nor a further choice changes a draw.
-
-As sites are few, a chance has a lower bound with `CONFIDENCE`, by Student's t over the sites; a choice is called sure
-by that. `python benchmarks/validation.py --residuals FILE` makes the file.
-
-References
-----------
-.. [1] A. C. Davison, D. V. Hinkley, "Bootstrap Methods and their Application", Cambridge 1997, section 3.8: of
-   hierarchical data.
-.. [2] R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2.
+``residuals.csv`` has errors of held-out predictions by *kind* and measured *site* (a cluster, a set of measurements on
+known links, or a job), as quantiles in parts of the half-width of the 90 % interval. An unknown system is drawn as one
+of the sites, each equally likely, and the errors of all choices are from there. A Gaussian copula with one factor has
+what two choices are off by together: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b``, where ``a``
+is the same for all choices and ``b`` its own. Each part of a sum of times has its own draw. Streams of random numbers
+go by the names of choices, so that a further choice changes no draw. As sites are few, a chance has a lower bound with
+`CONFIDENCE`, by Student's t over the sites; a choice is called sure by that.
 """
+
+# References: A. C. Davison, D. V. Hinkley, "Bootstrap Methods and their Application", Cambridge 1997, section 3.8
+# (hierarchical data). R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2. `python
+# benchmarks/validation.py --residuals FILE` makes the file.
 
 from __future__ import annotations
 
@@ -106,13 +99,6 @@ def chances(
     Choices have the `names` of their streams of random numbers; times are the sum of `parts`, whose errors are
     independent. `left_open` are standard errors of the logarithms of the times that a sample leaves open, shape
     (choices,).
-
-    Examples
-    --------
-    >>> times, kinds = np.array([0.9, 1.0, 2.0]), ["sizes"] * 3
-    >>> found = chances(["a", "b", "c"], [Part(times, times / 1.1, times * 1.1, kinds)])
-    >>> bool(found.fastest[0] > found.fastest[1] > found.fastest[2]), float(found.fastest.sum().round(6))
-    (True, 1.0)
     """
     known = intervals.error_models() if models is None else models
     drawn, ends = np.zeros((len(names), intervals.DRAWS)), np.zeros((2, len(names)))

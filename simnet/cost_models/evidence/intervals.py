@@ -3,14 +3,11 @@
 Errors of held-out predictions of one kind bound the error of the next (conformal prediction). Each side has a quantile
 of its own, by size of the message, as short messages scatter more. How far such intervals were off on other clusters
 corrects them (`corrected`); ``residuals.csv`` has the errors there.
-
-References
-----------
-.. [hahn] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
-   observation of a normal distribution.
-
-V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", Springer 2005.
 """
+
+# References: G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4 (prediction intervals for a
+# further observation of a normal distribution). V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random
+# World", Springer 2005.
 
 from __future__ import annotations
 
@@ -251,7 +248,7 @@ def corrected(
 def factor_for_another(sites: int) -> float:
     """Return the factor by which a 90 % interval is wider for a further site than for so many measured ones.
 
-    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution [hahn]_; 1 for one
+    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution; 1 for one
     site.
     """
     from scipy.special import stdtrit

@@ -29,12 +29,7 @@ _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 @tables.format_reader("wide")
 def read_wide(path: Path, out: tables.RowCollector) -> dict[str, bool]:
-    """Read a CSV with both sides in a row.
-
-    The size is ``total_bytes`` where given, else ``size_bytes``; both as nccl-tests counts. The column ``variant`` is
-    kept;
-    ``run`` tells repetitions apart.
-    """
+    """Read a CSV with both sides in a row; the size is ``total_bytes`` where given, else ``size_bytes``."""
     _, names, records = csv_records(read_lines(path), WIDE_COLUMNS, out.file)
     for line, cells in records:
         measured = collective_name(cells["collective"]) or cells["collective"][:60]
@@ -78,11 +73,7 @@ _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 
 @tables.format_reader("shaped")
 def read_shaped(path: Path, out: tables.RowCollector) -> dict[str, bool]:
-    r"""Read a CSV of measurements on links of known latency and bandwidth.
-
-    Further columns are in SI units: ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``profile``, ``parameters``,
-    ``density``, ``seconds_after_broadcast``, ``start_skew``, ``began``, ``since_change``, ``straddles_change``.
-    """
+    """Read a CSV of measurements on links of known latency and bandwidth."""
     head, names, records = csv_records(read_lines(path), SHAPED_COLUMNS, out.file)
     if not {"collective", "method"} & set(names):
         out.refuse("has neither a column 'collective' nor a column 'method'", head)

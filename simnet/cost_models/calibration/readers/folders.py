@@ -24,20 +24,7 @@ MAX_FILES = 10_000
 
 
 def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
-    r"""Read a log, or all logs of a folder, with the problems of rows and files left out.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> from simnet.cost_models.calibration.readers.facts import parse_facts
-    >>> log = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n"
-    >>> with TemporaryDirectory() as folder:
-    ...     for name, text in {"bcast_n2.log": log, "bcast_n4.log": log, "notes.txt": "two runs\n"}.items():
-    ...         _ = Path(folder, name).write_text(text)
-    ...     found = read_logs(folder, parse_facts(["*_n{ranks}.log"]))
-    >>> found.rows["ranks"].tolist(), [one.message for one in found.problems]
-    ([2, 4], ['holds no measurements in a format that is read'])
-    """
+    """Read a log, or all logs of a folder, with the problems of rows and files left out."""
     path, known = Path(path), LogFacts() if facts is None else facts
     if not is_folder(path) or (path / DATA_FILE).is_file():
         found = read_measurements(path, facts=known.of(path))

@@ -1,14 +1,12 @@
 """Collectives in traces of jobs, one file per rank: PyTorch profiler (Kineto), NCCL inspector, Chakra.
 
-A collective ends on all ranks at nearly the same time, but its kernel on one rank also waits for the others. The last
-rank did not wait: the shortest time of a call over ranks is its own.
-
-A kernel in a Kineto trace carries in ``args`` ``Collective name``, ``In msg nelems``, ``Out msg nelems``, ``dtype``,
-``Group size``, ``Process Group Name``, ``Seq``; in older traces the ``record_param_comms`` of the same ``External id``
-has them. The inspector writes an object for each collective: ``header`` names communicator, rank, and numbers of ranks
-and nodes; ``coll_perf`` or ``p2p_perf`` the collective, its number, size and time. In Chakra traces the size is what
-the rank puts in, the time the duration of the node; they do not say how many ranks a group has.
+A collective ends on all ranks at nearly the same time, but its kernel on one rank also waits for the others: the
+shortest time of a call over ranks is its own. In older Kineto traces the ``record_param_comms`` of the same
+``External id`` says what a kernel is of. Chakra traces do not say how many ranks a group has.
 """
+
+# References: PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA,
+# nccl, ``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.
 
 # References: PyTorch, ``torch/csrc/profiler/util.h`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``. NVIDIA,
 # nccl, ``ext-profiler/inspector/inspector.cc``. mlcommons/chakra, ``schema/protobuf/et_def.proto``.

@@ -1,13 +1,12 @@
-"""Text output of nccl-tests and rccl-tests.
+"""Text output of nccl-tests and rccl-tests: a row per size, out of place and in place.
 
-A table has a row per size: ``size count type redop root``, then ``time algbw busbw #wrong`` out of place and again in
-place. Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the
-number of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row ends in a
-timestamp. Anything may stand between the rows: logs of NCCL, output of the job, other tables.
-
-Numbers may tell what no line says: ``count`` is per rank in an all-gather, reduce-scatter, all-to-all, gather or
-scatter, so that size over count is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an all-reduce.
+Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the number
+of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row in a timestamp.
+Anything may stand between the rows. Numbers may tell what no line says: size over ``count``, which is per rank in an
+all-gather, is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an all-reduce.
 """
+
+# References: NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
 
 # References: NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
 

@@ -124,15 +124,7 @@ class PrintedNumber(NamedTuple):
 
 @dataclass
 class RowCollector:
-    """Rows and problems of a file while it is read.
-
-    Parameters
-    ----------
-    file, kind : str
-        The file as the user named it, and its format.
-    facts : mapping
-        Values for columns where the file has none.
-    """
+    """Rows and problems of a file as the user named it, while it is read; `facts` are values that it lacks."""
 
     file: str
     kind: str
