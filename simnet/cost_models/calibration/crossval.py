@@ -3,7 +3,7 @@
 Every fourth size of a curve is held out in turn; numbers of ranks and collectives one at a time. The score of a model
 is the mean absolute error of the logarithm of the time, each capped at a factor of 1.5. Models of a curve are averaged,
 with weights that fall with their typical error [J. M. Bates, C. W. J. Granger, Operational Research Quarterly 20,
-1969]; of the ways to predict other ranks and collectives one is chosen.
+1969]; of two ways to predict other collectives one is chosen.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ networks, and single published numbers with citation.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
@@ -33,11 +34,11 @@ class Dataset:
     licence: str
     citation: str
     notes: str
-    collectives: tuple[str, ...]
-    ranks: tuple[int, ...]
+    collectives: Sequence[str]
+    ranks: Sequence[int]
     rows: int
-    facts: MappingProxyType[str, Any]
-    columns: MappingProxyType[str, str]
+    facts: Mapping[str, Any]
+    columns: Mapping[str, str]
 
 
 @cache
@@ -46,12 +47,8 @@ def datasets() -> MappingProxyType[str, Dataset]:
     registry = tomllib.loads(
         files("simnet.cost_models.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8")
     )
-    made = {}
-    for name, entry in registry.items():
-        lists = {key: tuple(entry[key]) for key in ("collectives", "ranks")}
-        maps = {key: MappingProxyType(dict(entry.get(key, {}))) for key in ("facts", "columns")}
-        made[name] = Dataset(**(entry | lists | maps | {"name": name}))
-    return MappingProxyType(made)
+    plain: dict[str, Any] = {"facts": {}, "columns": {}}
+    return MappingProxyType({name: Dataset(**(plain | entry | {"name": name})) for name, entry in registry.items()})
 
 
 def load_dataset(name: str) -> Measurements:

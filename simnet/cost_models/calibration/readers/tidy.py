@@ -174,17 +174,12 @@ def _parse_cell(name: str, text: str, out: tables.RowCollector, line: int) -> ob
         return _FLAGS[word.casefold()]
     if not word:
         return None
-    if form == "whole":
-        most = tables.largest_whole(name)
-        number = tables.parse_whole(word.removesuffix(".0"), most)
-        if number is None or (number == 0 and most == tables.MAX_RANKS):
-            low = 1 if most == tables.MAX_RANKS else 0
-            out.refuse(f"must be a whole number in {low}..{most}, got {word[:40]!r}", line, name)
-        return number
-    value = tables.parse_printed(word)
-    if value is None or value.value < 0:
-        out.refuse(f"must be a finite number >= 0, got {word[:40]!r}", line, name)
-    return value.value
+    value, most = tables.log_columns("table")[name].value(word), tables.largest_whole(name)
+    low = int(most == tables.MAX_RANKS)
+    if value is None or value < low:
+        allowed = "a finite number >= 0" if form == "number" else f"a whole number in {low}..{most}"
+        out.refuse(f"must be {allowed}, got {word[:40]!r}", line, name)
+    return value
 
 
 def _check_length(text: str, name: str, out: tables.RowCollector, line: int) -> str:
