@@ -126,7 +126,7 @@ class TestChakra:
             (7, "", "BARRIER", -1, 1, ""),
         ]  # fmt: skip
         nodes = [
-            TraceNode(number, name, "collective", micros, [], kind, nbytes, -1, 0, group, -1)
+            TraceNode(number, name, "collective", micros, [], kind, nbytes, -1, 0, group)
             for number, name, kind, nbytes, micros, group in given
         ]
         monkeypatch.setattr(job_traces, "read_nodes", lambda path: iter(nodes))
