@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from simnet.network.event_loop.records import TRANSFER
+from simnet.network.event_loop.codes import TRANSFER
 from simnet.network.tables import Store
 from simnet.topologies.routes import as_table
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharing import max_min_shares
-from simnet.network.event_loop import records
+from simnet.network.event_loop import codes
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
@@ -41,7 +41,7 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
 
 
 def test_what_is_no_row_is_told_apart():
-    for names in ([records.TRANSFER, records.BACKGROUND], [records.NOTHING, records.ITSELF, records.UNSOLVED]):
+    for names in ([codes.TRANSFER, codes.BACKGROUND], [codes.NOTHING, codes.ITSELF, codes.UNSOLVED]):
         assert len(set(names)) == len(names)
         assert max(names) == -1
 

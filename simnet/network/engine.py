@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks, unique_places
 from simnet.network.compute_stream import Computed, Streams
-from simnet.network.event_loop.records import (
+from simnet.network.event_loop.codes import (
     BACKGROUND,
     BLOCKED,
     FAIL,
@@ -97,7 +97,7 @@ class Engine(LinkTables):
         self.write_links()
 
     def grow(self) -> None:
-        """Make room for more messages in flight and early arrivals; see `records.GROW`."""
+        """Make room for more messages in flight and early arrivals; see `codes.GROW`."""
         if self.state.n_free < self.state.most_sends:
             self.make_room(flows=max(self.state.most_sends, self.flows.size // 2))
         if self.state.n_early < 4:

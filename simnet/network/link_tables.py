@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks, unique_places
-from simnet.network.event_loop.records import (
+from simnet.network.event_loop.codes import (
     BACKGROUND,
     BLOCKED,
     DEQUEUE,

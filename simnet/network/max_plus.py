@@ -26,7 +26,7 @@ from simnet.network import recurrence
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
-from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, Progress, RouteState, Traffic
+from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, NEVER, Progress, RouteState, Traffic
 from simnet.network.timing import Split
 from simnet.network.weather_forecast import WeatherForecast
 from simnet.schedule import Round
@@ -104,22 +104,7 @@ def time_max_plus(
             sent, arrived = times[:, first:offset]
             progress = Progress(begun, entered, *lasting, sent, arrived, np.array([0, -1]))
             extra = read(m * repeats)
-            turns = min(repeats, _SOON) if steady else repeats
-            while True:
-                effort = turns * (_OF_ROUND + m // _AT_NUMPYS if traffic.exclusive else m)
-                loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
-                outcome, when = loops.run_round(
-                    traffic, laid.routes, outlook.forecast, progress, extra, overheads, turns, steady
-                )
-                if outcome == COMPLETED and turns < repeats:
-                    turns = repeats
-                    continue
-                if outcome != BEYOND:
-                    break
-                turn, message = progress.place.tolist()
-                now = float(entered[turn * done.size if keep else 0 :][: done.size].min())
-                if not outlook.extend(first + turn * m + message, traffic.links[message], now, when):
-                    return None
+            outcome, when = _run_repeats(laid, progress, extra, overheads, outlook, (first, repeats), steady)
             turn = int(progress.place[0])
             if outcome == MET and when == when:
                 if id(one) not in solved:
@@ -146,6 +131,39 @@ def time_max_plus(
             if keep and traffic.compute.size:
                 computing.append((begun, entered))
     return MaxPlusResult(done, times[0], times[1], computing)
+
+
+def _run_repeats(
+    laid: _PreparedRound,
+    progress: Progress,
+    delays: Floats,
+    overheads: tuple[float, float],
+    outlook: WeatherForecast,
+    place: tuple[int, int],
+    steady: bool,
+) -> tuple[int, float]:
+    """Run a round as often as it repeats, with weather as far as it needs; return the outcome and a time [s].
+
+    `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
+    """
+    traffic, m, (first, repeats) = laid.traffic, len(laid.one), place
+    turns = min(repeats, _SOON) if steady else repeats
+    while True:
+        effort = turns * (_OF_ROUND + m // _AT_NUMPYS if traffic.exclusive else m)
+        loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
+        outcome, when = loops.run_round(
+            traffic, laid.routes, outlook.forecast, progress, delays, overheads, turns, steady
+        )
+        if outcome == COMPLETED and turns < repeats:
+            turns = repeats
+            continue
+        if outcome != BEYOND:
+            return outcome, when
+        turn, message = progress.place.tolist()
+        n_ranks = progress.done.size
+        now = float(progress.entered[turn * n_ranks if progress.begun.size else 0 :][:n_ranks].min())
+        if not outlook.extend(first + turn * m + message, traffic.links[message], now, when):
+            return NEVER, when
 
 
 class _PreparedRound(NamedTuple):

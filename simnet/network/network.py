@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,13 +23,12 @@ from simnet.base.arrays import Floats, Ranks
 from simnet.base.checks import check_choice
 from simnet.base.errors import SimnetError
 from simnet.base.quantities import Seconds, Size, check_bounds
-from simnet.base.rng import stream
-from simnet.network.compute_stream import Computing, Streams, check_slices, queue_in_turn, runs_in_turn
+from simnet.base.rng import stream as named_stream
 from simnet.network.engine_selection import EngineSelector
 from simnet.network.jitter import Delays, Jitter, draw_jitter
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import MaxPlusResult, split_max_plus, time_max_plus
-from simnet.network.program import Program, failures_of, moments_of, parts_of
+from simnet.network.program import Entry, Parts, Program, entry_of, failures_of, hosts_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.symmetric_ranks import SymmetryCache, split_symmetric, time_symmetric
@@ -202,7 +201,7 @@ class Network:
     def _drawing(self, what: str) -> np.random.Generator:
         """Return the random stream of transfers for jitter or routes."""
         if what not in self._draws:
-            self._draws[what] = stream(self.seed, what, "transfer")
+            self._draws[what] = named_stream(self.seed, what, "transfer")
         return self._draws[what]
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
@@ -237,16 +236,11 @@ class Network:
 
     def run(
         self,
-        schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+        schedule: Schedule | Parts,
         start: float | ArrayLike | None = None,
         *,
-        placement: ArrayLike | None = None,
         messages: bool = False,
-        stream: tuple[str | int, ...] = (),
-        accounted_from: float | ArrayLike | None = None,
-        deaths: Mapping[int, float] | None = None,
-        origin: float | None = None,
-        computing: Computing | None = None,
+        **entry: Unpack[Entry],
     ) -> simpy.Event:
         """Start a schedule next to everything else in flight; return the event of its completion.
 
@@ -262,9 +256,8 @@ class Network:
         now = clock.origin + clock.now()
         if start is None:
             # The clock knows its time better than a double that counts from 0.
-            start = max(0.0, math.nextafter(now, 0.0) - (origin or 0.0))
-        parts = parts_of(schedule)
-        program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin, computing, cut=True)
+            start = max(0.0, math.nextafter(now, 0.0) - (entry.get("origin") or 0.0))
+        program = self._prepared(parts_of(schedule), start, True, **entry)
         earliest = program.origin + float(program.start.min())
         # SimPy's sums of delays may be off by a rounding.
         if earliest < (1 - 1e-9) * now:
@@ -273,16 +266,11 @@ class Network:
 
     def time(
         self,
-        schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+        schedule: Schedule | Parts,
         start: float | ArrayLike = 0.0,
         *,
-        placement: ArrayLike | None = None,
         messages: bool = False,
-        stream: tuple[str | int, ...] = (),
-        accounted_from: float | ArrayLike | None = None,
-        deaths: Mapping[int, float] | None = None,
-        origin: float | None = None,
-        computing: Computing | None = None,
+        **entry: Unpack[Entry],
     ) -> Timing:
         """Return the timing of a schedule on this network, alone except for background traffic.
 
@@ -295,25 +283,10 @@ class Network:
             `ready` [s] (scalar or shape (P,)), as buckets of a gradient that become ready one by one.
         start : float or array_like, shape (P,)
             When each rank enters [s].
-        placement : array_like of int, shape (P,), optional
-            The host of each rank; rank r on host r by default.
         messages : bool
             Whether to keep start and finish of every message.
-        stream : tuple of str or int
-            Name of the random stream; equal names give equal jitter, message by message.
-        accounted_from : float or array_like, shape (P,), optional
-            Time of a rank before this is not accounted; default `start`.
-        deaths : mapping of int to float, optional
-            Ranks that fail for good, and when [s, absolute]. Messages from and to a failed rank vanish and free their
-            links; sends to it never complete. At one instant failures come first. If another rank depends on the failed
-            one, the schedule stalls once no message is in flight. Only the event loop supports failures.
-        origin : float, optional
-            The moment [s] from which all times count except `deaths`, so that late exchanges keep their precision. By
-            default given times are absolute, and the timing counts from the first entry.
-        computing : Computing, optional
-            Computation next to the schedules: `ready` is then when slices of the backward pass alone would end, and
-            kernels queue on the rank's stream (`simnet.network.compute_stream`). Accounting starts after all slices and
-            kernels.
+        **entry
+            Hosts, failures, computing and the like: `simnet.network.program.Entry`.
 
         Raises
         ------
@@ -334,9 +307,7 @@ class Network:
         """
 
         def prepared(cut: bool) -> Program:
-            return self._prepared(
-                parts_of(schedule), start, placement, stream, accounted_from, deaths, origin, computing, cut=cut
-            )
+            return self._prepared(parts_of(schedule), start, cut, **entry)
 
         # Rings stand for themselves where a few ranks stand for all.
         program = prepared(cut=False)
@@ -386,7 +357,7 @@ class Network:
             return time_max_plus(program, links, overheads, alone, keep)
 
         def alone(one: Round) -> tuple[Floats, Floats, Floats]:
-            zero, calm = np.zeros(program.hosts.size), Delays(None, lambda: stream(0), 0)
+            zero, calm = np.zeros(program.hosts.size), Delays(None, lambda: named_stream(0), 0)
             parts = [(Schedule(zero.size, [one]), zero)]
             single = dataclasses.replace(program, parts=parts, start=zero, accounted=zero, delays=calm)
             timing = self._by_fluid(single, messages=True)
@@ -464,90 +435,54 @@ class Network:
         return self._clock
 
     def _prepared(
-        self,
-        parts: Sequence[tuple[Schedule, ArrayLike]],
-        start: float | ArrayLike,
-        placement: ArrayLike | None,
-        name: tuple[str | int, ...],
-        accounted_from: float | ArrayLike | None,
-        deaths: Mapping[int, float] | None,
-        origin: float | None,
-        computing: Computing | None,
-        *,
-        cut: bool,
+        self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
+        """Return the program of schedules, with rings cut into pieces or whole."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:
                 raise ValueError(f"the schedules have {n_ranks} and {schedule.n_ranks} ranks")
-        hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
-        if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
-            raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
-        if hosts.min() < 0 or hosts.max() >= self.routes.n_hosts:
-            raise ValueError(
-                f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
-                f"{hosts.min()}..{hosts.max()}"
-            )
+        hosts = hosts_of(entry.get("placement"), n_ranks, self.routes.n_hosts)
         bare, software = parts, None
         of_rounds = partial(self._software_of, bare, hosts, cut=cut)
         if self.software is not None:
-            parts = [(self.software(schedule, hosts.astype(np.int64)), ready) for schedule, ready in bare]
+            parts = [(self.software(schedule, hosts), ready) for schedule, ready in bare]
             software = np.zeros(n_ranks)
             for (with_it, _), (without, _) in zip(parts, bare, strict=True):
                 software += with_it.compute() - without.compute()
         if cut:
             parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
-        drawn_for = self.jitter is not None or self.routing == "flow"
-        n_messages = sum(schedule.n_messages for schedule, _ in parts) if drawn_for else 0
-        delays = Delays(self.jitter, lambda: stream(self.seed, "jitter", *name), n_messages)
+        by_flow = self.routing == "flow"
+        n_messages = sum(one.n_messages for one, _ in parts) if self.jitter is not None or by_flow else 0
+        delays = Delays(self.jitter, lambda: named_stream(self.seed, "jitter", *stream), n_messages)
         picks = np.zeros(0, dtype=np.int64)
-        if self.routing == "flow":
-            picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
-        begin = moments_of(start, n_ranks, "start")
-        accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
-        gated = [(schedule, moments_of(ready, n_ranks, "ready")) for schedule, ready in parts]
-        if origin is None:
-            origin = float(begin.min())
-            begin, accounted = begin - origin, accounted - origin
-            gated = [(schedule, ready - origin) for schedule, ready in gated]
-        elif not 0 <= origin < math.inf:
-            raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
+        if by_flow:
+            picks = named_stream(self.seed, "routes", *stream).integers(_PICKS, size=n_messages)
+        entered = entry_of(parts, start, entry.get("accounted_from"), entry.get("origin"))
         streams, computed = None, None
-        if computing is not None:
-            ready, select = check_slices(begin, [ready for _, ready in gated], computing)
-            if runs_in_turn([schedule for schedule, _ in bare], computing):
-                opens, computed = queue_in_turn(begin, ready, select)
-                gated = [(schedule, gate) for (schedule, _), gate in zip(gated, opens, strict=True)]
-                accounted = np.maximum(accounted, opens[-1])
-            else:
-                slices = np.diff(ready, axis=0, prepend=begin[np.newaxis])
-                factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(gated))
-                streams = Streams(slices, select, factors, computing.side_stream, tuple(of_rounds()))
-        failures = failures_of(deaths or {}, n_ranks)
-        accounted = np.maximum(begin, accounted)
+        if (computing := entry.get("computing")) is not None:
+            entered, streams, computed = entered.beside(computing, [one for one, _ in bare], of_rounds)
         return Program(
-            origin,
-            gated,
-            hosts.astype(np.int64),
-            begin,
-            accounted,
+            entered.origin,
+            entered.parts,
+            hosts,
+            entered.start,
+            np.maximum(entered.start, entered.accounted),
             delays,
             picks,
-            failures,
+            failures_of(entry.get("deaths") or {}, n_ranks),
             software,
             None if software is None else of_rounds,
             streams,
             computed,
         )
 
-    def _software_of(
-        self, parts: Sequence[tuple[Schedule, ArrayLike]], hosts: Ranks, *, cut: bool
-    ) -> list[float | Floats]:
+    def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
         """Return the part of the work before each round that is software of the collective library."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()
             if self.software is not None:
-                idle = self.software(idle, hosts.astype(np.int64))
+                idle = self.software(idle, hosts)
             found += [one.compute for one in (self.stack.cut(idle) if cut else idle).rounds]
         return found

@@ -7,15 +7,50 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.compute_stream import Computed, Streams
+from simnet.network.compute_stream import Computed, Computing, Streams, check_slices, queue_in_turn, runs_in_turn
 from simnet.network.jitter import Delays
 from simnet.schedule import Schedule
+
+Parts: TypeAlias = Sequence[tuple[Schedule, ArrayLike]]
+"""Schedules in a row, each with when ranks may enter it [s]: a scalar, or shape (P,)."""
+
+
+class Entry(TypedDict, total=False):
+    """How ranks enter schedules, as `simnet.network.Network.time` and `run` take it by keyword.
+
+    Parameters
+    ----------
+    placement : array_like of int, shape (P,), optional
+        The host of each rank; rank r on host r by default.
+    stream : tuple of str or int
+        Name of the random stream; equal names give equal jitter, message by message.
+    accounted_from : float or array_like, shape (P,), optional
+        Time of a rank before this is not accounted [s]; default `start`.
+    deaths : mapping of int to float, optional
+        Ranks that fail for good, and when [s, absolute]. Messages from and to a failed rank vanish and free their
+        links; sends to it never complete. At one instant failures come first. If another rank depends on the failed
+        one, the schedule stalls once no message is in flight. Only the event loop supports failures.
+    origin : float, optional
+        The moment [s] from which all times count except `deaths`, so that late exchanges keep their precision. By
+        default given times are absolute, and the timing counts from the first entry.
+    computing : Computing, optional
+        Computation next to the schedules: `ready` is then when slices of the backward pass alone would end, and
+        kernels queue on the rank's stream (`simnet.network.compute_stream`). Accounting starts after all slices and
+        kernels.
+    """
+
+    placement: ArrayLike | None
+    stream: tuple[str | int, ...]
+    accounted_from: float | ArrayLike | None
+    deaths: Mapping[int, float] | None
+    origin: float | None
+    computing: Computing | None
 
 
 @dataclass(frozen=True)
@@ -107,9 +142,59 @@ class Program:
         return gates
 
 
-def parts_of(
-    schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
-) -> Sequence[tuple[Schedule, ArrayLike]]:
+class EntryTimes(NamedTuple):
+    """When ranks enter: the `origin` [s], and from there `parts`, `start` and `accounted` of a `Program`."""
+
+    origin: float
+    parts: list[tuple[Schedule, Floats]]
+    start: Floats
+    accounted: Floats
+
+    def beside(
+        self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
+    ) -> tuple[EntryTimes, Streams | None, Computed | None]:
+        """Return when ranks enter next to computation, and its streams, or what it takes where that is known before.
+
+        `bare` are the schedules without the software of a library, which `of_rounds` returns.
+        """
+        ready, select = check_slices(self.start, [ready for _, ready in self.parts], computing)
+        if runs_in_turn(bare, computing):
+            opens, computed = queue_in_turn(self.start, ready, select)
+            gated = [(schedule, gate) for (schedule, _), gate in zip(self.parts, opens, strict=True)]
+            return self._replace(parts=gated, accounted=np.maximum(self.accounted, opens[-1])), None, computed
+        slices = np.diff(ready, axis=0, prepend=self.start[np.newaxis])
+        factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(self.parts))
+        return self, Streams(slices, select, factors, computing.side_stream, tuple(of_rounds())), None
+
+
+def entry_of(
+    parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
+) -> EntryTimes:
+    """Return when ranks enter, from an origin: that given, or else the first entry."""
+    n_ranks = parts[0][0].n_ranks
+    begin = moments_of(start, n_ranks, "start")
+    accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
+    gated = [(schedule, moments_of(ready, n_ranks, "ready")) for schedule, ready in parts]
+    if origin is None:
+        origin = float(begin.min())
+        return EntryTimes(origin, [(one, ready - origin) for one, ready in gated], begin - origin, accounted - origin)
+    if not 0 <= origin < math.inf:
+        raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
+    return EntryTimes(origin, gated, begin, accounted)
+
+
+def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
+    """Return the host of each rank, checked; rank r on host r without a placement."""
+    hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
+    if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
+        raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
+    if hosts.min() < 0 or hosts.max() >= n_hosts:
+        found = f"{hosts.min()}..{hosts.max()}"
+        raise ValueError(f"{n_ranks} ranks need hosts within 0..{n_hosts - 1}, the placement has {found}")
+    return hosts.astype(np.int64)
+
+
+def parts_of(schedule: Schedule | Parts) -> Parts:
     """Return schedules with their ready times; 0 for a single schedule."""
     parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
     if not parts:

@@ -221,19 +221,19 @@ def _one_by_one(
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
-    m, longest = links.shape
+    m = len(links)
     first = place[0] * m
     begin = place[1]
     # From 0 on: numba then knows that no index is negative, which is a third of the time.
     for message in range(m):
         if message < begin:
             continue
+        place[1] = message
         leaves = entered[src[message]]
         departs = leaves + send_overhead
         if forecast is not None:
             known = routes.latency_since[message] <= departs < routes.latency_until[message]
             if not (known or _look_up_latency(message, departs, links, routes, forecast.latency)):
-                place[1] = message
                 return BEYOND, departs
         wait = routes.latency[message]
         if len(delays):
@@ -246,44 +246,49 @@ def _one_by_one(
             if progress.pair[port] == pair:
                 now = max(now, progress.pair_end[port])
             ends = now + takes
-            if forecast is not None:
-                known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
-                if not known:
-                    outcome, ends = _integrate_route(
-                        message, now, nbytes[message], links, port, routes, forecast.bandwidth
-                    )
-                    if outcome != COMPLETED:
-                        place[1] = message
-                        return outcome, ends
-                    takes = ends - now
+            if forecast is not None and not (routes.rate_since[message] <= now and ends <= routes.rate_until[message]):
+                outcome, ends = _integrate_route(message, now, nbytes[message], links, port, routes, forecast.bandwidth)
+                if outcome != COMPLETED:
+                    return outcome, ends
+                takes = ends - now
             if not traffic.single and progress.pair[port] // len(done) == src[message]:
                 left = max(left, progress.port_free[port])
-            begins, left = left, left + routes.own[message]
-            if forecast is not None and not (
-                routes.rate_since[message] <= begins and left <= routes.rate_until[message]
-            ):
-                outcome, left = _leave_link(port, begins, nbytes[message], forecast.bandwidth)
-                if outcome != COMPLETED:
-                    place[1] = message
-                    return outcome, left
-            for hop in range(longest):
-                link = links[message, hop]
-                if link < 0:
-                    break
-                if busy[link] - now > _TOUCH * takes:
-                    return MET, now
-                busy[link] = ends
+            outcome, left = _left_at(message, left, nbytes[message], port, routes, forecast)
+            if outcome != COMPLETED:
+                return outcome, left
+            if not _occupy(busy, links[message], now, ends, _TOUCH * takes):
+                return MET, now
             progress.pair[port], progress.pair_end[port] = pair, ends
             if not traffic.single:
                 progress.port_free[port] = left
             now = ends
-        if receive_overhead:
-            now += receive_overhead
+        now += receive_overhead
         done[src[message]] = max(done[src[message]], left)
         done[dst[message]] = max(done[dst[message]], now)
         if len(sent):
             sent[first + message], arrived[first + message] = leaves, now
     return COMPLETED, 0.0
+
+
+def _left_at(
+    message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: Forecast | None
+) -> tuple[int, float]:
+    """Return the outcome, and when a message that begins to leave by its own link has left [s]."""
+    left = begins + routes.own[message]
+    if forecast is not None and not (routes.rate_since[message] <= begins and left <= routes.rate_until[message]):
+        return _leave_link(port, begins, nbytes, forecast.bandwidth)
+    return COMPLETED, left
+
+
+def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, touch: float) -> bool:
+    """Take the links of a route until a message ends [s]; return whether all were free, but for a touch."""
+    for link in route:
+        if link < 0:
+            break
+        if busy[link] - now > touch:
+            return False
+        busy[link] = ends
+    return True
 
 
 def _segment_at(times: Floats, segment: int, t: float) -> int:

@@ -16,7 +16,7 @@ import simpy
 
 from simnet.base.errors import SimnetError, StalledError
 from simnet.network.engine_selection import EngineSelector
-from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
+from simnet.network.event_loop.codes import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.program import Program
 from simnet.network.timing import Run
 

@@ -315,7 +315,7 @@ class Run:
         `blocked` gives the reason for each message without progress, by round and position, `now` the time since the
         origin.
         """
-        from simnet.network.event_loop.records import FAILED
+        from simnet.network.event_loop.codes import FAILED
 
         rounds = self.program.schedule.rounds
         at, state = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state"))
@@ -360,7 +360,7 @@ class Run:
 
         Without failures that is only what is `blocked`, which explains everything else.
         """
-        from simnet.network.event_loop.records import FAILED, IN_ROUND
+        from simnet.network.event_loop.codes import FAILED, IN_ROUND
 
         found: dict[int, list[tuple[int, str]]] = {}
         unsent: dict[int, list[tuple[int, str]]] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.records import COMPUTING, FAILED, OUTSIDE, State
+from simnet.network.event_loop.codes import COMPUTING, FAILED, OUTSIDE
+from simnet.network.event_loop.records import State
 from simnet.network.event_loop.streams import advance_stream
 
 

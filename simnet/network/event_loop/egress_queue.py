@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop.codes import DEQUEUE, DRAINED, LEFT, QUEUED, VANISHED
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.messages import depart_message
-from simnet.network.event_loop.records import DEQUEUE, DRAINED, LEFT, QUEUED, VANISHED, State
+from simnet.network.event_loop.records import State
 from simnet.network.event_loop.sharing import free_flow
 from simnet.network.event_loop.timelines import update_link
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.records import CHANGE, FAIL, LEFT, TOGGLE, Event, State
+from simnet.network.event_loop.codes import CHANGE, FAIL, LEFT, TOGGLE
+from simnet.network.event_loop.records import Event, State
 
 # Links come first at an instant, then failures: their order is by so much smaller.
 _FIRST = 1 << 60

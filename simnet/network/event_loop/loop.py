@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from simnet.network.event_loop.egress_queue import dequeue, inject
-from simnet.network.event_loop.event_queue import next_event_time, pop_event
-from simnet.network.event_loop.messages import start_message, stop_all_background, toggle_background
-from simnet.network.event_loop.ranks import deliver_message, end_flow, own_link_event, rank_event
-from simnet.network.event_loop.records import (
+from simnet.network.event_loop.codes import (
     CHANGE,
     DELIVER,
     DEQUEUE,
@@ -20,8 +16,12 @@ from simnet.network.event_loop.records import (
     STUCK,
     TOGGLE,
     WAITING,
-    State,
-)  # fmt: skip
+)
+from simnet.network.event_loop.egress_queue import dequeue, inject
+from simnet.network.event_loop.event_queue import next_event_time, pop_event
+from simnet.network.event_loop.messages import start_message, stop_all_background, toggle_background
+from simnet.network.event_loop.ranks import deliver_message, end_flow, own_link_event, rank_event
+from simnet.network.event_loop.records import State  # fmt: skip
 from simnet.network.event_loop.sharing import mark_dirty, settle_rates
 from simnet.network.event_loop.timelines import update_link
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop.codes import ASKS, BACKGROUND, BLOCKED, DATA, DELIVER, JOIN, ON_ITS_WAY, TOGGLE
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.receive_queue import join_receive_queue, update_backlog
-from simnet.network.event_loop.records import ASKS, BACKGROUND, BLOCKED, DATA, DELIVER, JOIN, ON_ITS_WAY, TOGGLE, State
+from simnet.network.event_loop.records import State
 from simnet.network.event_loop.sharing import detach_flow, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, update_link, value_at
 from simnet.network.sharing import SHORTEST

@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.accounting import account_time
-from simnet.network.event_loop.egress_queue import inject, send_shared
-from simnet.network.event_loop.event_queue import push_event
-from simnet.network.event_loop.messages import create_message, depart_message, keep_in_order
-from simnet.network.event_loop.records import (
+from simnet.network.event_loop.codes import (
     ACKNOWLEDGED,
     ANSWERS,
     ASKING,
@@ -30,10 +27,11 @@ from simnet.network.event_loop.records import (
     SENDING,
     SPEAKING,
     TAKING_IN,
-    Run,
-    State,
-    Task,
-)  # fmt: skip
+)
+from simnet.network.event_loop.egress_queue import inject, send_shared
+from simnet.network.event_loop.event_queue import push_event
+from simnet.network.event_loop.messages import create_message, depart_message, keep_in_order
+from simnet.network.event_loop.records import Run, State, Task  # fmt: skip
 from simnet.network.event_loop.sharing import free_flow
 
 

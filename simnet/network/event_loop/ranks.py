@@ -5,24 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.accounting import account_time
-from simnet.network.event_loop.egress_queue import continue_sending, finish_departure
-from simnet.network.event_loop.event_queue import copy_event, push_event, sink_event
-from simnet.network.event_loop.messages import count_assigned, release_next
-from simnet.network.event_loop.protocols import (
-    count_down,
-    early_entry,
-    has_entered,
-    needs_control,
-    number_of,
-    occupy_rank,
-    post_round,
-    receive_control,
-    send_control,
-    software_after,
-    take_early,
-)
-from simnet.network.event_loop.receive_queue import finish_arrival, leave_receive_queue
-from simnet.network.event_loop.records import (
+from simnet.network.event_loop.codes import (
     ACKNOWLEDGED,
     ARRIVED,
     ASKS,
@@ -57,10 +40,25 @@ from simnet.network.event_loop.records import (
     VANISHED,
     WORK,
     WORKED,
-    Round,
-    State,
-    Task,
-)  # fmt: skip
+)
+from simnet.network.event_loop.egress_queue import continue_sending, finish_departure
+from simnet.network.event_loop.event_queue import copy_event, push_event, sink_event
+from simnet.network.event_loop.messages import count_assigned, release_next
+from simnet.network.event_loop.protocols import (
+    count_down,
+    early_entry,
+    has_entered,
+    needs_control,
+    number_of,
+    occupy_rank,
+    post_round,
+    receive_control,
+    send_control,
+    software_after,
+    take_early,
+)
+from simnet.network.event_loop.receive_queue import finish_arrival, leave_receive_queue
+from simnet.network.event_loop.records import Round, State, Task  # fmt: skip
 from simnet.network.event_loop.sharing import detach_flow, free_flow
 from simnet.network.event_loop.streams import advance_stream, post_kernels, queue_kernels, selected_at, stream_done_at
 
@@ -162,7 +160,7 @@ def next_round(s: State, g: int) -> None:
             start_compute(s, g)
             return
         if s.n_free < s.most_sends:
-            # There has to be room for what it sends; see `records.GROW`.
+            # There has to be room for what it sends; see `codes.GROW`.
             rank.state = GATED
             schedule_rank(s, s.now, WORKED, g)
             return

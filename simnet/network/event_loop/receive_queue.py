@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop.codes import BACKGROUND, DATA
 from simnet.network.event_loop.event_queue import clear_flow_end, set_flow_end
-from simnet.network.event_loop.records import BACKGROUND, DATA, State
+from simnet.network.event_loop.records import State
 
 # ruff: noqa: E741 - l is the row of a link.
 

@@ -2,8 +2,7 @@
 
 Things are referred to by their row in a table, -1 for none: ``s.flows[f].rate`` is the rate of flow f. Tables are lists
 of these classes when interpreted, and arrays of the same fields for the compiled functions
-(`simnet.base.compiled_records`), with the same results. It is long, as the whole state
-stands on one page.
+(`simnet.base.compiled_records`), with the same results.
 """
 
 from __future__ import annotations
@@ -15,35 +14,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Kinds of events, for the rank, flow, link or background traffic of a row.
-ENTER, WORK, WORKED, LEAVE, SEND_COMPLETE, INJECT, JOIN, DELIVER, LEFT, DEQUEUE, CHANGE, TOGGLE, FAIL = range(13)
-
-# What `advance` returns: nothing is due; there are notices; nothing can move; more room for messages in flight or early
-# arrivals is needed; more weather is needed; a link failed or recovered.
-WAITING, NOTICES, STUCK, GROW, EXTEND, OUTAGE = range(6)
-
-# Notices: a run is done; it can never be; the message of a transfer has arrived.
-DONE, STALLED, ARRIVED = range(3)
-
-# States of a rank: not yet or no longer in the schedule, waiting for its gate, computing, in its round, failed.
-OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
-
-# States of a flow: free; a message before or after its flow; behind another one of its connection; flowing; vanished;
-# arrived or vanished while its host's own link still sends it; in an egress queue; an early control message.
-FREE, ON_ITS_WAY, BLOCKED, FLOWING, VANISHED, DRAINED, QUEUED, EARLY_CONTROL = range(8)
-
-# What a flow carries: data, or a control message: the receiver is ready, a request to send, its answer, an arrival.
-DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
-
-# Software of a rank for a message: the request, a control message of the receiver, the send, and the receive.
-ASKING, SPEAKING, SENDING, TAKING_IN = range(4)
-
-# When a send completes; see `simnet.network.stack`.
-LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
-
-# Owner of a flow without a run; bottleneck of a flow if it is no link, or not known yet.
-TRANSFER, BACKGROUND = -1, -2
-NOTHING, ITSELF, UNSOLVED = -1, -2, -3
+from simnet.network.event_loop.codes import DATA, FREE, LEFT_HOST, NOTHING, OUTSIDE, TRANSFER
 
 Row: TypeAlias = Annotated[int, np.int32]
 """A row or a count in four bytes, for large tables. The loop only reads these."""
@@ -72,7 +43,6 @@ class Flow:
     or all has arrived and `remaining` bytes are before its end.
     """
 
-    # What `settle` looks at first.
     rate: float = 0.0
     stamp: int = 0
     bottleneck: int = NOTHING
@@ -119,7 +89,7 @@ class FlowEnd:
 
 @dataclass(slots=True)
 class LinkMembership:
-    """Membership of a flow in the list of flows on a link."""
+    """A flow in the list of those on a link."""
 
     before: int = -1
     behind: int = -1
@@ -128,7 +98,7 @@ class LinkMembership:
 
 @dataclass(slots=True)
 class Link:
-    """A link: its capacity, until when it holds, and its users.
+    """A link.
 
     `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last, `port_free`
     is when that is done, `port_flow` heads the messages whose departure depends on the link's next change. With a
@@ -309,7 +279,7 @@ class Round:
 class Task:
     """The task of a rank in a round: seconds of work, consecutive messages to send, and a row of `incoming` to receive.
 
-    Equal rounds share tasks. With a stream, `seconds` queue there and `software` follows; without, it is in `seconds`.
+    Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
     """
 
     seconds: float = 0.0
@@ -378,10 +348,7 @@ class ComputeSlice:
 
 @dataclass(slots=True)
 class Message:
-    """A message of a round: bytes on the wire, ranks, candidate routes, and its number in the round.
-
-    `payload` is its size for the ranks, `back` the first route from receiver to sender.
-    """
+    """A message of a round: `n_bytes` on the wire, `payload` for the ranks; `back` is a route to its sender."""
 
     n_bytes: float = 0.0
     payload: float = 0.0
@@ -411,8 +378,7 @@ class Connection:
 class EarlyArrival:
     """Messages of a round that arrived before its rank entered, and their `software`.
 
-    For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` continues the
-    list.
+    For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
     """
 
     round_index: int = -1

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop.codes import FLOWING, FREE, ITSELF, NOTHING, UNSOLVED
 from simnet.network.event_loop.event_queue import clear_flow_end, set_flow_end
 from simnet.network.event_loop.receive_queue import set_arrival_rate
-from simnet.network.event_loop.records import FLOWING, FREE, ITSELF, NOTHING, UNSOLVED, State
+from simnet.network.event_loop.records import State
 from simnet.network.event_loop.timelines import update_link
 
 # ruff: noqa: E741 - l is the row of a link.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from simnet.network.event_loop.codes import CHANGE
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.receive_queue import change_passing_rate, update_backlog
-from simnet.network.event_loop.records import CHANGE, State
+from simnet.network.event_loop.records import State
 
 # ruff: noqa: E741 - l is the row of a link.
 

@@ -21,7 +21,8 @@ from simnet.base.checks import check_positive, read_number
 from simnet.base.errors import InputError, shorten_text, suggest_names
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, bounds_error
 from simnet.base.reading import read_text
-from simnet.network.weather.signal import Signal, Weather, steps
+from simnet.network.weather.signal import Signal, Weather
+from simnet.network.weather.steps import steps
 
 MAX_BYTES = 64 * 2**20
 """Maximum size of a trace file."""

@@ -19,7 +19,8 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import check_int, check_positive, is_number
 from simnet.base.quantities import Duration, Seconds, Share, Spread, Written
 from simnet.base.rng import stream
-from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant, resolved, steps, unresolved
+from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant
+from simnet.network.weather.steps import resolved, steps, unresolved
 
 
 def markov(

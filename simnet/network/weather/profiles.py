@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from simnet.base.checks import check_int, check_positive
 from simnet.base.errors import suggest_names
-from simnet.network.weather.signal import Weather, steps
+from simnet.network.weather.signal import Weather
+from simnet.network.weather.steps import steps
 
 _MILLISECOND = 1e-3
 _GBIT_PER_S = 1.25e8

@@ -1,7 +1,7 @@
 """Piecewise-constant functions of time and their integrals: bandwidth or latency of a link.
 
 The bytes a link can deliver since time zero are a piecewise-linear curve, so the finish of a transfer is one exact
-inverse look-up, with no time step. The module is long, as each kind of signal has its integral and its inverse here.
+inverse look-up, with no time step.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import math
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
-from simnet.base.quantities import Seconds, Written
 
 Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, float]]
 
@@ -33,9 +32,6 @@ CHUNK = 512
 """Points generated at a time."""
 
 _FOREVER = sys.float_info.max
-# A step is so many times as long as doubles are apart at its time, so that it lasts as long as it should to 0.1 %.
-_RESOLVED = 1000
-_NEGLIGIBLE = 1e-9
 _NOTHING: Floats = np.zeros(0)
 
 
@@ -50,88 +46,6 @@ def constant(value: float) -> Signal:
     return Signal([0.0], [value])
 
 
-def steps(
-    times: Annotated[ArrayLike, Written(Sequence[Seconds])], values: ArrayLike, period: Seconds | None = None
-) -> Signal:
-    """Return the signal that has ``values[i]`` from ``times[i]`` on.
-
-    Parameters
-    ----------
-    times : array_like of float, shape (n,)
-        Start of each value [s], strictly ascending from 0.
-    values : array_like of float, shape (n,)
-        Finite and >= 0, in any unit.
-    period : float, optional
-        Time [s], > ``times[-1]``, after which the steps repeat. Default: the last value holds.
-
-    Raises
-    ------
-    ValueError
-        If times do not ascend from 0, lengths differ, a value is out of range, or `period` is too short.
-
-    Examples
-    --------
-    >>> signal = steps([0, 1, 3], [10, 0, 5], period=4)
-    >>> signal.at(2.5), signal.next_change(3.5), signal.integral(0, 8)
-    (0.0, 4.0, 30.0)
-    """
-    once = Signal(times, values)
-    if period is None:
-        return once
-    last = float(np.asarray(times)[-1])
-    if not last < period < math.inf:
-        raise ValueError(f"period must be finite and longer than the last time {last:g}, got {period!r}")
-    offsets, levels = once.window(0.0, period)
-    if offsets.size == 1:
-        return once
-
-    def chunks() -> Chunks:
-        at_once = max(1, CHUNK // offsets.size)
-        first = 1
-        while True:
-            starts = np.arange(first, first + at_once + 1) * period
-            points = np.append((starts[:-1, np.newaxis] + offsets).ravel(), starts[-1])
-            lasting = points[:-1] < points[1:]
-            yield points[:-1][lasting], np.tile(levels, at_once)[lasting]
-            first += at_once
-
-    return Signal(offsets, levels, resolved(chunks(), np.diff(offsets, append=period)))
-
-
-def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield the points of a signal while doubles can resolve its steps, then raise an error.
-
-    Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
-    resolution.
-
-    Raises
-    ------
-    SimnetError
-        When later points are requested.
-    """
-    lengths = np.asarray(lasting, np.float64)
-    step = float(lengths[lengths >= _NEGLIGIBLE * lengths.max()].min())
-    until = math.ldexp(1.0, math.frexp(step / _RESOLVED)[1] + 52)
-    for times, values, *_ in points:
-        near = np.asarray(times) < until
-        if near.any():
-            yield np.asarray(times)[near], np.asarray(values)[near]
-        if not near.all():
-            raise unresolved(step, until)
-
-
-def unresolved(step: float, t: float) -> SimnetError:
-    """Return the error that a step [s] is too short for doubles at time `t` [s].
-
-    Examples
-    --------
-    >>> unresolved(1e-6, 1e12)
-    SimnetError('1e-06 s cannot be told at 1e+12 s, where numbers are 0.00012 s apart; take longer steps, or begin ...')
-    """
-    apart = f"where numbers are {math.ulp(t):.2g} s apart"
-    return SimnetError(f"{step:g} s cannot be told at {t:g} s, {apart}; take longer steps, or begin nearer to 0")
-
-
 def product(*signals: Signal) -> Signal:
     """Return the product of signals, e.g. a bandwidth, its daily cycle and its outages.
 
@@ -140,6 +54,7 @@ def product(*signals: Signal) -> Signal:
 
     Examples
     --------
+    >>> from simnet.network.weather.steps import steps
     >>> product(constant(8.0), steps([0, 1], [1, 0.5]), steps([0, 2], [1, 0])).window(0, 5)
     (array([0., 1., 2.]), array([8., 4., 0.]))
     """
@@ -394,6 +309,7 @@ class Signal:
 
         Examples
         --------
+        >>> from simnet.network.weather.steps import steps
         >>> constant(5.0).ahead(3.0, 4.0, 1)
         (0, 1, inf)
         >>> steps([0, 1, 3, 4], [10, 0, 5, 6]).ahead(2.0, 2.0, 2)
@@ -421,6 +337,7 @@ class Signal:
 
         Examples
         --------
+        >>> from simnet.network.weather.steps import steps
         >>> steps([0, 2], [2, 4], period=4).change_rate(100), constant(1.0).change_rate(0)
         (0.5, 0.0)
         """
