@@ -52,13 +52,6 @@ _STRAIGHT = 1e-9
 def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
     """Return the rows of points, shape (D, m), that no other point beats; less is better."""
     given = np.asarray(points, dtype=np.float64)
-    if given.shape[1] == 2:
-        # Sorted by the first objective, the least of the second so far tells at once.
-        level = np.unique(given[:, 0], return_inverse=True)[1].reshape(-1)
-        least = np.full(len(given), np.inf)
-        np.minimum.at(least, level, given[:, 1])
-        before = np.append(np.inf, np.minimum.accumulate(least)[:-1])
-        return np.flatnonzero((before[level] > given[:, 1]) & (least[level] >= given[:, 1]))
     beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
     return np.flatnonzero(~np.array(beaten, dtype=bool))
 

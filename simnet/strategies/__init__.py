@@ -30,9 +30,8 @@ from simnet.base import plugins
 from simnet.base.errors import suggest_names
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import StepResult, Strategy
-from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation
+from simnet.strategies.data_parallel import DataParallel, DeMo, GradientAccumulation, LocalSGD
 from simnet.strategies.diloco import DelayedDiLoCo, DiLoCo, EagerDiLoCo, MuLoCo, SparseLoCo, StreamingDiLoCo
-from simnet.strategies.local_sgd import LocalSGD
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
 from simnet.strategies.replicas import Replicas
 from simnet.strategies.sparta import SPARTA

@@ -16,7 +16,7 @@ from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_int
 from simnet.sparsifier_models import Sparsifier
-from simnet.sparsifier_models.base import State, checked_part
+from simnet.sparsifier_models.base import State
 from simnet.strategies.averaging import NOBODY, Averager, Averaging, Sync
 from simnet.strategies.optimisers import ALL, Index, Optimiser, Values
 from simnet.strategies.replicas import Fragment, Replicas, fragment_of
@@ -222,7 +222,6 @@ class Strategy(ABC):
         """Return all that the next steps depend on, besides the options: arrays that ``numpy.savez`` can store."""
         state: State = {
             "strategy": np.array(self.name),
-            "shape": np.array([self.workers, self.replicas.parameters]),
             "iteration": np.array(self.iteration),
         }
         if len(self.ways) > 1:
@@ -233,41 +232,25 @@ class Strategy(ABC):
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned, of a strategy with the same options.
-
-        Raises ValueError, and changes nothing, if the state is of another strategy or size, incomplete, or out of
-        range.
-        """
+        """Resume from what `save` returned; raise ValueError if it is not of a strategy with the same options."""
         if "strategy" in state and str(state["strategy"]) != self.name:
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
-        models, several = self._models(), len(self.ways) > 1
-        own = {"strategy", "shape", "iteration", *(["in force"] if several else []), *self._kept}
-        there = {name for name in state if not name.startswith(tuple(models))}
-        if wrong := [f"no {one}" for one in sorted(own - there)] + [f"an unknown {one}" for one in sorted(there - own)]:
-            raise ValueError(f"this is no state of {self.name}: there is {', '.join(wrong)}")
-        shape, expected = tuple(np.asarray(state["shape"]).tolist()), (self.workers, self.replicas.parameters)
-        if shape != expected:
-            raise ValueError(f"the state is of shape {shape}, but workers and parameters are {expected}")
-        iteration = checked_part(state, "iteration", np.int64, (), 0).item()
-        arrays = {
-            name: checked_part(state, name, kept.dtype.type, kept.shape, 0 if kept.dtype == np.int64 else -np.inf)
-            for name, kept in self._kept.items()
-        }
-        number = checked_part(state, "in force", np.int64, (), 0, len(self.ways) - 1).item() if several else 0
-        before = {prefix: model.save() for prefix, model in models.items()}
-        try:
-            for prefix, model in models.items():
-                own_state = {name: array for name, array in state.items() if name.startswith(prefix)}
-                model.restore({name.removeprefix(prefix): array for name, array in own_state.items()})
-        except ValueError as error:
-            for other, model in models.items():
-                model.restore(before[other])
-            raise ValueError(f"{prefix}: {error}") from None
-        for name, array in arrays.items():
-            self._kept[name][...] = array
+        models, own = self._models(), self.save()
+        for name in sorted({*own, *state}):
+            fits = name in own and name in state and np.shape(own[name]) == np.shape(state[name])
+            if not fits and not name.startswith(tuple(models)):
+                raise ValueError(f"this is no state of {self.name} with these options: {name} does not fit")
+        for prefix, model in models.items():
+            try:
+                arrays = {name: array for name, array in state.items() if name.startswith(prefix)}
+                model.restore({name.removeprefix(prefix): array for name, array in arrays.items()})
+            except ValueError as error:
+                raise ValueError(f"{prefix}: {error}") from None
+        for name, kept in self._kept.items():
+            kept[...] = state[name]
         for averager in self._averagers.values():
-            averager.number = number
-        self.iteration = iteration
+            averager.number = int(state.get("in force", np.zeros(())))
+        self.iteration = int(state["iteration"])
 
     def _models(self) -> dict[str, Sparsifier]:
         """Return every scheme, also those not in force, by what the names of its arrays begin with."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,10 +56,7 @@ def queue_buckets(
 
 def slows_backward(computing: Computing) -> bool:
     """Return whether kernels or collectives make a backward pass slower."""
-    beside = computing.beside
-    # Without numpy, whose overhead for a few numbers is more than all else.
-    factors = beside if isinstance(beside, (list, tuple)) else np.ravel(beside).tolist()
-    return computing.side_stream is not None or any(one != 1.0 for one in factors)
+    return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
 
 
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
@@ -157,9 +153,8 @@ class ExchangeSet:
         """Exchange with each candidate of the shortlist, and keep the fastest."""
         raise NotImplementedError
 
-    def explore(self, where: Iteration) -> ExchangeProcess:
-        """Exchange as an attempt of exploration, which leaves the training unchanged."""
-        raise ValueError("in a job of sharded steps no policy explores")
+    def clear_residuals(self) -> None:
+        """Set residuals to zero, where there are any."""
 
     def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
         """Return the set of the remaining workers, in the state before the exchange that was interrupted."""
@@ -200,8 +195,6 @@ class SparsifierSet(ExchangeSet):
         self._residuals = residuals
         # What schemes keep beside residuals, of each candidate and bucket, where workers may fail.
         self._beside: dict[str, list[dict[str, Any]]] = {}
-        # What attempts of exploration continue from, beside the training.
-        self._explored: list[Sparsifier] | None = None
         # What stays dense has nothing to feed back.
         first = next((number for number, one in enumerate(self._buckets) if not one.dense), 0)
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
@@ -227,7 +220,7 @@ class SparsifierSet(ExchangeSet):
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Exchange the gradients of an iteration; see `ExchangeSet.step`."""
         gradients = [self._gradients(where, shortlist)]
-        in_force, self._explored = self._in_force, None
+        in_force = self._in_force
         self._note_beside()
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
@@ -248,26 +241,10 @@ class SparsifierSet(ExchangeSet):
             self._residuals = None
         return best
 
-    def explore(self, where: Iteration) -> ExchangeProcess:
-        """Exchange gradients with copies of the sparsifiers; see `ExchangeSet.explore`."""
-        decision, in_force = where.decision, self._in_force
-        (candidate,) = decision.shortlist
-        self._note_beside()
-        if in_force is not None and self._job.failures:
-            self._residuals = [model.residual for model in in_force]
-        if self._explored is None or decision.attempt == 0:
-            # What an exchange changes of a sparsifier it replaces, so that a shallow copy leaves the original alone.
-            self._explored = [copy(model) for model in self._models[candidate.label]]
-            residuals = self._residuals if in_force is None else [model.residual for model in in_force]
-            for index, model in enumerate(self._explored):
-                if decision.fresh:
-                    model.residual = zeros_like(model.residual)
-                elif residuals is not None:
-                    model.residual = residuals[index]
-        gradients = self.training.gradients(where.batch, where.active)
-        exchanges = self._exchanged(self._explored, gradients, where, overwrite=True)
-        del gradients
-        return (yield from self._timed(candidate, exchanges, where))
+    def clear_residuals(self) -> None:
+        """Set residuals to zero for the next exchange."""
+        models = self._in_force or next(iter(self._models.values()))
+        self._residuals, self._in_force = [zeros_like(model.residual) for model in models], None
 
     def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
         """Return the sparsifiers of a candidate, one per bucket."""
@@ -292,15 +269,19 @@ class SparsifierSet(ExchangeSet):
                 for state in states:
                     state.pop("residual", None)
                     state["has_residual"] = np.array(False)
-        in_force = next(label for label, models in self._models.items() if models is self._in_force)
-        return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
+        in_force = next((label for label, models in self._models.items() if models is self._in_force), None)
+        own = {"in_force": in_force, "residuals": self._residuals if in_force is None else None}
+        return {**own, "sparsifiers": sparsifiers, "training": self.training.save()}
 
     def restore(self, state: State) -> None:
         """Resume from what `save` returned."""
         for label, states in state["sparsifiers"].items():
             for model, one in zip(self._models[label], states, strict=True):
                 model.restore(one)
-        self._in_force = self._models[state["in_force"]]
+        self._in_force, self._residuals = self._models.get(state["in_force"]), state["residuals"]
+        if self._in_force is not None and self._job.failures:
+            self._residuals = [model.residual for model in self._in_force]
+        self._note_beside()
         self.training.restore(state["training"])
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:

@@ -51,8 +51,6 @@ Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]
 _DENSE = "dense"
 # Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.
 _INDEX = 4.0
-# Iterations of which compute times are kept.
-_IN_STEP = 8
 
 
 @dataclass(frozen=True)
@@ -254,20 +252,11 @@ class Job:
         """Whether not all workers take part in all exchanges, though none fails."""
         return bool(self.absences) or self.churn is not None or self.deadline is not None
 
-    @cached_property
-    def _computed(self) -> dict[int, Floats]:
-        """How long workers compute in the last few iterations: policies in step ask for the same ones in turn."""
-        return {}
-
     def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
         """Return the seconds for which the given workers compute in an iteration; shape (P',)."""
         if self.strategy is not None:
             return np.asarray(self.inner_computes(iteration, workers).sum(axis=0))
-        if iteration not in self._computed:
-            if len(self._computed) == _IN_STEP:
-                self._computed.clear()
-            self._computed[iteration] = self.compute.seconds(self.seed, iteration, self.source.workers)
-        return self._computed[iteration][workers]
+        return self.compute.seconds(self.seed, iteration, self.source.workers)[workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
         """Return the seconds of each inner step, shape (steps, P'); all but the last end with an update."""
@@ -364,25 +353,13 @@ def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[i
 
 
 @lru_cache(maxsize=16)
-def _pair_seconds(network: Network, hosts: tuple[int, ...], nbytes: float) -> Floats:
-    return pair_seconds(network, list(hosts), nbytes)
-
-
-@lru_cache(maxsize=16)
 def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> RingOrder:
-    return ring_order(_pair_seconds(network, hosts, nbytes))
+    return ring_order(pair_seconds(network, list(hosts), nbytes))
 
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
     """Return `node_sizes` of the workers of a job, for the message of a rank in a round of a dense ring."""
     return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
-
-
-def job_ring_order(job: Job, group: int = 1) -> tuple[RingOrder, float]:
-    """Return the order of a ring of groups of a job's workers, and the time of its slowest pair as numbered [s]."""
-    heads = tuple(job.hosts[::group].tolist())
-    seconds = _pair_seconds(job.network(0), heads, _chunk_bytes(job))
-    return _ring_order(job.network(0), heads, _chunk_bytes(job)), float(np.max(np.roll(seconds, -1, axis=1).diagonal()))
 
 
 def _chunk_bytes(job: Job) -> float:
@@ -404,5 +381,6 @@ def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
             )
         found["ranks_per_node"] = sizes[0]
     if given.node_order == BOTTLENECK:
-        found["node_order"] = list(job_ring_order(job, math.prod(sizes_of(found["ranks_per_node"])))[0].order)
+        heads = job.hosts[:: math.prod(sizes_of(found["ranks_per_node"]))].tolist()
+        found["node_order"] = list(_ring_order(job.network(0), tuple(heads), _chunk_bytes(job)).order)
     return replace(candidate, options=found)

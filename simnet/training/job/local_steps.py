@@ -111,17 +111,12 @@ class StrategySet(ExchangeSet):
         self._before: State | None = None
         # Where an exchange that is interrupted is made again from.
         self._round: State | None = None
-        # The training, from which attempts of exploration begin.
-        self._trained: State | None = None
         self.training = (
             _ScoredTraining(job.source, self.strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
         )
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Make the inner steps of an iteration and time the exchanges that end in it; keep the fastest candidate."""
-        if self._trained is not None:
-            self.strategy.restore(self._trained)
-            self._trained = None
         several, after = len(shortlist) > 1, list[dict[str, Any]]()
         before = self._round = self.strategy.save() if several or where.failures else None
 
@@ -216,25 +211,15 @@ class StrategySet(ExchangeSet):
         left[-1] = 0.0
         return left
 
-    def explore(self, where: Iteration) -> ExchangeProcess:
-        """Make the inner steps of an iteration as an attempt of exploration, which leaves the training unchanged."""
-        if self._trained is None:
-            self._trained = self.strategy.save()
-        elif where.decision.attempt == 0:
-            self.strategy.restore(self._trained)
-        if where.failures:
-            self._round = self._trained
-        (candidate,) = where.decision.shortlist
-        if where.decision.attempt == 0 and where.decision.fresh:
-            for model in self.strategy.schemes:
-                model.residual = np.zeros_like(model.residual)
-        return (yield from self._stepped(where, candidate))
+    def clear_residuals(self) -> None:
+        """Set residuals to zero."""
+        for model in self.strategy.schemes:
+            model.residual = np.zeros_like(model.residual)
 
     def without(self, gone: NDArray[np.bool_]) -> StrategySet:
         """Return the same in the state before the exchange that was interrupted; those that are left make it again."""
         assert self._round is not None
         self.strategy.restore(self._round)
-        self._trained = None
         return self
 
     def save(self) -> State:
@@ -244,7 +229,8 @@ class StrategySet(ExchangeSet):
 
     def restore(self, state: State) -> None:
         """Resume from what `save` returned."""
-        self.strategy.restore(state["strategy"])
+        self._round = state["strategy"]
+        self.strategy.restore(self._round)
         if state["late"]:
             # The last inner step makes again what is under way.
             self._late = list(self._inner(None, self.strategy.iteration, last=True))

@@ -65,6 +65,8 @@ class JobLoop:
         # Until when workers that return are busy, and those that were late compute; 0 for others [s].
         self.busy, self.computing = np.zeros((2, job.source.workers))
         self.models: ExchangeSet = self.sparsifiers or self._create_models()
+        # The state of the training while a policy explores.
+        self._trained: State | None = None
         self.log = PolicyLog(job, self.policy, self.keeps_log)
 
     def run(
@@ -187,15 +189,24 @@ class JobLoop:
             decision = iteration.decision
             if len(decision.shortlist) > 1 and not self.may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
-            if iteration.trains:
-                step = yield from self.models.step(iteration, decision.shortlist)
-            else:
-                step = yield from self.models.explore(iteration)
+            self._enter_state(decision)
+            step = yield from self.models.step(iteration, decision.shortlist)
             iteration.add_selection(step.select, step.slowed, step.held)
             if isinstance(step.result, Timing):
                 return step
             if not self._resume(iteration, step, step.result):
                 return None
+
+    def _enter_state(self, decision: Decision) -> None:
+        """Begin exploration, and the iteration after it, in the state of the training."""
+        starts = decision.attempt == 0 or (decision.attempt is not None and self._trained is None)
+        self._trained = self.models.save() if self._trained is None and starts else self._trained
+        if self._trained is not None and (starts or decision.attempt is None):
+            self.models.restore(self._trained)
+        if decision.attempt is None:
+            self._trained = None
+        elif starts and decision.fresh:
+            self.models.clear_residuals()
 
     def _resume(self, iteration: Iteration, step: TimedExchange, stalled: StalledError) -> bool:
         """Record an interruption, and return whether the remaining workers repeat the exchange."""
@@ -209,6 +220,9 @@ class JobLoop:
         if interruption.resumed is None:
             self.ended = True
             return False
+        if self._trained is not None:
+            self.models.restore(self._trained)
+            self._trained = None
         self.models = self.models.without(gone)
         if isinstance(self.models, StrategySet) and job.elastic:
             self.models.strategy.forget(self.active[gone])

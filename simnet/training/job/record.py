@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from simnet.training.job.spans import worker_spans
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pydantic import TypeAdapter
 
     from simnet.sparsifier_models import Exchange
     from simnet.traces.source import Score
@@ -142,21 +143,6 @@ class Interruption(NamedTuple):
     resumed: float | None
     left: int
 
-    def save(self) -> list[Any]:
-        """Return it as values that a checkpoint holds."""
-        return [*self._replace(failed={}), list(self.failed.items())]
-
-    @classmethod
-    def restored(cls, saved: Sequence[Any]) -> Interruption:
-        """Return what was saved."""
-        *fields, failed = saved
-        interruption = cls(*fields)
-        blocked = (
-            BlockedWorker(worker, number, phase, tuple(workers))
-            for worker, number, phase, workers in interruption.blocked
-        )
-        return interruption._replace(failed=dict(failed), blocked=tuple(blocked))
-
 
 class JobShare(NamedTuple):
     """The slowdown of a job on a network that it shares; `alone_s` has the network to itself."""
@@ -198,6 +184,7 @@ class JobRecord:
     def __init__(self, policy: str, job: str = MAIN) -> None:
         self.policy, self.job = policy, job
         self.interruptions: list[Interruption] = []
+        self.job_shares: list[JobShare] = []
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self.done = 0
@@ -277,19 +264,21 @@ class JobRecord:
             "workers": self._workers.save(),
             "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
-            "interruptions": [interruption.save() for interruption in self.interruptions],
+            "interruptions": _interruption_list().dump_json(self.interruptions).decode(),
+            "job_shares": self.job_shares,
         }
 
     def restore(self, state: State) -> None:
         """Resume from what `save` returned."""
         self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
-        self.interruptions = [Interruption.restored(one) for one in state["interruptions"]]
+        self.interruptions = _interruption_list().validate_json(state["interruptions"])
+        self.job_shares = [JobShare(*one) for one in state["job_shares"]]
         self._spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
         self._iterations.restore(state["iterations"])
         self._workers.restore(state["workers"])
         self.done = int((self._iterations.between()["purpose"] == TRAIN).sum()) if len(self._iterations) else 0
 
-    def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
+    def result(self) -> PolicyResult:
         """Return the rows as data frames, with the interruptions and shares of all jobs."""
         import pandas as pd
 
@@ -309,9 +298,16 @@ class JobRecord:
             worker_rows=self._workers,
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
             spans=spans,
-            interruptions=tuple(interruptions),
-            job_shares=tuple(job_shares),
+            interruptions=tuple(self.interruptions),
+            job_shares=tuple(self.job_shares),
         )
+
+
+def _interruption_list() -> TypeAdapter[list[Interruption]]:
+    # It takes time to load, and only checkpoints need it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(list[Interruption])
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:

@@ -22,7 +22,7 @@ from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.training.job.job import Job
 from simnet.training.job.loop import JobLoop, Progress
-from simnet.training.job.record import Interruption, JobRecord, JobShare, PolicyResult
+from simnet.training.job.record import JobRecord, JobShare, PolicyResult
 from simnet.training.job.sampling import IterationSampling
 
 if TYPE_CHECKING:
@@ -86,14 +86,10 @@ def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyRes
     given = RunOptions(**options)
     if given.sampling and (given.colocated or job.failures or given.checkpoint or isinstance(policy, Adaptive)):
         raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
-    running = _run_steps(job, name, policy, given)
-    while True:
-        try:
-            with name_authors():
-                next(running)
-        except StopIteration as end:
-            result: PolicyResult = end.value
-            return result
+    (_, outcome) = next(_take_turns({name: _run_steps(job, name, policy, given)}))
+    if isinstance(outcome, SimnetError):
+        raise outcome
+    return outcome
 
 
 def run_in_step(
@@ -118,7 +114,14 @@ def run_in_step(
         told: Progress = partial(progress, name) if progress else lambda done: None
         options = RunOptions(timeline, told, colocated, (checkpoints or {}).get(name))
         running[name] = _run_steps(job, name, policy, options)
-    done = dict.fromkeys(policies, 0)
+    yield from _take_turns(running)
+
+
+def _take_turns(
+    running: dict[str, Generator[int, None, PolicyResult]],
+) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
+    """Run jobs, the one that is furthest behind next; yield each result when it is there."""
+    done = dict.fromkeys(running, 0)
     while running:
         name = min(running, key=done.__getitem__)
         outcome: PolicyResult | SimnetError
@@ -139,14 +142,12 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
     checkpoint, colocated = given.checkpoint, given.colocated
     record = JobRecord(name)
     kept = None if checkpoint is None else checkpoint.read()
-    if checkpoint is not None and kept is not None and "job_shares" in kept:
+    if checkpoint is not None and kept is not None and "ended" in kept:
         with checkpoint.understood():
             record.restore(kept["record"])
-            stops = [Interruption.restored(one) for one in kept["interruptions"]]
-            result = record.result(stops, [JobShare(*one) for one in kept["job_shares"]])
+            result = record.result()
         given.progress(record.done)
         return result
-    interruptions, job_shares = record.interruptions, list[JobShare]()
     loop = JobLoop(
         job, policy, record, not colocated, timeline=given.timeline, sparsifiers=given.sparsifiers,
         keeps_log=checkpoint is not None,
@@ -156,7 +157,7 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
         if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
             raise ValueError("jobs that share a network need a barrier before each iteration")
-        interruptions, job_shares = _on_shared_clock(job, loop.run(given.progress), record, colocated)
+        _on_shared_clock(job, loop.run(given.progress), record, colocated)
     else:
         if checkpoint is not None and kept is not None:
             with checkpoint.understood():
@@ -166,12 +167,9 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
         kept = None
         for _ in _time_alone(loop.run(given.progress, checkpoint, given.sampling)):
             yield record.done
-        interruptions = record.interruptions
     if checkpoint is not None:
-        saved = [one.save() for one in interruptions]
-        last = {"record": record.save(), "interruptions": saved, "job_shares": job_shares}
-        checkpoint.write(last, record.done, ended=True)
-    return record.result(interruptions, job_shares)
+        checkpoint.write({"record": record.save(), "ended": True}, record.done, ended=True)
+    return record.result()
 
 
 def _time_alone(requests: TimingRequests) -> Iterator[None]:
@@ -190,8 +188,8 @@ def _time_alone(requests: TimingRequests) -> Iterator[None]:
 
 def _on_shared_clock(
     job: Job, requests: TimingRequests, record: JobRecord, colocated: Mapping[str, ColocatedJob]
-) -> tuple[list[Interruption], list[JobShare]]:
-    """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
+) -> None:
+    """Time the exchanges of several jobs on one clock, until those of the first job are done; record how all fared."""
     import simpy
 
     env = simpy.Environment()
@@ -205,7 +203,8 @@ def _on_shared_clock(
         jobs.append((one.job, own))
     env.run(until=end)
     interruptions = [one for _, own in jobs for one in own.interruptions]
-    return sorted(interruptions, key=lambda one: one.stopped), [_job_share(*one) for one in jobs]
+    record.interruptions = sorted(interruptions, key=lambda one: one.stopped)
+    record.job_shares = [_job_share(*one) for one in jobs]
 
 
 def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from simnet.training.parallel.pipeline import Order, TiedWeights, pass_order, pi
 from simnet.training.parallel.placing import schedules_of
 from simnet.training.parallel.pytorch import DdpOptions, Fsdp2Options, ddp, fsdp2
 from simnet.training.parallel.quantised import SDP4Bit, ZeroPlusPlus
+from simnet.training.parallel.traced import TracedStep
 from simnet.training.parallel.units import CheckedOptions, ParameterDtype, PassShares, Units, wrap_units
 from simnet.training.parallel.zero import Stage3Limits, ZeroOptions, zero
 
@@ -340,22 +341,11 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
     ]
 
 
-class TimedGraph(Protocol):
-    """A step with the seconds of its computing: a `PlannedStep` or a `TracedStep`."""
-
-    @property
-    def graph(self) -> StepGraph:
-        """What every worker does."""
-
-    def seconds(self, computes: Floats) -> Floats:
-        """Return the seconds of each node, shape (nodes, P), given how long workers compute, shape (P,)."""
-
-
 @dataclass(frozen=True)
 class TrainingSteps:
     """The steps of a training: `step` returns that of an iteration, the same object where it is the same."""
 
-    step: Callable[[int], TimedGraph]
+    step: Callable[[int], PlannedStep | TracedStep]
     algorithms: Mapping[str, str] = field(default_factory=dict)
     slowdown: float = 1.0
 
