@@ -43,8 +43,6 @@ def test_a_dense_bucket_is_exchanged_by_the_all_reduce_that_is_said_and_keeps_no
 def test_an_all_reduce_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="there is no all_reduce 'rings'"):
         Overlap(dense_algorithm="rings")
-    with pytest.raises(ValueError, match="dense_below"):
-        Overlap(dense_below=-1)
 
 
 def test_the_report_tells_what_stays_dense(tmp_path):

@@ -220,10 +220,7 @@ class Strategy(ABC):
 
     def save(self) -> State:
         """Return all that the next steps depend on, besides the options: arrays that ``numpy.savez`` can store."""
-        state: State = {
-            "strategy": np.array(self.name),
-            "iteration": np.array(self.iteration),
-        }
+        state: State = {"strategy": np.array(self.name), "iteration": np.array(self.iteration)}
         if len(self.ways) > 1:
             state["in force"] = np.array(next(iter(self._averagers.values())).number)
         state |= {name: array.copy() for name, array in self._kept.items()}

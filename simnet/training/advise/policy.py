@@ -9,15 +9,7 @@ import numpy as np
 
 from simnet.base.checks import check_int
 from simnet.base.quantities import Count, Factor, Seconds, check_bounds
-from simnet.policies import (
-    Candidate,
-    Decision,
-    Observation,
-    PolicyContext,
-    TimingOutcome,
-    check_distinct,
-    closed_form,
-)
+from simnet.policies import Candidate, Decision, Observation, PolicyContext, TimingOutcome, check_distinct, closed_form
 from simnet.schedule import Round, Schedule
 from simnet.training.advise.adviser import (
     HORIZON,

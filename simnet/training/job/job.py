@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.checks import check_int
 from simnet.base.quantities import (
     Duration,
     Iterations,
@@ -24,10 +23,9 @@ from simnet.base.quantities import (
     Size,
     Slowdown,
     Spread,
-    check_fields,
 )
 from simnet.base.rng import stream
-from simnet.collectives import broadcast_binomial, registry
+from simnet.collectives import broadcast_binomial
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.network import Network
 from simnet.network.ring_order import RingOrder, pair_seconds, ring_order
@@ -57,8 +55,6 @@ _INDEX = 4.0
 class Compute:
     """Seconds that forward and backward pass take on each worker.
 
-    Raises ValueError if a figure is negative or not finite, `straggle` is no probability, or a factor is not > 0.
-
     Parameters
     ----------
     mean : float
@@ -80,9 +76,6 @@ class Compute:
     straggle: Share = 0.0
     slowdown: Slowdown = 1.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def seconds(self, seed: int, iteration: int, workers: int) -> Floats:
         """Return the compute time [s] of each worker in an iteration; shape (P,)."""
         factor = np.ones(workers)
@@ -103,8 +96,6 @@ class Overlap:
 
     Layers become ready from the last to the first. A bucket closes when it reaches `bucket` bytes; it is selected and
     exchanged on its own, after the bucket before it. Of the backward pass each tensor takes an equal share.
-
-    Raises ValueError if a value is out of range, or there is no such all-reduce.
 
     Parameters
     ----------
@@ -134,8 +125,6 @@ class Overlap:
     exchanges: Literal["all", "able"] = "all"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_int(self.dense_below, "dense_below", 0)
         registry.find("all_reduce", self.dense_algorithm)
 
 
@@ -167,8 +156,7 @@ class Job:
     candidates, take the place of an exchange of gradients in every iteration; `compute` is then of an inner step, or of
     the passes of a microbatch (a factor on traces). Under a strategy workers may be away (`absences`, or at random by
     `churn`), and an exchange waits for late workers until the `deadline` [s]. For memory: `optimizer` moves the
-    parameters (Adam if None), `device_memory` is that of a worker's device [byte]. Raises ValueError if a value is out
-    of range, or options exclude each other.
+    parameters (Adam if None), `device_memory` is that of a worker's device [byte]. A scenario checks all of this.
 
     Parameters
     ----------
@@ -204,35 +192,7 @@ class Job:
     device_memory: Size | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_int(self.iterations, "iterations", 1)
         workers = self.source.workers
-        firsts = [first for first, _ in self.stages]
-        if not firsts or firsts[0] != 0 or any(a >= b for a, b in itertools.pairwise(firsts)):
-            raise ValueError(f"stages must start with iteration 0 and ascend, got {firsts}")
-        if not self.density or not all(
-            ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
-        ):
-            raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
-        if self.steps is not None and (self.strategy or self.overlap or self.failures or not self.barrier):
-            raise ValueError("a job of sharded steps has a barrier, and neither strategy, overlap nor failures")
-        if self.strategy is not None and self.overlap is not None:
-            raise ValueError("a job under a strategy has no overlap with back-propagation")
-        if self.elastic and (self.strategy is None or not self.barrier or self.failures):
-            raise ValueError(
-                "workers come and go, and are late, only under a strategy, with a barrier, without failures"
-            )
-        if not all(0 <= one.worker < workers and 0 <= one.begin < one.end for one in self.absences):
-            raise ValueError(f"absences must be of workers within 0..{workers - 1}, and begin before they end")
-        if self.absences and self.churn is not None:
-            raise ValueError("absences are either listed or drawn")
-        noticed = all(one.notice for one in self.absences) and (self.churn is None or self.churn.notice)
-        if self.patience is None and not noticed:
-            raise ValueError("where workers leave without notice, patience says when the others go on")
-        if not all(0 <= worker < workers for worker in self.compute.slow):
-            raise ValueError(f"slow workers must be within 0..{workers - 1}, got {sorted(self.compute.slow)}")
-        if not all(0 <= worker < workers for worker in self.failures):
-            raise ValueError(f"workers that fail must be within 0..{workers - 1}, got {sorted(self.failures)}")
         hosts, last = self.hosts.tolist(), min(network.routes.n_hosts for _, network in self.stages) - 1
         if len(hosts) != workers or not all(0 <= host <= last for host in hosts):
             raise ValueError(f"{workers} workers need as many hosts within 0..{last}, got {hosts}")

@@ -12,16 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.base import plugins
 from simnet.network import Timing
-from simnet.policies import (
-    Adaptive,
-    Decision,
-    Measures,
-    Observation,
-    Policy,
-    PolicyContext,
-    TimingOutcome,
-    density_at,
-)
+from simnet.policies import Adaptive, Decision, Measures, Observation, Policy, PolicyContext, TimingOutcome, density_at
 from simnet.schedule import Schedule
 from simnet.training.job.checkpoint import RowTable, State
 from simnet.training.job.exchange import TimedExchange, total_communication

@@ -15,7 +15,7 @@ from simnet.base.plugins import name_authors, names_file
 from simnet.base.rows import Separable
 from simnet.base.shards import open_shards
 from simnet.network import Network, Timing
-from simnet.policies import Adaptive, Candidate, Fixed, Policy
+from simnet.policies import Candidate, Fixed, Policy
 from simnet.traces.sharded import ShardedSource
 from simnet.traces.source import cached_source
 from simnet.training.job.checkpoint import Checkpoint
@@ -84,8 +84,6 @@ class RunOptions(NamedTuple):
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
     """Run a job under one policy with `RunOptions`; raise StalledError if an exchange can never end."""
     given = RunOptions(**options)
-    if given.sampling and (given.colocated or job.failures or given.checkpoint or isinstance(policy, Adaptive)):
-        raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
     (_, outcome) = next(_take_turns({name: _run_steps(job, name, policy, given)}))
     if isinstance(outcome, SimnetError):
         raise outcome

@@ -329,10 +329,7 @@ class StepTiming:
         changes = sorted(
             change
             for one in buffers
-            for change in (
-                (self.begun[one.first, worker], one.nbytes),
-                (self.ended[one.last, worker], -one.nbytes),
-            )
+            for change in ((self.begun[one.first, worker], one.nbytes), (self.ended[one.last, worker], -one.nbytes))
         )
         return int(np.cumsum([0, *(nbytes for _, nbytes in changes)]).max())
 

@@ -65,14 +65,7 @@ class ZeroPlusPlus(CheckedOptions):
         return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
 
     def gather(
-        self,
-        step: GraphBuilder,
-        unit: str,
-        shard: int,
-        dtype: str,
-        phase: Phase,
-        group: str,
-        after: Waits,
+        self, step: GraphBuilder, unit: str, shard: int, dtype: str, phase: Phase, group: str, after: Waits
     ) -> int | None:
         """Add an all-gather of a unit of which each worker has a shard, and return the number of its last call."""
         entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
@@ -155,12 +148,7 @@ def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits)
 
 
 def reduce_tensors(
-    step: GraphBuilder,
-    nodes: Nodes,
-    layers: Iterable[Layer],
-    dtype: str,
-    after: Waits,
-    unit: str = "bucket",
+    step: GraphBuilder, nodes: Nodes, layers: Iterable[Layer], dtype: str, after: Waits, unit: str = "bucket"
 ) -> int | None:
     """Add the reduction of tensors by qgZ, one after another, and return the number of the last call."""
     last: int | None = None
