@@ -25,7 +25,7 @@ from simnet.base.quantities import (
     Spread,
 )
 from simnet.base.rng import stream
-from simnet.collectives import broadcast_binomial
+from simnet.collectives import broadcast_binomial, registry
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.network import Network
 from simnet.network.ring_order import RingOrder, pair_seconds, ring_order
