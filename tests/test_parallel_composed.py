@@ -27,7 +27,7 @@ from simnet.training.parallel import (
     zero,
 )
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
-from simnet.training.parallel.passes import expert_capacity
+from simnet.training.parallel.passes import ModelParallelism, expert_capacity
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3
@@ -56,7 +56,7 @@ WAYS: dict[str, Callable[..., StepGraph]] = {
     "zero3": lambda layers, workers, overlap: zero(layers, workers, stage=3, overlap_comm=overlap),
 }
 TOKENS, WIDTH, DEGREE = 96, 32, 2
-EXPERTS: dict[str, Any] = {"blocks": ["h.0", "h.2"], "experts": 8, "expert_size": 5000, "tokens": 100, "width": 16}
+EXPERTS: dict[str, Any] = {"experts": 8, "tokens": 100, "width": 16, "expert_parallel": 2}
 
 
 def cost(call: CollectiveCall) -> float:
@@ -80,14 +80,14 @@ def microbatches(step: StepGraph) -> int:
 def tensor(way: str, *, overlap: bool, sequence_parallel: bool = False) -> StepGraph:
     part = split_tensors(LAYERS, DEGREE)
     step = WAYS[way](part, 4, overlap)
-    return tensor_parallel(
-        step, wrap_units(part), DEGREE, tokens=TOKENS, width=WIDTH, sequence_parallel=sequence_parallel
-    )
+    around = ModelParallelism(tensor_parallel=DEGREE, tokens=TOKENS, width=WIDTH, sequence_parallel=sequence_parallel)
+    return tensor_parallel(step, wrap_units(part), around)
 
 
 def mixed(way: str, *, overlap: bool, **others: Any) -> StepGraph:
     step = WAYS[way](LAYERS, 4, overlap)
-    return expert_parallel(step, wrap_units(LAYERS), 2, overlap=overlap, **(EXPERTS | others))
+    around = ModelParallelism(**(EXPERTS | others))
+    return expert_parallel(step, wrap_units(LAYERS), around, ["h.0", "h.2"], 5000, overlap=overlap)
 
 
 MADE: dict[str, Callable[..., StepGraph]] = {
@@ -147,11 +147,12 @@ def test_splitting_divides_matrices_and_what_cannot_be_divided_is_refused() -> N
     with pytest.raises(ValueError, match=re.escape("tensor 'a' has 9 rows, which 2 workers cannot divide evenly")):
         split_tensors([Layer("a", (9, 2))], 2)
     part = split_tensors(LAYERS, 2)
+    around = ModelParallelism(tensor_parallel=2, tokens=3, width=1, sequence_parallel=True)
     with pytest.raises(ValueError, match="tokens must be a multiple of the 2 workers"):
-        tensor_parallel(ddp(part, 2), wrap_units(part), 2, tokens=3, width=1, sequence_parallel=True)
-    with pytest.raises(ValueError, match="attention must be a share"):
-        tensor_parallel(ddp(part, 2), wrap_units(part), 2, tokens=3, width=1, attention=1.5)
-    assert tensor_parallel(ddp(part, 2), wrap_units(part), 1, tokens=3, width=1).nodes == ddp(part, 2).nodes
+        tensor_parallel(ddp(part, 2), wrap_units(part), around)
+    with pytest.raises(ValueError, match="attention must be <= 1"):
+        ModelParallelism(attention=1.5)
+    assert tensor_parallel(ddp(part, 2), wrap_units(part), ModelParallelism()) == ddp(part, 2)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -180,7 +181,6 @@ def test_a_block_of_experts_has_four_all_to_alls_and_its_gradients_are_reduced_o
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"blocks": ["h.7"]}, "did you mean"),
         ({"choices": 3}, "choices must be 1 or 2 experts of a token, got 3"),
         ({"experts": 7}, "ranks must divide the 4 workers and the 7 experts of a block, got 2"),
         ({"capacity_factor": 0.0}, "capacity_factor"),
@@ -248,8 +248,10 @@ def test_one_forward_one_backward_follows_its_recurrence(stages: int, count: int
 
 def test_all_of_them_go_together_on_nodes_and_rails() -> None:
     part = split_tensors(LAYERS, 2)
-    stage = expert_parallel(ddp(part, 4, iteration=2, microbatches=3), wrap_units(part), 2, **EXPERTS)
-    stage = tensor_parallel(stage, wrap_units(part), 2, tokens=TOKENS, width=WIDTH)
+    units, around = wrap_units(part), ModelParallelism(tensor_parallel=2, tokens=TOKENS, width=WIDTH)
+    stage = ddp(part, 4, iteration=2, microbatches=3)
+    stage = expert_parallel(stage, units, ModelParallelism(**EXPERTS), ["h.0", "h.2"], 5000)
+    stage = tensor_parallel(stage, units, around)
     step = pipeline([stage, stage], tokens=TOKENS, width=WIDTH // 2)
     assert step.workers == 16
     assert step.groups("tensor")[-1] == [14, 15]

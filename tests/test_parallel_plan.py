@@ -15,6 +15,7 @@ from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 from simnet.network import Network
 from simnet.topologies import star
 from simnet.training.parallel import (
+    ModelParallelism,
     ddp,
     expert_parallel,
     fsdp2,
@@ -77,12 +78,8 @@ def test_what_is_around_a_step_is_what_the_functions_put_around_it() -> None:
     # Rows of a vocabulary are padded.
     padded = [Layer("embedding.weight", (1002, 64)), *LAYERS[1:]]
     parts = [split_tensors(padded[:7], 2), split_tensors(padded[7:], 2)]
-    stages = [
-        tensor_parallel(
-            ddp(part, 2, iteration=3, microbatches=3), wrap_units(part), 2, tokens=96, width=64, sequence_parallel=True
-        )
-        for part in parts
-    ]
+    around = ModelParallelism(tensor_parallel=2, tokens=96, width=64, sequence_parallel=True)
+    stages = [tensor_parallel(ddp(part, 2, iteration=3, microbatches=3), wrap_units(part), around) for part in parts]
     own = graph("ddp", 8, tensor_parallel=2, sequence_parallel=True, pipeline=2, microbatches=3, **AROUND)
     assert own == pipeline(stages, tokens=48, width=64)
     assert own.groups("tensor")[:2] == [[0, 1], [2, 3]]
@@ -131,9 +128,8 @@ def test_experts_take_the_place_of_perceptrons() -> None:
     asked = {"experts": 8, "expert_parallel": 2, "expert_blocks": ["h.1"], **AROUND}
     inner = ddp(left, 4, iteration=3)
     own = graph("ddp", 4, **asked)
-    assert own == expert_parallel(
-        inner, wrap_units(left), 2, blocks=["h.1"], experts=8, expert_size=2 * 256 * 64, tokens=96, width=64
-    )
+    around = ModelParallelism(experts=8, expert_parallel=2, tokens=96, width=64)
+    assert own == expert_parallel(inner, wrap_units(left), around, ["h.1"], 2 * 256 * 64)
     # Every block where none is named; and drawn sizes are others in every iteration.
     every = graph("ddp", 4, experts=8, expert_parallel=2, **AROUND)
     assert sum(call.operation == "alltoall" for call in every.calls) == 4 * BLOCKS

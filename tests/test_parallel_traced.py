@@ -27,6 +27,7 @@ from simnet.training.parallel import (
     zero,
 )
 from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming
+from simnet.training.parallel.passes import ModelParallelism
 from simnet.training.parallel.placing import PlacedStep
 from simnet.training.parallel.traced import TracedStep
 
@@ -80,13 +81,14 @@ def as_traces(folder: Path, step: StepGraph, micros: Sequence[int]) -> Path:
     return write(folder, *ranks)
 
 
+TENSOR = ModelParallelism(tensor_parallel=2, tokens=64, width=64)
 STEPS = {
     "ddp": ddp(LAYERS, 4, iteration=2, bucket_cap_mb=0.05),
     "fsdp2": fsdp2(wrap_units(LAYERS), 4),
     "hsdp": fsdp2(wrap_units(LAYERS), 4, replicas=2, separate_reduce_scatter_group=True),
     "zero3": zero(LAYERS, 4, stage=3),
     "alone": fsdp2(wrap_units(LAYERS), 4, overlap=False),
-    "tensor": tensor_parallel(ddp(LAYERS, 2, iteration=2), wrap_units(LAYERS), 2, tokens=64, width=64),
+    "tensor": tensor_parallel(ddp(LAYERS, 2, iteration=2), wrap_units(LAYERS), TENSOR),
     "pipeline": pipeline([ddp(LAYERS, 2, iteration=2, microbatches=3)] * 2, tokens=64, width=64),
 }
 

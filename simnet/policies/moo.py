@@ -1,22 +1,14 @@
 """Which density and which exchange, by several objectives at once: gain, compression time, communication time.
 
-The compression gain, squares sent over squares there are to send, tells how much of the gradient a density keeps. The
-AR-Topk paper lets a job try some candidate densities, drops those that another one beats in every respect, and picks
-one of the Pareto front that is left:
+The compression gain tells how much of the gradient a density keeps. A job tries candidate densities on a copy of its
+state, drops those that another one beats in every respect, and picks one of the Pareto front: its knee, or the least
+weighted loss. The communication time is the smallest of the closed forms on the links last probed. A network that has
+changed calls for a new search, a gain that has changed for new exploration.
 
-- **Exploration.** Each candidate density is tried for some iterations, on a copy of the state of the training: their
-  time is charged, their updates are not applied. They measure gain and compression time.
-- **Search.** The communication time is the smallest of the closed forms at the latency and bandwidth last probed. The
-  choice is the knee of the front, or the least weighted loss; the exchange is the one whose closed form is smallest.
-- **Triggers.** A network that has changed calls for a new search with the gains already measured, a gain that has
-  changed for new exploration. In the mode ``grid`` a candidate at which another exchange has become the fastest is
-  explored with it before the search, unless it has been since the gain last changed.
-
-The mode ``grid`` is what the paper describes. The mode ``published`` is what its code does: it fits two objectives,
-F1(c) = v2 exp(v1 c) - 1 to communication times [ms] and F2(c) = 1/gain(c), takes any density between the candidates,
-and has rules of its own. ``docs/policies.md`` has the two side by side. The released code looks for the front with
-NSGA-II; here it is that of 1,001 densities, evenly spaced in their logarithm. Smoothed means the weighted mean of the
-last five values, see `simnet.sparsifier_models.artopk.windowed_mean`.
+The mode ``grid`` is what the paper describes. The mode ``published`` is what its code does: it fits F1(c) = v2 exp(v1
+c) - 1 to communication times [ms] and F2(c) = 1/gain(c), and takes any density between the candidates;
+``docs/policies.md`` has the two side by side. Here the front is that of 1,001 densities, evenly spaced in their
+logarithm.
 
 References
 ----------

@@ -38,8 +38,7 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
     Examples
     --------
-    >>> warm_up = [Ramp(3, 1.0, 0.5), Ramp(1, 0.01, 0.01)]
-    >>> [density_at(warm_up, iteration) for iteration in range(5)]
+    >>> [density_at([Ramp(3, 1.0, 0.5), Ramp(1, 0.01, 0.01)], iteration) for iteration in range(5)]
     [1.0, 0.75, 0.5, 0.01, 0.01]
     """
     for ramp in ramps:

@@ -72,10 +72,7 @@ class _AveragingOffer(NamedTuple):
 
 
 class Averager:
-    """Averages the rows of the workers for one fragment, in pieces of whole tensors with a scheme each.
-
-    Several ways to average may be offered; `number` is that of the one in force, which takes over the residuals.
-    """
+    """Averages the rows of the workers for one fragment, in pieces of whole tensors with a scheme each."""
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what

@@ -1,27 +1,13 @@
 """What quantities are, learnt from times that are weighted sums of them: a Kalman filter.
 
-An exchange takes ``factor x (rounds x latency + bytes x seconds per byte)``, kernels take a weighted sum of factors.
-The state has latency, seconds per byte and factors of kernels as they are, in which times are linear, so that times of
-one kind tell nothing of what they do not depend on; and the logarithms of factors of exchanges, for which the filter is
-extended and iterated [1]_. What wanders does so as a random walk, which forgets old times exponentially; how fast
-follows from how large surprises are [2]_, the noise from how times of a kind differ from one to the next [3]_. A single
-time that is far off counts less [4]_; several in a row are a jump, found by a cumulative sum of surprises [5]_: then
-what wanders is forgotten, and learnt anew from the last of them.
-
-The constants below are the best of a random search over some 150 settings on the 120 jobs of ``benchmarks/adviser.py
---seed 1``, by mean, median and 95th percentile of what is lost against the one-step oracle without tries, replayed on
-tabulated times with and without noise of 3 and 10 %. Their surface is flat: with a limit of 5, jumps of 0.7 to 3, a
-first drift of 0.03 or a rate of 0.1 the mean moved by less than 0.3 percentage points.
-
-References
-----------
-.. [1] B. Bell, F. Cathey, "The iterated Kalman filter update as a Gauss-Newton method", IEEE Transactions on Automatic
-   Control 38, 1993.
-.. [2] R. Mehra, "Approaches to adaptive filtering", IEEE Transactions on Automatic Control 17, 1972.
-.. [3] J. von Neumann et al., "The mean square successive difference", Annals of Mathematical Statistics 12, 1941.
-.. [4] C. Masreliez, R. Martin, "Robust Bayesian estimation for the linear model and robustifying the Kalman filter",
-   IEEE Transactions on Automatic Control 22, 1977.
-.. [5] E. Page, "Continuous inspection schemes", Biometrika 41, 1954.
+An exchange takes ``factor x (rounds x latency + bytes x seconds per byte)``, kernels a weighted sum of factors. The
+state has latency, seconds per byte and factors of kernels as they are, and logarithms of factors of exchanges, for
+which the filter is extended and iterated (B. Bell, F. Cathey, IEEE TAC 38, 1993). What wanders does so as a random
+walk, whose rate follows from surprises (R. Mehra, IEEE TAC 17, 1972); the noise follows from differences of consecutive
+times (J. von Neumann, Ann. Math. Stat. 12, 1941). A time that is far off counts less (C. Masreliez, R. Martin, IEEE TAC
+22, 1977); several are a jump (E. Page, Biometrika 41, 1954), after which what wanders is learnt anew. Constants are the
+best of a random search over 150 settings on the 120 jobs of ``benchmarks/adviser.py --seed 1``, by what is lost against
+the one-step oracle; their surface is flat.
 """
 
 from __future__ import annotations

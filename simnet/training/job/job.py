@@ -14,16 +14,7 @@ from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.quantities import (
-    Duration,
-    Iterations,
-    PositiveSize,
-    Seconds,
-    Share,
-    Size,
-    Slowdown,
-    Spread,
-)
+from simnet.base.quantities import Duration, Iterations, PositiveSize, Seconds, Share, Size, Slowdown, Spread
 from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial, registry
 from simnet.cost_models.costs.devices import DeviceProfile

@@ -1,17 +1,10 @@
 """Where the steady part of a run begins, and whether there is one: the one rule by which results are ranked or not.
 
-The first iterations are of another kind: residuals fill, thresholds look for their place, a policy explores. The rule:
-
-- Compared are the bytes sent, the entries selected over those asked for, and the build-up, as long as the choice stays.
-- A run has settled if between the two halves of its last half no mean moves by more than 10 %, or two standard errors;
-  if there at most 10 % of the time goes on exploration; and if from half to twice the entries are selected that were
-  asked for. Where a scheme begins anew after a period, the last half has whole periods, one at least, and half a period
-  comes before it.
-- The steady part begins at the earliest of the iterations T/2, T/4, T/8, ... from which no mean of s to 2s is more
-  than 10 % off that of the last half; of a density that comes within 10 % of what was asked, off that. It begins after
-  what a policy explored in the first half.
-
-Times take no part: a network has weather, which is no transient.
+A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
+or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
+selected. The last half has whole periods of a scheme. The steady part begins at the earliest of T/2, T/4, ... from
+which no mean of s to 2s is more than 10 % off that of the last half, and after exploration in the first half. Times
+take no part: a network has weather, which is no transient.
 """
 
 from __future__ import annotations

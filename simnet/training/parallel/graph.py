@@ -218,12 +218,7 @@ class GraphBuilder:
 
 
 def describe_slowdown(slowdown: float) -> str:
-    """Return in words how much slower computing is next to collectives.
-
-    Measured during an NCCL all-gather over NVLink of an A100: products of matrices take 1.76 times as long, attention
-    1.83, elementwise kernels 2.5 (NVIDIA/nccl, issue 1428). For slower links 1.2 is an assumption: NCCL had 15 % of the
-    multiprocessors of a GPU (issue 1432).
-    """
+    """Return in words how much slower computing is next to collectives; for slower links 1.2 is an assumption."""
     if slowdown != 1:
         return f"{slowdown:.3g} times as long beside collectives"
     return "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: NVIDIA/nccl, issue 1428)"

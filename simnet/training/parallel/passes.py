@@ -1,8 +1,7 @@
-"""Calls on the critical path of a step: forward and backward passes that stop for collectives at given places.
+"""Calls on the critical path of a step: passes that stop for collectives of tensor or expert parallelism.
 
-`tensor_parallel` has those of Megatron: behind attention and behind the perceptron of every block the partial results
-are all-reduced, forward and backward. With sequence parallelism each all-reduce is an all-gather before the part and a
-reduce-scatter behind it. Calls of a vocabulary that is split, of embedding and loss, are left out.
+`tensor_parallel` has those of Megatron: behind attention and perceptron of each block results are all-reduced, forward
+and backward. Calls of a vocabulary that is split, of embedding and loss, are left out.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from simnet.base.checks import check_choice, check_int, check_positive
-from simnet.base.quantities import Count, WholeNumber
+from simnet.base.checks import check_int
+from simnet.base.quantities import Count, PositiveFactor, Share
 from simnet.base.rng import stream
 from simnet.collectives.registry import Operation
 from simnet.cost_models.costs.layers import Layer
@@ -32,6 +31,7 @@ from simnet.training.parallel.graph import (
     StepGraph,
     StepNode,
 )
+from simnet.training.parallel.pipeline import Order
 from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, ParameterDtype, Units
 
 
@@ -64,8 +64,6 @@ class BlockPart(NamedTuple):
 
 def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPart]]:
     """Return attention, the share `attention` of a block, and perceptron of each block."""
-    if not 0 <= attention <= 1:
-        raise ValueError(f"attention must be a share within 0..1, got {attention}")
     found, done = [], model.before
     for block in model.blocks:
         begin, middle, end = done, done + attention * block.size, done + block.size
@@ -134,6 +132,46 @@ ATTENTION = 1 / 3
 """Share of a block's entries that are attention's: 4 of the 12 squares of the width."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelism(CheckedOptions):
+    """Parallelism around a sharded step, by the options of `docs/sharded.md`."""
+
+    tokens: Count | None = None
+    width: Count | None = None
+    activations: ParameterDtype = "bfloat16"
+    tensor_parallel: Count = 1
+    sequence_parallel: bool = False
+    pipeline: Count = 1
+    order: Order = "1f1b"
+    experts: Count | None = None
+    expert_parallel: Count = 1
+    expert_blocks: Collection[str] | None = None
+    expert_tensors: Collection[str] = ("mlp",)
+    choices: Count = 1
+    capacity_factor: PositiveFactor = 1.0
+    min_capacity: Count = 4
+    drop_tokens: bool = True
+    attention: Share = ATTENTION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = [name for name in ("tensor_parallel", "pipeline") if getattr(self, name) > 1]
+        asked += ["experts"] if self.experts is not None else []
+        if asked and self.tokens is None:
+            raise ValueError(f"{asked[0]} needs tokens, those of a microbatch")
+        if self.experts is None and self.expert_parallel > 1:
+            raise ValueError("expert_parallel needs experts, how many a block has")
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError("sequence_parallel needs tensor_parallel, between how many workers")
+        if self.choices not in (1, 2):
+            raise ValueError(f"choices must be 1 or 2 experts of a token, got {self.choices}")
+
+    @property
+    def entries(self) -> int:
+        """Entries of the activations of a microbatch, b s h."""
+        return (self.tokens or 1) * (self.width or 1)
+
+
 def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
     """Return the tensors of one of `degree` workers: matrices are divided by their first dimension."""
     check_int(degree, "degree", 1)
@@ -146,47 +184,35 @@ def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
     return found
 
 
-def tensor_parallel(
-    step: StepGraph,
-    model: Units,
-    degree: int,
-    *,
-    tokens: int,
-    width: int,
-    dtype: str = "bfloat16",
-    sequence_parallel: bool = False,
-    attention: float = ATTENTION,
-) -> StepGraph:
-    """Return a step in which each worker of a data-parallel step is T = `degree` consecutive tensor-parallel ones.
+def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> StepGraph:
+    """Return a step in which each worker of a data-parallel step is T consecutive tensor-parallel ones.
 
-    `step` is what each worker does with its part of the tensors, `model` that part in units. A microbatch has `tokens`
-    b s of `width` h entries of `dtype`. With `sequence_parallel` all-reduces are all-gathers and reduce-scatters.
+    `step` is what each worker does with its part of the tensors, `model` that part in units. With `sequence_parallel`
+    all-reduces are all-gathers and reduce-scatters.
     """
-    check_int(degree, "degree", 1)
-    check_int(tokens, "tokens", 1)
-    check_int(width, "width", 1)
-    check_choice(dtype, "dtype", get_args(ParameterDtype))
-    if sequence_parallel and tokens % degree:
-        raise ValueError(f"tokens must be a multiple of the {degree} workers that share a sequence, got {tokens}")
-    entries = tokens * width
+    degree, entries = around.tensor_parallel, around.entries
+    if degree == 1:
+        return step
+    if around.sequence_parallel and (around.tokens or 0) % degree:
+        raise ValueError(
+            f"tokens must be a multiple of the {degree} workers that share a sequence, got {around.tokens}"
+        )
 
-    def around(part: BlockPart) -> list[StoppingCall]:
+    def calls_of(part: BlockPart) -> list[StoppingCall]:
         """Return the calls of a part, which begins and ends at shares of its pass."""
-        if degree == 1:
-            return []
 
         def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> StoppingCall:
             given = entries // degree if operation == "all_gather" else entries
             had = entries // degree if operation == "reduce_scatter" else entries
-            return StoppingCall(at, operation, part.block, "tensor", degree, given, had, dtype)
+            return StoppingCall(at, operation, part.block, "tensor", degree, given, had, around.activations)
 
-        if not sequence_parallel:
+        if not around.sequence_parallel:
             return [stop(part.end, "all_reduce")]
         return [stop(part.begin, "all_gather"), stop(part.end, "reduce_scatter")]
 
-    parts = [part for block in block_parts(model, attention) for part in block]
-    forward = [one for part in parts for one in around(part)]
-    backward = [one for part in reversed(parts) for one in around(part.backward())]
+    parts = [part for block in block_parts(model, around.attention) for part in block]
+    forward = [one for part in parts for one in calls_of(part)]
+    backward = [one for part in reversed(parts) for one in calls_of(part.backward())]
     return insert_calls(_widen_workers(step, degree), forward, backward, {})
 
 
@@ -220,78 +246,55 @@ def expert_capacity(tokens: int, experts: int, factor: float, choices: int, leas
     return max(least, math.ceil(tokens / experts * factor * choices))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpertOptions(CheckedOptions):
-    """Options of `expert_parallel`: `experts` E of `expert_size` entries in `blocks`, for `tokens` T of `width` H.
-
-    Without `drop_tokens` experts are drawn uniformly. `dtype` is that of activations, `reduce_dtype` that of experts
-    and gradients. With `overlap` gradients of experts are reduced during computing.
-    """
-
-    blocks: Collection[str]
-    experts: Count
-    expert_size: Count
-    tokens: Count
-    width: Count
-    choices: Count = 1
-    capacity_factor: float = 1.0
-    min_capacity: Count = 4
-    drop_tokens: bool = True
-    dtype: ParameterDtype = "bfloat16"
-    reduce_dtype: ParameterDtype = "float32"
-    attention: float = ATTENTION
-    overlap: bool = True
-    seed: WholeNumber = 0
-
-    def __post_init__(self) -> None:
-        check_positive(self.capacity_factor, "capacity_factor")
-        super().__post_init__()
-        if self.choices not in (1, 2):
-            raise ValueError(f"choices must be 1 or 2 experts of a token, got {self.choices}")
-
-
-def expert_parallel(step: StepGraph, model: Units, ranks: int, **options: Any) -> StepGraph:
-    """Return a step in which perceptrons of some blocks are experts, shared by `ranks` workers; see `ExpertOptions`.
+def expert_parallel(
+    step: StepGraph,
+    model: Units,
+    around: ModelParallelism,
+    blocks: Collection[str],
+    expert_size: int,
+    *,
+    reduce_dtype: str = "float32",
+    overlap: bool = True,
+    seed: int = 0,
+) -> StepGraph:
+    """Return a step in which perceptrons of some blocks are experts of `expert_size` entries, shared by workers.
 
     Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Without dropping,
     an all-reduce first finds the tokens of the fullest expert. Gradients of experts are all-reduced after the last
-    microbatch.
+    microbatch, with `overlap` during computing.
     """
-    given = ExpertOptions(**options)
-    experts, blocks, tokens = given.experts, given.blocks, given.tokens
-    for one in blocks:
-        check_choice(one, "blocks", [unit.name for unit in model.blocks])
-    if step.workers % check_int(ranks, "ranks", 1) or experts % ranks:
+    experts, ranks, tokens = around.experts or 1, around.expert_parallel, around.tokens or 1
+    if step.workers % ranks or experts % ranks:
         raise ValueError(
             f"ranks must divide the {step.workers} workers and the {experts} experts of a block, got {ranks}"
         )
     microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
-    entries, alike = experts // ranks * given.expert_size, step.workers // ranks
-    queue = "expert_data" if given.overlap else COMPUTE
+    entries, alike = experts // ranks * expert_size, step.workers // ranks
+    queue = "expert_data" if overlap else COMPUTE
     forward: list[StoppingCall] = []
     backward: list[StoppingCall] = []
-    for part in (part for _, part in block_parts(model, given.attention) if part.block in blocks):
+    for part in (part for _, part in block_parts(model, around.attention) if part.block in blocks):
         name, back = part.block, part.backward()
         for microbatch in microbatches:
-            room = expert_capacity(tokens, experts, given.capacity_factor, given.choices, given.min_capacity)
-            if not given.drop_tokens:
-                draws = stream(given.seed, "experts", step.iteration, name, microbatch)
+            room = expert_capacity(tokens, experts, around.capacity_factor, around.choices, around.min_capacity)
+            if not around.drop_tokens:
+                draws = stream(seed, "experts", step.iteration, name, microbatch)
                 # The most tokens that a worker sends to an expert.
-                loads = draws.multinomial(tokens * given.choices, np.full(experts, 1 / experts), size=step.workers)
+                loads = draws.multinomial(tokens * around.choices, np.full(experts, 1 / experts), size=step.workers)
                 room = int(loads.max())
                 word = "world", step.workers, 1, 1, "int32", microbatch
                 forward += [StoppingCall(part.begin, "all_reduce", name, *word)] if step.workers > 1 else []
-            sent = "expert", ranks, *(experts * room * given.width,) * 2, given.dtype, microbatch
+            sent = "expert", ranks, *(experts * room * (around.width or 1),) * 2, around.activations, microbatch
             for at, stops in ((part, forward), (back, backward)) if ranks > 1 else ():
                 stops += [StoppingCall(share, "alltoall", name, *sent) for share in (at.begin, at.end)]
         if alike > 1:
-            shared = "expert_data", alike, entries, entries, given.reduce_dtype, microbatches[-1], queue
+            shared = "expert_data", alike, entries, entries, reduce_dtype, microbatches[-1], queue
             backward.append(StoppingCall(back.end, "all_reduce", name, *shared))
     layout: dict[str, Groups] = {
         "expert": tuple(tuple(range(first, first + ranks)) for first in range(0, step.workers, ranks)),
         "expert_data": tuple(tuple(range(first, step.workers, ranks)) for first in range(ranks)),
     }
     made = insert_calls(step, forward, backward, layout)
-    nbytes = entries * len(set(blocks)) * DTYPE_BYTES[given.reduce_dtype]
+    nbytes = entries * len(set(blocks)) * DTYPE_BYTES[reduce_dtype]
     held = HeldMemory(*(have + more * nbytes for have, more in zip(step.held, (1, 1, _MOMENTS), strict=True)))
     return dataclasses.replace(made, held=held)

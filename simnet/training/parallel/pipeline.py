@@ -1,9 +1,6 @@
 """Pipeline parallelism around data-parallel steps: stages that send activations on, and their gradients back.
 
-References
-----------
-Weights that input and output share: NVIDIA/Megatron-LM, commit 00c2c0a, ``core/distributed/finalize_model_grads.py``,
-behind the other gradients; DeepSpeed, ``runtime/pipe/schedule.py``, ``ReduceTiedGrads`` before ``ReduceGrads``.
+Tied weights: Megatron-LM, commit 00c2c0a, ``finalize_model_grads.py``; DeepSpeed, ``ReduceTiedGrads``.
 """
 
 from __future__ import annotations

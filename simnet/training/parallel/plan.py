@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,17 +12,16 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import check_choice, check_int
 from simnet.base.errors import suggest_names
-from simnet.base.quantities import Count
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ModelProfile
 from simnet.training.parallel.graph import StepGraph, seconds_of
-from simnet.training.parallel.passes import ATTENTION, expert_parallel, split_tensors, tensor_parallel
-from simnet.training.parallel.pipeline import Order, TiedWeights, pass_order, pipeline
+from simnet.training.parallel.passes import ModelParallelism, expert_parallel, split_tensors, tensor_parallel
+from simnet.training.parallel.pipeline import TiedWeights, pass_order, pipeline
 from simnet.training.parallel.placing import schedules_of
 from simnet.training.parallel.pytorch import DdpOptions, Fsdp2Options, ddp, fsdp2
 from simnet.training.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.training.parallel.traced import TracedStep
-from simnet.training.parallel.units import CheckedOptions, ParameterDtype, PassShares, Units, wrap_units
+from simnet.training.parallel.units import PassShares, Units, wrap_units
 from simnet.training.parallel.zero import Stage3Limits, ZeroOptions, zero
 
 SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
@@ -37,39 +36,6 @@ SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
 
 LATER = 3
 """An iteration from which on all are alike."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelParallelism(CheckedOptions):
-    """Parallelism around a sharded step, by the options of `docs/sharded.md`."""
-
-    tokens: Count | None = None
-    width: Count | None = None
-    activations: ParameterDtype = "bfloat16"
-    tensor_parallel: Count = 1
-    sequence_parallel: bool = False
-    pipeline: Count = 1
-    order: Order = "1f1b"
-    experts: Count | None = None
-    expert_parallel: Count = 1
-    expert_blocks: Collection[str] | None = None
-    expert_tensors: Collection[str] = ("mlp",)
-    choices: Count = 1
-    capacity_factor: float = 1.0
-    min_capacity: Count = 4
-    drop_tokens: bool = True
-    attention: float = ATTENTION
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        asked = [name for name in ("tensor_parallel", "pipeline") if getattr(self, name) > 1]
-        asked += ["experts"] if self.experts is not None else []
-        if asked and self.tokens is None:
-            raise ValueError(f"{asked[0]} needs tokens, those of a microbatch")
-        if self.experts is None and self.expert_parallel > 1:
-            raise ValueError("expert_parallel needs experts, how many a block has")
-        if self.sequence_parallel and self.tensor_parallel == 1:
-            raise ValueError("sequence_parallel needs tensor_parallel, between how many workers")
 
 
 _AROUND = {"around": ModelParallelism}
@@ -143,6 +109,10 @@ def plan_step(
         sizes = f"{around.tensor_parallel} x {around.pipeline}"
         raise ValueError(f"tensor_parallel x pipeline, {sizes}, must divide the {workers} workers")
     _check_names(profile, around, chosen)
+    if _is_divided(around) and around.width is None:
+        if len(profile.layers[0].shape) != 2:
+            raise ValueError(f"width is missing: {profile.name} does not begin with the matrix of an embedding")
+        around = replace(around, width=profile.layers[0].shape[1])
     planner = _StagePlanner(profile, sharding, workers // split, around, {**chosen, **groups}, seed)
     parts = _stage_layers(profile, around.pipeline)
     both = [layer for layer in parts[0] if layer.name in profile.tied]
@@ -163,12 +133,11 @@ def plan_step(
         order = reversed(chosen.get("ready") or [*reversed(size)])
         passes = PassShares([size[one] for one in order], work) if work else None
         return PlannedStep(stages[0], shares, share, passes)
-    assert around.tokens is not None
     # Between stages goes what a worker has of a sequence.
-    tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
+    tokens = (around.tokens or 1) // (around.tensor_parallel if around.sequence_parallel else 1)
     tied = planner.tied(both) if both else None
     joint = pipeline(
-        stages, tokens=tokens, width=planner.width, dtype=around.activations, order=around.order, tied=tied
+        stages, tokens=tokens, width=around.width or 1, dtype=around.activations, order=around.order, tied=tied
     )
     return PlannedStep(joint, shares, share)
 
@@ -235,14 +204,6 @@ class _StagePlanner(NamedTuple):
     chosen: Mapping[str, Any]
     seed: int
 
-    @property
-    def width(self) -> int:
-        """Entries of a token."""
-        first = self.profile.layers[0].shape
-        if self.around.width is None and len(first) != 2:
-            raise ValueError(f"width is missing: {self.profile.name} does not begin with the matrix of an embedding")
-        return first[1] if self.around.width is None else self.around.width
-
     def tied(self, both: Sequence[Layer]) -> TiedWeights:
         """Return the weights that the first and the last stage share, as a worker has them."""
         degree = self.around.tensor_parallel
@@ -261,34 +222,9 @@ class _StagePlanner(NamedTuple):
             sizes = {size // degree for size in experts.values()}
             if len(sizes) > 1:
                 raise ValueError(f"expert_tensors must come to as many entries in each block, got {sorted(sizes)}")
-            assert around.experts is not None
-            alike = ("choices", "capacity_factor", "min_capacity", "drop_tokens", "attention")
-            step = expert_parallel(
-                step,
-                model,
-                around.expert_parallel,
-                blocks=list(experts),
-                experts=around.experts,
-                expert_size=sizes.pop(),
-                tokens=around.tokens or 1,
-                width=self.width,
-                dtype=around.activations,
-                reduce_dtype=str(chosen.get("reduce_dtype") or chosen.get("dtype") or "float32"),
-                seed=self.seed,
-                **{name: getattr(around, name) for name in alike},
-            )
-        if degree == 1:
-            return step
-        return tensor_parallel(
-            step,
-            model,
-            degree,
-            tokens=around.tokens or 1,
-            width=self.width,
-            dtype=around.activations,
-            sequence_parallel=around.sequence_parallel,
-            attention=around.attention,
-        )
+            dtype = str(chosen.get("reduce_dtype") or chosen.get("dtype") or "float32")
+            step = expert_parallel(step, model, around, [*experts], sizes.pop(), reduce_dtype=dtype, seed=self.seed)
+        return tensor_parallel(step, model, around)
 
     def _sharded(self, model: Units, layers: Sequence[Layer], place: int) -> StepGraph:
         """Return the step of a stage without what is around it."""

@@ -1,9 +1,6 @@
 """Steps of DeepSpeed's ZeRO: stages 1 and 2 shard the optimiser's state and gradients, stage 3 parameters as well.
 
-References
-----------
-DeepSpeed, ``runtime/zero/stage_1_and_2.py``, ``stage3.py`` and ``partitioned_param_coordinator.py``. What they issue is
-as read there; it has not been recorded.
+Read in ``runtime/zero/stage_1_and_2.py``, ``stage3.py`` and ``partitioned_param_coordinator.py``; not recorded.
 """
 
 from __future__ import annotations
