@@ -268,8 +268,6 @@ def test_units_of_the_known_models_have_all_tensors() -> None:
         (lambda: wrap_units([Layer("a", (2,)), Layer("a", (2,))]), "two tensors 'a'"),
         (lambda: wrap_units([Layer("a", (0,))]), "a length of tensor 'a' must be a whole number >= 1, got 0"),
         (lambda: wrap_units(LAYERS, behind=["emb"]), "behind"),
-        (lambda: zero(LAYERS, 2, stage=4), "stage must be a whole number in 1..3, got 4"),
-        (lambda: zero(LAYERS, 2, stage=1, limits=Stage3Limits()), "limits are for stage 3, not for stage 1"),
         (lambda: Stage3Limits(max_reuse_distance=-1), "max_reuse_distance must be a whole number >= 0, got -1"),
     ],
 )

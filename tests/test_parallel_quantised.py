@@ -244,10 +244,6 @@ def test_what_zero_plus_plus_refuses(plus: dict[str, Any], said: str) -> None:
 
 
 def test_what_other_steps_refuse() -> None:
-    with pytest.raises(ValueError, match="for stage 3, not for stage 2"):
-        zero(MATRICES, 8, stage=2, plus=ZeroPlusPlus())
-    with pytest.raises(ValueError, match="SDP4Bit is for stages 1 and 2"):
-        zero(MATRICES, 8, stage=3, sdp4bit=SDP4Bit())
     with pytest.raises(ValueError, match="for one replica, got 2"):
         fsdp2(wrap_units(MATRICES), 8, replicas=2, plus=ZeroPlusPlus(zero_quantized_weights=True))
     with pytest.raises(ValueError, match="first_group must be a whole number >= 1, got 0"):

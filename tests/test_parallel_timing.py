@@ -292,14 +292,8 @@ def test_memory_is_that_of_shards_and_of_what_is_gathered() -> None:
 def test_what_cannot_be_timed_is_refused_in_words() -> None:
     step, network = fsdp2(MODEL, 2), Network(star(2, latency=ALPHA, bandwidth=RATE))
     for options, says in (
-        ({"forward": -1.0, "backward": 1.0}, "forward must be seconds >= 0"),
-        (
-            {"forward": 1.0, "backward": [1.0] * 3},
-            "backward must be seconds >= 0, one for all or one for each of the 2",
-        ),
         ({"forward": 1.0, "backward": 1.0, "algorithms": {"gather": "ring"}}, "did you mean 'all_gather'"),
         ({"forward": 1.0, "backward": 1.0, "algorithms": {"all_gather": "rng"}}, "did you mean 'ring'"),
-        ({"forward": 1.0, "backward": 1.0, "placement": [0]}, "placement must name a host for each of the 2 workers"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             time_step(step, network, **options)

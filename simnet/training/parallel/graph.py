@@ -154,8 +154,6 @@ class GraphBuilder:
 
     def __post_init__(self) -> None:
         check_int(self.workers, "workers", 1)
-        check_int(self.iteration, "iteration", 0)
-        check_int(self.replicas, "replicas", 1)
         if self.workers % self.replicas:
             raise ValueError(f"replicas must divide the {self.workers} workers, got {self.replicas}")
 
@@ -333,10 +331,7 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: 
     """Return the seconds of each node, shape (nodes, P), from those of both passes of a microbatch."""
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
-        values = np.asarray(given, dtype=np.float64)
-        if values.shape not in ((), (graph.workers,)) or not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError(f"{name} must be seconds >= 0, one for all or one for each of the {graph.workers} workers")
-        passes[name] = np.broadcast_to(values, graph.workers)
+        passes[name] = np.broadcast_to(np.asarray(given, dtype=np.float64), graph.workers)
     whole: dict[object, int] = defaultdict(int)
     for node in graph.nodes:
         if isinstance(node.does, ComputePart):

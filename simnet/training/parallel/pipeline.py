@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias
 
-from simnet.base.checks import check_choice, check_int
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, Groups, Phase, StepBuffer, StepGraph, StepNode
-from simnet.training.parallel.units import ParameterDtype
 
 Order: TypeAlias = Literal["1f1b", "gpipe"]
 
@@ -65,20 +63,12 @@ def pipeline(
     microbatch has `tokens` b s, of which a worker sends `width` h entries of `dtype`. The `tied` weights are
     all-reduced after the last.
     """
-    check_int(tokens, "tokens", 1)
-    check_int(width, "width", 1)
-    check_choice(dtype, "dtype", get_args(ParameterDtype))
-    check_choice(order, "order", get_args(Order))
-    if not stages:
-        raise ValueError("a pipeline needs at least one stage")
     each = stages[0].workers
     segments = [_pass_nodes(stage) for stage in stages]
     microbatches = {1 + max(one[1] for one in found if one is not None) for found in segments}
     if len(microbatches) > 1 or any(stage.workers != each for stage in stages):
         raise ValueError("stages must have the same number of workers and of microbatches")
     last = max(microbatches) - 1
-    if tied is not None and len(stages) == 1:
-        raise ValueError("a single stage shares no weights with another")
     if tied is not None and tied.first:
         for place in (0, -1):
             _put_off(stages[place], segments[place], last)

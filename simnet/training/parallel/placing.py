@@ -52,10 +52,6 @@ class PlacedStep:
     ) -> None:
         self.graph, self.network, self.slowdown = graph, network, slowdown
         self.hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
-        if self.hosts.shape != (graph.workers,):
-            raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
-        if not (np.isfinite(slowdown) and slowdown >= 1):
-            raise ValueError(f"slowdown must be a number >= 1, got {slowdown}")
         schedule_of = schedules_of(algorithms or {})
         calls = {number: one.does for number, one in enumerate(graph.nodes) if isinstance(one.does, CollectiveCall)}
         self.schedules = {number: schedule_of(call) for number, call in calls.items()}

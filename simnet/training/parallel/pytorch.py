@@ -7,10 +7,10 @@ reduced. Source: ``distributed/fsdp/_fully_shard``; sequences and sizes are thos
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from simnet.base.checks import check_choice, check_int, check_positive
+from simnet.base.checks import check_choice, check_positive
 from simnet.base.quantities import Count, WholeNumber
 from simnet.cost_models.costs.layers import Layer
 from simnet.training.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
@@ -133,7 +133,7 @@ class Fsdp2Options(CheckedOptions):
     reshard_after_backward: bool = True
     passes: Sequence[tuple[Phase, int]] | None = None
     overlap: bool = True
-    plus: ZeroPlusPlus | None = None
+    plus: ZeroPlusPlus = field(default_factory=ZeroPlusPlus)
 
     @property
     def dtypes(self) -> tuple[str, str]:
@@ -144,9 +144,8 @@ class Fsdp2Options(CheckedOptions):
 
 def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
     """Return a step of a model whose units are sharded by `fully_shard`, with `Fsdp2Options`."""
-    check_int(workers, "workers", 1)
     given = Fsdp2Options(**options)
-    microbatches, plus = given.microbatches, given.plus or ZeroPlusPlus()
+    microbatches, plus = given.microbatches, given.plus
     freed, nodes = _freed_units(model, given.reshard_after_forward), plus.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
     step = GraphBuilder(workers, given.iteration, given.replicas, given.overlap, layout)
@@ -155,8 +154,6 @@ def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
     in_turn: list[tuple[Phase, int]] = [
         (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
     ]
-    if given.passes is not None and sorted(given.passes) != sorted(in_turn):
-        raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
     _Program(step, model, freed, given, plus).issue(in_turn if given.passes is None else given.passes)
     step.microbatch = None
     if given.clip:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simnet.base.checks import check_int
 from simnet.base.quantities import Count, WholeNumber
 from simnet.collectives.registry import Operation
 from simnet.cost_models.costs.layers import Layer
@@ -191,25 +190,22 @@ class ZeroOptions(CheckedOptions):
     use_multi_rank_bucket_allreduce: bool = True
     loss_scaling: bool = False
     overlap_comm: bool | None = None
-    limits: Stage3Limits | None = None
-    plus: ZeroPlusPlus | None = None
-    sdp4bit: SDP4Bit | None = None
+    limits: Stage3Limits = field(default_factory=Stage3Limits)
+    plus: ZeroPlusPlus = field(default_factory=ZeroPlusPlus)
+    sdp4bit: SDP4Bit = field(default_factory=SDP4Bit)
 
 
 def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -> StepGraph:
     """Return a step of a model that DeepSpeed shards, with `ZeroOptions`; iteration 0 of stage 3 prefetches nothing."""
     found, given = check_layers(layers), ZeroOptions(**options)
-    _check_stage(stage, given)
-    check_int(workers, "workers", 1)
-    plus, sdp4bit = given.plus or ZeroPlusPlus(), given.sdp4bit or SDP4Bit()
+    plus, sdp4bit = given.plus, given.sdp4bit
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
     overlap = stage == 3 if given.overlap_comm is None else given.overlap_comm
     step = GraphBuilder(workers, given.iteration, overlap=overlap, layout=layout)
     program: Stage3 | _ShardedGradients
     if stage == 3:
-        limits = given.limits or Stage3Limits()
-        program = Stage3(step, found, given.dtype, given.reduce_bucket_size, limits, plus)
+        program = Stage3(step, found, given.dtype, given.reduce_bucket_size, given.limits, plus)
     else:
         program = _ShardedGradients(step, found, stage, given, sdp4bit)
     for microbatch in range(given.microbatches):
@@ -222,17 +218,6 @@ def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -
     parameters, gradients, shard = program.held_bytes()
     copies = _MOMENTS + (DTYPE_BYTES[given.dtype] < _FP32)
     return step.built(HeldMemory(parameters, gradients, copies * shard * _FP32))
-
-
-def _check_stage(stage: int, given: ZeroOptions) -> None:
-    if check_int(stage, "stage", 1, 3) < 3 and given.limits is not None:
-        raise ValueError(f"limits are for stage 3, not for stage {stage}")
-    if given.plus is not None and stage < 3:
-        raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")
-    if given.sdp4bit is not None and stage == 3:
-        raise ValueError(
-            "SDP4Bit is for stages 1 and 2: in stage 3 nobody holds the weights that differences are taken to"
-        )
 
 
 class _ShardedGradients(NamedTuple):
