@@ -54,8 +54,7 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 def closed_form(candidate: Candidate) -> ClosedForm:
     """Return the closed form of an exchange, as in Eqns 4 and 5 of the AR-Topk paper; arguments broadcast.
 
-    Widths of values and indices count; encoded indices count as `simnet.cost_models.costs.encodings` expects. Raises
-    ValueError for an unknown scheme or option, or if no closed form is known.
+    Raises ValueError for an unknown scheme or option, or if no closed form is known.
 
     Examples
     --------

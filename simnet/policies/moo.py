@@ -60,9 +60,8 @@ def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
 def knee_point(front: ArrayLike) -> int:
     """Return the knee of a normalised front, shape (F, m): the point farthest from the chord, on its better side.
 
-    The chord joins the best point of the first objective and that with the smallest sum of the others; ties go to the
-    best in the sum or the first objective, and then in one objective after the other. Without a point on that side it
-    is the point of `weighted_point` with equal weights.
+    The chord joins the best point of the first objective and that with the smallest sum of the others. Without a point
+    on that side it is the point of `weighted_point` with equal weights.
 
     Examples
     --------

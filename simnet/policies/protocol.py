@@ -87,10 +87,8 @@ class Decision(NamedTuple):
     """The exchange and density of an iteration, or of an attempt of exploration.
 
     `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
-    `attempt` is None for an iteration. In an attempt workers compute, select, exchange and update, and then everything
-    is as before, except the time. Attempt 0 begins with the state of the training (with `fresh`, a residual of zero),
-    and attempt j continues attempt j - 1 with the gradients of j iterations later. The first attempt after a failure
-    begins with the state of the training.
+    `attempt` is None for an iteration. Attempt 0 begins with the state of the training (with `fresh`, a residual of
+    zero), attempt j continues attempt j - 1 with gradients of j iterations later; then all but the time is as before.
     """
 
     shortlist: Sequence[Candidate]

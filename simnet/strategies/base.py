@@ -28,8 +28,8 @@ T = TypeVar("T", bound=np.generic)
 class StepResult(NamedTuple):
     """The exchanges that begin after an inner step, one after the other, and its statistics.
 
-    These are ``payload`` (bytes of collectives), ``collectives`` (their number), ``bytes_sent`` and ``bytes_received``,
-    shape (P',), and those of the strategy, as ``drift``, the distance of each worker's parameters from the global ones.
+    These are ``payload`` and ``collectives`` (bytes and number), ``bytes_sent`` and ``bytes_received``, shape (P',),
+    and ``drift``, the distance of each worker's parameters from the global ones.
     """
 
     syncs: tuple[Sync, ...]

@@ -16,12 +16,7 @@ from simnet.strategies.replicas import Replicas
 
 
 class DataParallel(Strategy):
-    """The gradients of every step are averaged, and all workers apply the average.
-
-    References
-    ----------
-    S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
-    """
+    """The gradients of every step are averaged, and all workers apply the average."""
 
     name = "dataparallel"
     paper = "Li et al., VLDB 2020 (PyTorch's DistributedDataParallel)"
@@ -39,13 +34,7 @@ class DataParallel(Strategy):
 
 
 class GradientAccumulation(DataParallel):
-    """The gradients of several inner steps are added up by each worker; their mean is then averaged and applied.
-
-    References
-    ----------
-    S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020, section 3.2.4
-    (``no_sync``).
-    """
+    """The gradients of several inner steps are added up by each worker; their mean is then averaged and applied."""
 
     name = "accumulation"
     paper = "Li et al., VLDB 2020, section 3.2.4 (no_sync)"
@@ -70,11 +59,7 @@ class DeMo(DataParallel):
     """Every step, what a scheme makes of the gradients and its residuals is applied by its sign.
 
     The scheme has the momentum as its residual. With `scaled` gradients are multiplied by `lr` before the scheme gets
-    them, as released: the residual then carries it.
-
-    References
-    ----------
-    B. Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870; bloc97/DeMo.
+    them, as released (bloc97/DeMo).
     """
 
     name = "demo"

@@ -156,10 +156,7 @@ class MuLoCo(DiLoCo):
 class DelayedDiLoCo(DiLoCo):
     """DiLoCo whose outer step takes the average pseudo-gradient of the round before, which had that long to arrive.
 
-    References
-    ----------
-    S. Kale et al., "Eager Updates For Overlapped Communication and Computation in DiLoCo", arXiv 2502.12996, after a
-    summary: the naive delayed outer gradients.
+    S. Kale et al., "Eager Updates For Overlapped Communication and Computation in DiLoCo", after a summary.
     """
 
     name = "delayed"
@@ -196,13 +193,8 @@ class DelayedDiLoCo(DiLoCo):
 class EagerDiLoCo(DelayedDiLoCo):
     """DiLoCo whose outer step takes a worker's own pseudo-gradient at once, and those of the others a round late.
 
-    The global parameters of the workers differ by that meanwhile. `first` says what stands for the others in the first
-    round, which the summaries do not tell: nothing (``absent``), or the worker's ``own``.
-
-    References
-    ----------
-    S. Kale et al., "Eager Updates For Overlapped Communication and Computation in DiLoCo", arXiv 2502.12996, after a
-    summary: (D_p(t) + the sum of all other D_q(t - H)) / P.
+    (D_p(t) + the sum of all other D_q(t - H)) / P, after a summary of S. Kale et al. `first` says what stands for the
+    others in the first round, which the summaries do not tell: nothing (``absent``), or the worker's ``own``.
     """
 
     name = "eager"

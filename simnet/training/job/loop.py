@@ -40,10 +40,9 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 
 @dataclass(eq=False)
 class JobLoop:
-    """A job under one policy: its state between two iterations, and the parts of an iteration.
+    """A job under one policy, its first iteration at `start` [s]: its state between iterations, and the parts of one.
 
-    The first iteration begins at `start` [s]. `may_try` allows several exchanges on a shortlist; the first `timeline`
-    iterations keep messages and spans. `now` is the simulated time [s], `lost` its rounding error.
+    `may_try` allows several exchanges on a shortlist. `now` is the simulated time [s], `lost` its rounding error.
     """
 
     job: Job

@@ -131,8 +131,7 @@ class BlockedWorker(NamedTuple):
 class Interruption(NamedTuple):
     """An iteration that stopped at `stopped` [s] because workers had `failed`, by the times of their failures [s].
 
-    The `left` workers resumed the same iteration at `resumed` [s], None if the job ended; `blocked` says who waited for
-    whom.
+    The `left` workers resumed it at `resumed` [s], None if the job ended; `blocked` says who waited for whom.
     """
 
     job: str

@@ -68,9 +68,8 @@ class ColocatedJob:
 class RunOptions(NamedTuple):
     """How a job is run under one policy.
 
-    The first `timeline` iterations keep messages and spans. Jobs `colocated` by name share the network; then the policy
-    may not try several exchanges, and a checkpoint holds only the end. `sampling` simulates some iterations in place of
-    all.
+    The first `timeline` iterations keep messages and spans. With `colocated` jobs a checkpoint holds only the end.
+    `sampling` simulates some iterations in place of all.
     """
 
     timeline: int = 0

@@ -278,8 +278,7 @@ def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = No
     """Return the duration of a job from a sample of its iterations, and the standard error [s].
 
     Arrays have shape (samples,): the `seconds` of iterations, how many iterations each stands for, and how long these
-    were expected to last, up to a factor. The error is that of the differences between neighbours in speed, relative to
-    the expectation. The job makes up for it at the speed of its end, or of the whole job if that is slower.
+    were expected to last, up to a factor. The error is that of differences between neighbours in speed.
 
     Examples
     --------
@@ -287,8 +286,6 @@ def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = No
     (12.0, 2.0)
     >>> total_time(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]), np.array([4.0, 4.0, 2.0]))
     (12.0, 0.0)
-    >>> total_time(np.array([1.0, 3.0]), np.array([1, 1]))
-    (4.0, 0.0)
     """
     whole = float((seconds * stands_for).sum())
     if seconds.size < 2 or not whole or not seconds.all():

@@ -87,8 +87,6 @@ def detect_steady_part(
 
     Examples
     --------
-    >>> detect_steady_part({"build_up": np.array([1.0, 2.0, 3.0, 4.0, 4.1, 4.0, 4.1, 4.0])}, 8)
-    SteadyPart(start=4, unsettled='')
     >>> detect_steady_part({"build_up": np.arange(8.0)}, 8)
     SteadyPart(start=4, unsettled='its build-up moved by +44 % in the last half')
     >>> detect_steady_part({}, 40, period=32)

@@ -123,7 +123,7 @@ def time_step(
     iteration: int = 0,
     **options: Any,
 ) -> StepTiming:
-    """Place a training step on a network, and return when everything begins and ends; `options` are of `PlacedStep`."""
+    """Place a training step on a network, and return when everything begins and ends."""
     return PlacedStep(graph, network, **options).time(seconds_of(graph, forward, backward), start, iteration)
 
 
