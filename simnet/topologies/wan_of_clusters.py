@@ -119,11 +119,7 @@ def wan_of_clusters(
     graph = empty("wan_of_clusters", sum(hosts), **facts)
     weight = _border_weight(one for cluster, _ in clusters for *_, one in cluster.edges(data=True))
     for name, first, (cluster, _), outer in zip(names, accumulate([0, *hosts[:-1]]), clusters, ends, strict=True):
-        renamed = {node: _site_node(node, name, first) for node in cluster}
-        for node, attributes in cluster.nodes(data=True):
-            graph.add_node(renamed[node], **{**attributes, "site": name})
-        for u, v, attributes in cluster.edges(data=True):
-            graph.add_edge(renamed[u], renamed[v], **attributes)
+        renamed = _add_site(graph, name, cluster, first)
         router = f"site:{name}"
         graph.add_node(router, site=name)
         for node in outer:
@@ -145,6 +141,16 @@ def wan_of_clusters(
             weight=1.0 + float(shares[a, b]),
         )
     return graph
+
+
+def _add_site(graph: nx.DiGraph[Node], name: str, cluster: nx.DiGraph[Any], first: int) -> dict[Any, Node]:
+    """Add the nodes and links of a site whose hosts begin at a number; return the new name of each node."""
+    renamed = {node: _site_node(node, name, first) for node in cluster}
+    for node, attributes in cluster.nodes(data=True):
+        graph.add_node(renamed[node], **{**attributes, "site": name})
+    for u, v, attributes in cluster.edges(data=True):
+        graph.add_edge(renamed[u], renamed[v], **attributes)
+    return renamed
 
 
 def _site_node(node: Node, site: str, first: int) -> Node:
