@@ -327,6 +327,20 @@ class TestNames:
         assert [one.phase for one in build().rounds] == phases
 
 
+class TestSegments:
+    @each("P", RANKS)
+    @each("segments", [1, 2, 5])
+    def test_follow_each_other_a_round_apart_and_turn_at_the_root(self, P, segments):
+        levels, extra = ceil(log2(P)), segments - 1 if P > 1 else 0
+        assert len(collectives.broadcast_tree(P, 60.0, segments=segments).rounds) == levels + extra
+        assert len(collectives.reduce_tree(P, 60.0, segments=segments).rounds) == levels + extra
+        assert len(collectives.allreduce_tree(P, 60.0, segments=segments).rounds) == 2 * levels + extra
+
+    def test_programs_reduce_to_the_first_rank_unless_told(self):
+        for build in (tree.reduce, tree.broadcast):
+            assert as_messages(build(5).schedule(1.0)) == as_messages(build(5, 0).schedule(1.0))
+
+
 class TestRelabelling:
     @each("P", RANKS)
     def test_another_root_is_a_turn_of_the_ranks(self, P):

@@ -327,6 +327,31 @@ def test_turns_of_omnireduce_are_those_of_the_trace():
     assert len(exchange.schedule.rounds) == 2 * 5
 
 
+@each("P, n", [(1, 5), (3, 2), (4, 1000), (5, 1030)])
+@each("aggregators", ["all", "first"])
+def test_what_omnireduce_sends(P, n, aggregators):
+    model = create("omnireduce", P, n, block=16, slots=3, threshold=1.5, aggregators=aggregators)
+    gradients = gradients_of("normal", P, n, n)
+    exchange = model.exchange(gradients)
+    padded = np.zeros((P, -(-n // 16) * 16), dtype=np.float32)
+    padded[:, :n] = gradients
+    dropped = np.abs(padded.reshape(P, -1, 16)).max(2) <= 1.5
+    kept = np.repeat(dropped, 16, axis=1)[:, :n]
+    np.testing.assert_array_equal(model.residual, np.where(kept, gradients, 0))
+    np.testing.assert_allclose(exchange.update, np.where(kept, 0, gradients).mean(0), atol=1e-6)
+    dropped[:, :3] = False
+    np.testing.assert_array_equal(exchange.stats["blocks"], (~dropped).sum(1))
+    assert exchange.stats["union_blocks"] == (~dropped.all(0)).sum()
+    place = np.arange(dropped.shape[1]) % min(3, dropped.shape[1]) % P if aggregators == "all" else 0
+    own = place == np.arange(P)[:, np.newaxis] if aggregators == "all" else (np.arange(P) == 0)[:, np.newaxis]
+    up, down = (~dropped & ~own).sum(1), (P - 1) * (~dropped.all(0) & own).sum(1)
+    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), (16 * 4 + 4) * (up + down))
+    released = create("omnireduce", P, n, block=16, slots=3, threshold=1.5, compat="released")
+    lost = released.exchange(gradients).stats["lost"]
+    assert not released.residual.any()
+    assert lost == pytest.approx(np.linalg.norm(np.where(kept, gradients, 0).sum(0)), abs=1e-4)
+
+
 @each("options, said", [
     ({"block": 0}, "block must be a whole number >= 1, got 0"),
     ({"slots": 0}, "slots must be a whole number >= 1, got 0"),

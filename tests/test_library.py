@@ -167,12 +167,13 @@ def test_a_grid_has_the_rows_of_the_command(tmp_path, ran):
 
 
 def test_a_grid_tells_cells_that_make_no_sense():
-    found = simnet.run("quickstart", grid={"workers": [4, 0]}, set=SHORT, policies="AG")
-    assert list(found.cells["status"]) == ["done", "refused"]
+    grid = {"workers": [2, 4], "job.compute.slow": [{0: 2}, {3: 2}]}
+    found = simnet.run("quickstart", grid=grid, set=SHORT, policies="AG")
+    assert list(found.cells["status"]) == ["done", "refused", "done", "done"]
     assert found.exit_code == 1
     assert "workers" in found.notes[0]
-    with pytest.raises(InputError):
-        simnet.run("quickstart", grid={"workers": [0]}, set=SHORT)
+    with pytest.raises(InputError, match=r"run\(grid=...\): workers: must be >= 1, got 0"):
+        simnet.run("quickstart", grid={"workers": [4, 0]}, set=SHORT)
 
 
 def test_time_says_what_the_command_says(tmp_path):

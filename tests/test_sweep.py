@@ -449,22 +449,21 @@ def test_several_seeds_are_seeds_as_a_parameter_that_are_compared(here, tiny, tm
     assert "tied" in shown
 
 
-def test_a_bad_value_costs_no_other_cell(here, tiny, tmp_path):
-    result = invoke(tiny, "--grid", "density=2,200,5%", "--policies", "AG", "--out", tmp_path)
+def test_values_that_do_not_go_together_cost_no_other_cell(here, tiny, tmp_path):
+    grid = ("--grid", "workers=2,4", "--grid", "job.compute.slow={0: 2},{3: 2}")
+    result = invoke(tiny, *grid, "--policies", "AG", "--out", tmp_path)
     assert result.exit_code == 1
-    said = " ".join(result.stdout.split())
-    assert "1 of 3 cells without result: cell 1 (job.density=200 %): refused: --grid job.density=200 %:" in said
+    assert "1 of 4 cells without result: " in " ".join(result.stdout.split())
     found = table(tmp_path)
-    assert list(found["status"]) == ["done", "refused", "done"]
-    assert list(found["density"]) == [0.02, 2.0, 0.05]
-    assert "must be <= 1" in found["message"][1]
+    assert list(found["status"]) == ["done", "refused", "done", "done"]
+    assert "0 to 1" in found["message"][1]
 
 
-def test_only_bad_values_end_the_command_before_anything_runs(here, tiny, tmp_path, monkeypatch):
+def test_a_value_that_no_cell_can_have_ends_the_command_before_anything_runs(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(cell, "run_here", lambda *_: pytest.fail("it was simulated"))
-    said = refused(tiny, "--grid", "density=200,300%", "--out", tmp_path / "out")
-    assert "none of the 2 cells makes sense" in said
-    assert said.count("must be <= 1") == 2
+    for values in ("density=2,200,5%", "density=200,300%"):
+        said = refused(tiny, "--grid", values, "--out", tmp_path / "out")
+        assert said == "error: --grid: job.density: must be <= 1, got '200 %'\n"
     # Fits the fields, but not the rest of the scenario.
     assert "hosts" in refused(tiny, "--grid", "network.topology.star.hosts=1", "--out", tmp_path / "out")
     assert "there is no such field" in refused(tiny, "--grid", "job.densty=1%", "--out", tmp_path / "out")
