@@ -72,20 +72,20 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
     moves with the iterations.
     """
     with canvas(9.2, 6.0, 3, 1, sharex=True, height_ratios=(3.4, 1, 1)) as (figure, (top, middle, bottom)):
+        iterations, label = _with_positions(iterations)
         looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
-        position, label = _time_axis(iterations)
-        ends = {policy: _last_position(frame, position) for policy, frame in frames.items()}
+        ends = {policy: float(frame["x_end"].iloc[-1]) for policy, frame in frames.items()}
         # The slowest policy that is not far slower than the fastest.
         last = max(end for end in ends.values() if end <= _FAR * min(ends.values()))
-        shown = iterations[position(iterations) <= last]
+        shown = iterations[iterations["x"] <= last]
         name, factor = unit(shown["iteration_s"].max(), SECONDS)
         for policy, frame in _by_policy(shown).items():
-            x, y = position(frame), frame["iteration_s"].to_numpy() / factor
+            x, y = frame["x"].to_numpy(), frame["iteration_s"].to_numpy() / factor
             _draw_line(top, x, y, band=policy != bound, **looks[policy])
         top.set_ylabel(f"iteration time [{name}]")
         scale(top.yaxis, shown["iteration_s"].to_numpy() / factor)
         _note_cut(top, [policy for policy, end in ends.items() if end > last], frames)
-        _draw_network((middle, bottom), shown, position, label, last)
+        _draw_network((middle, bottom), shown, label, last)
         figure.align_ylabels()
         _legend_above(figure, _legend_handles(looks))
     return figure
@@ -168,6 +168,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 
     Where no policy changed its choice, all are drawn.
     """
+    iterations, label = _with_positions(iterations)
     frames = _by_policy(iterations)
     changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
     labels = list(dict.fromkeys(iterations["choice"]))
@@ -175,15 +176,14 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     ratios = (0.5 * len(changing), 0.8, 0.8)
     with canvas(9.2, 3.0 + 0.5 * len(changing), 3, 1, sharex=True, height_ratios=ratios) as (figure, panels):
         strips, middle, bottom = panels
-        position, label = _time_axis(iterations)
-        last = max(_last_position(frame, position) for frame in changing.values())
-        shown = iterations[position(iterations) <= last]
+        last = max(float(frame["x_end"].iloc[-1]) for frame in changing.values())
+        shown = iterations[iterations["x"] <= last]
         for row, frame in enumerate(changing.values()):
-            for choice, bars in _choice_stretches(frame, position).items():
+            for choice, bars in _choice_stretches(frame).items():
                 strips.broken_barh(bars, (row - 0.36, 0.72), color=colours[choice], linewidth=0)
         _label_policies(strips, changing, bound)
         strips.set_ylim(len(changing) - 0.5, -0.5)
-        _draw_network((middle, bottom), shown, position, label, last)
+        _draw_network((middle, bottom), shown, label, last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
         handles = [Patch(color=colours[choice], label=short(choice)) for choice in labels if choice in seen]
@@ -252,25 +252,20 @@ def choice_colours(
     return colours
 
 
-def _time_axis(iterations: pd.DataFrame) -> tuple[Callable[[pd.DataFrame], Floats], str]:
-    """Return where an iteration stands on the horizontal axis, and the axis' label."""
-    network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in _by_policy(iterations).values()]
+def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return iterations with ``x`` and ``x_end``, where they stand on the horizontal axis, and its label."""
+    frames = _by_policy(iterations).values()
+    network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in frames]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
-        return lambda frame: frame["iteration"].to_numpy(dtype=np.float64), "iteration"
-    name, factor = unit(min(float(_elapsed_time(frame)[-1]) for frame in _by_policy(iterations).values()), HOURS)
-    return lambda frame: frame["start_s"].to_numpy() / factor, f"simulated time [{name}]"
+        number = iterations["iteration"].astype(np.float64)
+        return iterations.assign(x=number, x_end=number + 1), "iteration"
+    name, factor = unit(min(float(_elapsed_time(frame)[-1]) for frame in frames), HOURS)
+    start = iterations["start_s"]
+    end = (start + iterations["iteration_s"]) / factor
+    return iterations.assign(x=start / factor, x_end=end), f"simulated time [{name}]"
 
 
-def _last_position(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> float:
-    """Return where the last iteration ends on the horizontal axis."""
-    last = frame.tail(1)
-    after = last.assign(iteration=last["iteration"] + 1, start_s=last["start_s"] + last["iteration_s"])
-    return float(position(after)[0])
-
-
-def _choice_stretches(
-    frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]
-) -> dict[str, list[tuple[float, float]]]:
+def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
     """Return from where and how far on the axis each choice was in use; in long runs, the most used of a stretch."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
@@ -280,7 +275,7 @@ def _choice_stretches(
         np.add.at(counts, (bins, code), 1)
         starts = np.searchsorted(bins, np.arange(2 * _BINS))
         code = np.repeat(counts.argmax(axis=1), np.diff(np.append(starts, len(code))))
-    left = np.append(position(frame)[starts], _last_position(frame, position))
+    left = np.append(frame["x"].to_numpy()[starts], frame["x_end"].iloc[-1])
     bars: dict[str, list[tuple[float, float]]] = {}
     for start, first, last in zip(starts, left[:-1], left[1:], strict=True):
         bars.setdefault(str(labels[code[start]]), []).append((float(first), float(last - first)))
@@ -319,17 +314,11 @@ def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: A
     axes.plot(x, y, marker="o" if alone else None, clip_on=not alone, **look)
 
 
-def _draw_network(
-    axes: tuple[Axes, Axes],
-    iterations: pd.DataFrame,
-    position: Callable[[pd.DataFrame], Floats],
-    label: str,
-    last: float,
-) -> None:
+def _draw_network(axes: tuple[Axes, Axes], iterations: pd.DataFrame, label: str, last: float) -> None:
     """Draw bandwidth and latency, as all policies together have met them, up to the end of the axis, and label that."""
     both = (("bandwidth_Bps", "bandwidth", BITS), ("latency_s", "latency", SECONDS))
     for one, (column, what, units) in zip(axes, both, strict=True):
-        x, y = position(iterations), iterations[column].to_numpy(dtype=np.float64)
+        x, y = iterations["x"].to_numpy(), iterations[column].to_numpy(dtype=np.float64)
         order = np.argsort(x, kind="stable")
         order = order[np.isfinite(y[order])]
         x, first = np.unique(x[order], return_index=True)
@@ -342,7 +331,7 @@ def _draw_network(
         one.set_ylabel(f"{what}\n[{name}]")
     axes[1].set_xlabel(label)
     axes[1].xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
-    axes[1].set_xlim(float(position(iterations).min()), last)
+    axes[1].set_xlim(float(iterations["x"].min()), last)
 
 
 def _legend_handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> list[Line2D]:

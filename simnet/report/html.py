@@ -26,9 +26,6 @@ from simnet.report.run_summary import PHASES, RunSummary
 from simnet.report.summary import Summary, column_cells, percent
 from simnet.report.timeline import Recorded
 
-# Figures whose content the charts show, or bars on the page.
-_DRAWN_AGAIN = ("iteration_time", "cumulative_time", "breakdown", "choices", "learning")
-
 # Columns of the table at the top: on a screen, and on a narrow one.
 _MOST, _NARROW = 7, 3
 
@@ -45,13 +42,12 @@ def report(
     recorded: Recorded | None = None,
 ) -> str:
     """Return the page of a run."""
-    inside = _inline_plots(plots)
-    answer = answers.run_answer(summary)
-    names = answers.ranking(summary)
+    answer, names = answers.run_answer(summary), answers.ranking(summary)
     return _page(
         "report",
-        summary=summary,
-        answer=answer,
+        summary,
+        answer,
+        plots,
         table=_table(answer, names),
         leaders=answers.leaders(summary),
         names=names,
@@ -61,36 +57,19 @@ def report(
         scripts=_hashed_scripts("uplot/uPlot.iife.min.js", "common.js", "page.js"),
         chart_style=markupsafe.Markup(_resource_text("uplot/uPlot.min.css")),  # noqa: S704
         longest=max(sum(one["breakdown_s"].values()) for one in summary["policies"].values()),
-        pictures=[one for one in inside if one[0].name in _DRAWN_AGAIN],
-        figures=[one for one in inside if one[0].name not in _DRAWN_AGAIN],
     )
 
 
 def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: str) -> str:
     """Return the page of a run with several seeds."""
-    answer = answers.seeds_answer(dict(summary))
-    table = _table(answer)
-    return _page(
-        "seeds",
-        summary=summary,
-        answer=answer,
-        table=table,
-        figures=_inline_plots(plots),
-        scenario=scenario,
-        scripts=(),
-    )
+    return _page("seeds", summary, answers.seeds_answer(dict(summary)), plots, scenario=scenario)
 
 
 def compared_report(
     summary: RunSummary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
 ) -> str:
     """Return the page of several runs."""
-    answer = answers.run_answer(summary)
-    figures, table = _inline_plots(plots), _table(answer)
-    return _page(
-        "compared", summary=summary, answer=answer, table=table, runs=runs, differences=differences, figures=figures,
-        scripts=(),
-    )  # fmt: skip
+    return _page("compared", summary, answers.run_answer(summary), plots, runs=runs, differences=differences)
 
 
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -139,7 +118,7 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
     )
 
 
-def _page(template: str, **values: Any) -> str:
+def _page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
     """Return a page of a template, which asks for texts and tables itself."""
     # Names and texts come from the scenario: every one of them is escaped.
     environment = jinja2.Environment(
@@ -151,9 +130,7 @@ def _page(template: str, **values: Any) -> str:
     )
     environment.filters.update(percent=percent, seconds=format_seconds, bandwidth=format_bandwidth)
     environment.globals.update(words=answers, terms=TERMS, phases=PHASES)
-    return environment.get_template(f"{template}.html.j2").render(values)
-
-
-def _inline_plots(plots: Sequence[Plot]) -> list[tuple[Plot, str]]:
     # As an image a figure can neither run scripts nor clash with the names inside another one.
-    return [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]
+    figures = [(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots]
+    own = {"summary": summary, "answer": answer, "table": _table(answer), "figures": figures, "scripts": ()}
+    return environment.get_template(f"{template}.html.j2").render(own | values)

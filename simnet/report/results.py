@@ -65,8 +65,8 @@ RUN = FileSet("run", RESULTS, "summary.json")
 """The files of a run, with one seed or several."""
 
 
-# Rows of a group of Parquet, which is in memory as a whole, and those that are made at a time.
-_GROUP, _PIECE = 1 << 16, 1 << 14
+# Rows that are in memory at a time, and a group of Parquet.
+_PIECE = 1 << 16
 
 
 class Rows(NamedTuple):
@@ -162,25 +162,16 @@ def write_table(
     *,
     csv: bool = True,
 ) -> None:
-    """Write the rows of all policies as Parquet, and as CSV, piece by piece, with the bytes of the table of all."""
-    waiting: list[pa.Table] = []
+    """Write the rows of all policies as Parquet, a group for each piece, and as CSV."""
     with ExitStack() as files:
         text = files.enter_context(atomic_write(folder / f"{name}.csv")) if csv else None
         stream, writer = files.enter_context(atomic_write(folder / f"{name}.parquet")), None
         for piece in map(finish, _pieces(rows)):
             if text is not None:
-                header = writer is None
-                guard_table(piece).to_csv(text, index=False, lineterminator="\n", mode="wb", header=header)
-            waiting.append(_arrow(piece))
-            writer = writer or pq.ParquetWriter(stream, waiting[0].schema, compression="zstd")
-            while sum(map(len, waiting)) >= _GROUP:
-                table = pa.concat_tables(waiting)
-                writer.write_table(table.slice(0, _GROUP).combine_chunks())
-                waiting = [table.slice(_GROUP)]
-        assert writer is not None
-        if len(rest := pa.concat_tables(waiting)) or not any(one.total for one in rows.values()):
-            writer.write_table(rest.combine_chunks())
-        writer.close()
+                guard_table(piece).to_csv(text, index=False, lineterminator="\n", mode="wb", header=writer is None)
+            table = _arrow(piece)
+            writer = writer or files.enter_context(pq.ParquetWriter(stream, table.schema, compression="zstd"))
+            writer.write_table(table)
 
 
 def _pieces(rows: Mapping[str, Rows]) -> Iterator[pd.DataFrame]:
