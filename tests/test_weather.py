@@ -579,6 +579,17 @@ def test_mahimahi_conserves_bytes(tmp_path_factory, stamps, width):
         assert signal.integral(count * period / 1000, end) == pytest.approx(1500 * len(stamps), rel=1e-9)
 
 
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 120))
+def test_mahimahi_round_trip(tmp_path_factory, stamps, width):
+    folder, every = tmp_path_factory.mktemp("mahimahi"), width / 1000
+    signal = mahimahi(written(folder, "".join(f"{stamp}\n" for stamp in sorted(stamps))), every=every)
+    write_mahimahi(signal, folder / "again", duration=max(stamps) / 1000)
+    again = mahimahi(folder / "again", every=every)
+    for one, other in zip(signal.window(0, 2), again.window(0, 2), strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+
+
 def test_mahimahi_writer_never_promises_too_early(tmp_path):
     signal = wild()
     write_mahimahi(signal, tmp_path / "out", duration=30.0, packet_bytes=9000)
