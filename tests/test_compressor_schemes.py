@@ -76,7 +76,7 @@ def test_golden_run_of_arctopk(feedback, recorded, monkeypatch):
 
 
 @each("options, said", [
-    ({"warm_up": -1}, "warm_up must be >= 0, got -1"),
+    ({"warm_up": -1}, "warm_up must be a whole number >= 0, got -1"),
     ({"rank": 0}, "rank must be a whole number >= 1, got 0"),
     ({"feedback": "ef12"}, "there is no feedback 'ef12': did you mean 'ef21'"),
     ({"momentum": "double"}, "momentum 'double' needs feedback 'ef21', got 'ef14'"),

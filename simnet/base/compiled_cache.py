@@ -43,12 +43,13 @@ class _CacheLocator(FunctionCache._impl_class):  # type: ignore[misc]
     _locator_classes = (CacheImpl._locator_classes[0], _InstalledCache, *CacheImpl._locator_classes[1:])
 
 
-def find_cache(function: Any, sources: Sequence[str] = ()) -> DiskCache | NoCache:
+def find_cache(function: Any, sources: Sequence[str] = ()) -> Any:
     """Return the cache of a function; `sources` are files of functions that are compiled into it."""
     try:
         return DiskCache(function, sources)
     except RuntimeError:
-        return NoCache(function.__name__)
+        _tell_unkept("no folder of this user was found")
+        return NullCache()
 
 
 class DiskCache(FunctionCache):  # type: ignore[misc]
@@ -69,7 +70,7 @@ class DiskCache(FunctionCache):  # type: ignore[misc]
         except OSError:
             found = None
         if found is None:
-            _tell_compiling()
+            _report_once(_COMPILES)
         else:
             _folders.add(Path(self.cache_path))
         return found
@@ -84,22 +85,6 @@ class DiskCache(FunctionCache):  # type: ignore[misc]
             _tell_unkept(f"{self.cache_path}: {error.strerror}")
 
 
-class NoCache(NullCache):  # type: ignore[misc]
-    """The cache of a function when no folder is available."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def load_overload(self, signature: Any, context: Any) -> None:
-        """Return None, so that it is compiled."""
-        _tell_compiling()
-        _tell_unkept("no folder of this user was found")
-
-    def save_overload(self, signature: Any, made: Any) -> None:
-        """Store nothing."""
-        _compiled.append(self._name)
-
-
 def silence_compiling() -> None:
     """Do not report compilations, as they are intended."""
     _told.add(_COMPILES)
@@ -110,18 +95,14 @@ def cache_summary() -> tuple[tuple[str, ...], tuple[Path, ...]]:
     return tuple(_compiled), tuple(sorted(_folders))
 
 
-def _tell_compiling() -> None:
-    _report_stale(_COMPILES)
-
-
 def _tell_unkept(why: str) -> None:
-    _report_stale(
+    _report_once(
         f"cannot keep what it compiles ({why}), so that every process does so again; "
         "set NUMBA_CACHE_DIR to a folder of yours that can be written to"
     )
 
 
-def _report_stale(what: str) -> None:
+def _report_once(what: str) -> None:
     if what not in _told and multiprocessing.parent_process() is None:
         _told.add(what)
         _log.warning("simnet %s", what)

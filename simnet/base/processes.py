@@ -55,7 +55,7 @@ class Worker(NamedTuple):
 
 
 class Pool:
-    """A context manager of up to `jobs` worker processes, which are reused."""
+    """A context manager of up to `jobs` worker processes, which are reused; with 0, tasks run in this process."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -83,7 +83,9 @@ class Pool:
         `at_once` bounds concurrent tasks. With `retry` lost tasks run again one at a time, as they may have run out of
         memory together.
         """
-        waiting = list(range(len(tasks)))[::-1]
+        for number, task in enumerate(tasks if not self.jobs else ()):
+            yield number, run_task(work, task, partial(progress, number))
+        waiting = list(range(len(tasks)))[::-1] if self.jobs else []
         lost = []
         while waiting or self._busy:
             while waiting and len(self._busy) < min(at_once or self.jobs, self.jobs):
@@ -113,28 +115,8 @@ class Pool:
                 else:
                     progress(number, *found)
         for number in lost:
-            for _, outcome in self.each(work, [tasks[number]], _told_of(number, progress)):
+            for _, outcome in self.each(work, [tasks[number]], partial(_progress_of, number, progress)):
                 yield number, outcome
-
-
-class InlinePool(Pool):
-    """A pool that runs tasks in this process; a library starts no processes unless asked."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def each(
-        self,
-        work: Callable[..., Any],
-        tasks: Sequence[tuple[Any, ...]],
-        progress: Progress,
-        *,
-        at_once: int | None = None,
-        retry: bool = False,
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Run tasks one after another as `Pool.each` does; none can be lost."""
-        for number, task in enumerate(tasks):
-            yield number, run_task(work, task, partial(progress, number))
 
 
 def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> Outcome:
@@ -148,8 +130,8 @@ def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = l
         return Outcome("failed", traceback.format_exc())
 
 
-def _told_of(number: int, progress: Progress) -> Progress:
-    return lambda _, done: progress(number, done)
+def _progress_of(number: int, progress: Progress, _: int, done: Any) -> None:
+    progress(number, done)
 
 
 def _start_context(module: str) -> BaseContext:

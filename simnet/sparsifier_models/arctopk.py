@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
@@ -46,14 +47,12 @@ class ARCTopkOptions(TrackingOptions):
 
     feedback: Literal["ef14", "ef21"] = "ef14"
     rank: Count = 4
-    warm_up: int = 2
+    warm_up: Annotated[int, Ge(0)] = 2
     rounding: Literal["floor", "ceil"] = "floor"
     collective: Allreduce = "ring"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.warm_up < 0:
-            raise ValueError(f"warm_up must be >= 0, got {self.warm_up}")
         if self.feedback == "ef14" and self.momentum != "none":
             raise ValueError(f"momentum {self.momentum!r} needs feedback 'ef21', got 'ef14'")
 

@@ -62,38 +62,24 @@ class ChunkedOptions(BufferOptions, GatheredOptions):
 
 
 class Contribution(NamedTuple):
-    """What a worker sends of a tensor.
+    """What a worker sends of a tensor."""
 
-    Parameters
-    ----------
-    indices : ndarray of unsigned int, shape (number of blocks, k)
-        Positions in each block, ascending; as narrow as these allow.
-    values : ndarray of float32, shape (number of blocks, k)
-        As receivers read them.
-    coded : Coded, optional
-        The codes of a quantiser, and their table; one row.
-    """
-
+    # Shape (number of blocks, k): Positions in each block, ascending; as narrow as these allow.
     indices: Positions
+    # Shape (number of blocks, k): As receivers read them.
     values: Values
+    # The codes of a quantiser, and their table; one row.
     coded: Coded | None
 
 
 class Tensor(NamedTuple):
-    """A tensor of the model, and what of it is in the gradient.
+    """A tensor of the model, and what of it is in the gradient."""
 
-    Parameters
-    ----------
-    number : float
-        Blocks of the tensor.
-    whole : Blocks
-        How they are cut.
-    parts : tuple of (slice, Blocks)
-        Where in the gradient blocks of it lie: all of them, or of a sample some, about as large.
-    """
-
+    # Blocks of the tensor.
     number: float
+    # How they are cut.
     whole: Blocks
+    # Where in the gradient blocks of it lie: all of them, or of a sample some, about as large.
     parts: tuple[tuple[slice, Blocks], ...]
 
 

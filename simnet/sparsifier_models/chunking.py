@@ -30,17 +30,11 @@ def largest_divisor(size: int, most: int) -> int:
 
 
 class Blocks(NamedTuple):
-    """How a tensor is cut into blocks of equal shape.
+    """How a tensor is cut into blocks of equal shape."""
 
-    Parameters
-    ----------
-    shape : (int, int)
-        Rows and columns of the tensor; a vector is one row.
-    tile : (int, int)
-        Rows and columns of a block, divisors of those of the tensor.
-    """
-
+    # Rows and columns of the tensor; a vector is one row.
     shape: tuple[int, int]
+    # Rows and columns of a block, divisors of those of the tensor.
     tile: tuple[int, int]
 
     @property

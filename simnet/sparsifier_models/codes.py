@@ -19,13 +19,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 class Encoding(NamedTuple):
-    """How indices and values travel.
-
-    Parameters
-    ----------
-    indices : IndexCode
-    values : ValueCode
-    """
+    """How indices and values travel."""
 
     indices: IndexCode
     values: ValueCode

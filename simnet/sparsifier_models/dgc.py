@@ -19,6 +19,7 @@ from simnet.cost_models.costs import threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import GatheredOptions, Sent
+from simnet.sparsifier_models.options import Beta
 from simnet.sparsifier_models.selection import Values, above, entries_kept, kth_magnitude, top_k
 from simnet.sparsifier_models.thresholded import Found, Thresholded
 
@@ -85,14 +86,12 @@ class DGCOptions(GatheredOptions):
     """
 
     variant: Literal["original", "grace", "adtopk", "sidco"] = "original"
-    momentum: float = 0.0
+    momentum: Beta = 0.0
     masking: bool = True
     warm_up: Sequence[float] = ()
     warm_up_exchanges: Count = 1
 
     def __post_init__(self) -> None:
-        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be >= 0 and < 1, got {self.momentum!r}")
         if not isinstance(self.warm_up, list | tuple) or not all(is_number(c) and 0 < c <= 1 for c in self.warm_up):
             raise ValueError(f"warm_up must be a list of densities > 0 and <= 1, got {self.warm_up!r}")
         super().__post_init__()

@@ -44,23 +44,15 @@ class GatheredOptions(Options):
 
 
 class Sent(NamedTuple):
-    """What a worker sends.
+    """What a worker sends."""
 
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (k,)
-        Where.
-    values : ndarray of float32, shape (k,)
-        As all read them.
-    threshold : float
-        The smallest magnitude of them, before they are encoded; inf if there are none.
-    nbytes : float
-        Bytes of both on the wire.
-    """
-
+    # Shape (k,): Where.
     indices: Indices
+    # Shape (k,): As all read them.
     values: Values
+    # The smallest magnitude of them, before they are encoded; inf if there are none.
     threshold: float
+    # Bytes of both on the wire.
     nbytes: float
 
 

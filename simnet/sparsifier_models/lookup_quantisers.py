@@ -19,19 +19,13 @@ _ENTRIES = 4096
 
 
 class Coded(NamedTuple):
-    """Codes of rows, and what they stand for.
+    """Codes of rows, and what they stand for."""
 
-    Parameters
-    ----------
-    codes : ndarray of uint8, shape (rows, entries)
-    offset : ndarray of float32, shape (rows,)
-        What is added to what the table has: the mean, or the smallest value.
-    table : ndarray of float32, shape (rows, bins)
-        What each code stands for.
-    """
-
+    # Shape (rows, entries).
     codes: NDArray[np.uint8]
+    # Shape (rows,): What is added to what the table has: the mean, or the smallest value.
     offset: Values
+    # Shape (rows, bins): What each code stands for.
     table: Values
 
     def values(self) -> Values:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
@@ -35,7 +34,7 @@ WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
 
 
 class OktopkOptions(SplitOptions):
-    """Options of `Oktopk`. A constant that is not given is that of the `rules`.
+    """Options of `Oktopk`.
 
     Parameters
     ----------
@@ -53,15 +52,7 @@ class OktopkOptions(SplitOptions):
     trigger : float
         Largest piece over the mean that triggers balancing, > 0.
     tau_prime, tau : int
-        Iterations after which thresholds, and region cuts, are recomputed, >= 1.
-    local_low, local_high : float
-        A worker that selects less or more than this times k lowers or raises its threshold for the next iteration.
-    local_step : float
-        Factor by which it does.
-    global_low, global_high, global_up, global_down : float
-        Likewise of the global threshold, with factors up and down of its own.
-    raise_above : float
-        While a re-used threshold selects more than floor of this times k, it is raised by 3 %, five times at most.
+        Iterations after which thresholds, and region cuts, are recomputed, >= 1; by default those of the `rules`.
     """
 
     hooked: bool = False
@@ -70,24 +61,11 @@ class OktopkOptions(SplitOptions):
     trigger: Positive = 2.0
     tau_prime: Count | None = None
     tau: Count | None = None
-    local_low: Positive | None = None
-    local_high: Positive | None = None
-    local_step: Positive | None = None
-    global_low: Positive | None = None
-    global_high: Positive | None = None
-    global_up: Positive | None = None
-    global_down: Positive | None = None
-    raise_above: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hooked and self.wire == "released":
             raise ValueError("hooked must be false on the wire 'released'")
-
-    def in_force(self) -> Rules:
-        """Return the constants of the rules, with those that are given as options in their place."""
-        given = {one.name: getattr(self, one.name) for one in fields(Rules)}
-        return replace(RULES[self.rules], **{name: value for name, value in given.items() if value is not None})
 
 
 class Oktopk(
@@ -168,7 +146,9 @@ class Oktopk(
         return {"codes": hook} if self.options.hooked else super()._option_traits()
 
     def _set_up(self) -> None:
-        self._rules = self.options.in_force()
+        rules = RULES[self.options.rules]
+        taus = {"tau": self.options.tau or rules.tau, "tau_prime": self.options.tau_prime or rules.tau_prime}
+        self._rules = rules._replace(**taus)
         self._bug = self.options.compat == "released" and self.options.rules != "vgg"
         self._set_traits(period=math.lcm(self._rules.tau, self._rules.tau_prime), conserves=not self._bug)
         self.local_threshold = np.zeros(self.workers)
@@ -398,19 +378,21 @@ class Oktopk(
 RAISES, RAISE = 5, 1.03
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Constants of a variant of the reference implementation; options of Ok-Topk, where they are described."""
+class Rules(NamedTuple):
+    """Constants of a variant of the reference implementation."""
 
     tau_prime: int
     tau: int
+    # A worker that selects less or more than this times k lowers or raises its threshold, by a factor.
     local_low: float
     local_high: float
     local_step: float
+    # Likewise of the global threshold, with factors up and down of its own.
     global_low: float
     global_high: float
     global_up: float
     global_down: float
+    # While a re-used threshold selects more than this times k, it is raised by 3 %, five times at most.
     raise_above: float
 
 

@@ -21,21 +21,14 @@ _OFFSET = 4.0
 
 
 class Turns(NamedTuple):
-    """Which blocks an aggregator asks for, and when.
+    """Which blocks an aggregator asks for, and when."""
 
-    Parameters
-    ----------
-    block : ndarray of int64, shape (u,)
-        The blocks that travel, ascending: the first of each slot, and all that somebody has.
-    slot, turn : ndarray of int64, shape (u,)
-        The slot of each, and how many blocks of it came before.
-    senders : ndarray of bool, shape (P, u)
-        Who sends each.
-    """
-
+    # Shape (u,): The blocks that travel, ascending: the first of each slot, and all that somebody has.
     block: NDArray[np.int64]
+    # Shape (u,): The slot of each, and how many blocks of it came before.
     slot: NDArray[np.int64]
     turn: NDArray[np.int64]
+    # Shape (P, u): Who sends each.
     senders: NDArray[np.bool_]
 
 
@@ -74,11 +67,6 @@ class OmniReduceOptions(Options):
     slots: Count = 8
     threshold: Annotated[float, Ge(0)] = 0.0
     aggregators: Literal["all", "first"] = "all"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.threshold < np.inf:
-            raise ValueError(f"threshold must be >= 0 and finite, got {self.threshold!r}")
 
 
 class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnireduce,)):

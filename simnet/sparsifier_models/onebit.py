@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge, Lt
 
 from simnet import collectives
 from simnet.base.quantities import Count
@@ -20,12 +19,9 @@ from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
-from simnet.sparsifier_models.options import Allreduce, Positive
+from simnet.sparsifier_models.options import Allreduce, Beta, Positive
 from simnet.sparsifier_models.selection import Values, squared_norm, squared_norms
 from simnet.sparsifier_models.steps import Step
-
-Beta = Annotated[float, Ge(0), Lt(1)]
-"""The type of an option that is a factor in [0, 1)."""
 
 
 def padded(entries: int, workers: int) -> int:
@@ -61,12 +57,6 @@ class OneBitOptions(GatheredOptions):
     epsilon: Positive = 1e-8
     masked: bool = True
     collective: Allreduce = "ring"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 0 and < 1, got {getattr(self, name)!r}")
 
 
 class OneBit(

@@ -21,7 +21,7 @@ from typing import (
     get_type_hints,
 )
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from simnet.base.checks import check_int, check_positive, is_number
 from simnet.base.errors import suggest_names
@@ -91,6 +91,9 @@ Width: TypeAlias = Annotated[Positive, Le(1000)]
 
 Decay: TypeAlias = Annotated[Positive, Le(1)]
 """The type of an option that is a factor in (0, 1]."""
+
+Beta: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+"""The type of an option that is a factor in [0, 1)."""
 
 
 class _Frozen:
@@ -227,7 +230,12 @@ def _check_option(hint: Any, value: Any, name: str) -> Any:
             raise ValueError(f"{name} must be a number, got {value!r:.100}")
         if most is not None and value > most:
             raise ValueError(f"{name} must be <= {most:g}, got {value!r}")
-        if _LARGEST < abs(value) < math.inf:
+        below = next((mark.lt for mark in marks if isinstance(mark, Lt)), math.inf)
+        if least is not None and not least <= value < below:
+            raise ValueError(
+                f"{name} must be >= {least:g} and {f'< {below:g}' if below < math.inf else 'finite'}, got {value!r}"
+            )
+        if not abs(value) <= _LARGEST:
             raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
         return float(value)
     form = get_origin(kind) or kind

@@ -30,17 +30,11 @@ _DEPENDENT = 1e-6
 
 
 class Matrix(NamedTuple):
-    """A layer as a matrix M of a rows and b columns, row by row; what the last row lacks is zero.
+    """A layer as a matrix M of a rows and b columns, row by row; what the last row lacks is zero."""
 
-    Parameters
-    ----------
-    place : slice
-        Its entries in the gradient.
-    rows, columns, rank : int
-        a, b and r; r = 0 if the layer is sent as it is.
-    """
-
+    # Its entries in the gradient.
     place: slice
+    # a, b and r; r = 0 if the layer is sent as it is.
     rows: int
     columns: int
     rank: int

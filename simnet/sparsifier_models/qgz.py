@@ -42,20 +42,13 @@ def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
 
 
 class Tensor(NamedTuple):
-    """A tensor of the gradient.
+    """A tensor of the gradient."""
 
-    Parameters
-    ----------
-    place : slice
-        Where it lies.
-    groups : int
-        Groups of the first hop; 0 if it is not quantised.
-    entries : int
-        Its entries, and zeros behind them.
-    """
-
+    # Where it lies.
     place: slice
+    # Groups of the first hop; 0 if it is not quantised.
     groups: int
+    # Its entries, and zeros behind them.
     entries: int
 
 
@@ -226,11 +219,6 @@ class LoCoOptions(TwoHopOptions):
 
     err_beta: Annotated[float, Ge(0), Le(1)] = 0.8
     reset_T: Count = 1024  # noqa: N815
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.err_beta <= 1:
-            raise ValueError(f"err_beta must be in 0..1, got {self.err_beta!r}")
 
 
 class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,)):

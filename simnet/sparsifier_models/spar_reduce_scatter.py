@@ -26,16 +26,11 @@ from simnet.sparsifier_models.selection import Indices, Values, top_k
 
 
 class Entries(NamedTuple):
-    """Some of the entries of a block.
+    """Some of the entries of a block."""
 
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (m,)
-        Where they stand in the block, ascending.
-    values : ndarray of float32, shape (m,)
-    """
-
+    # Shape (m,): Where they stand in the block, ascending.
     indices: Indices
+    # Shape (m,).
     values: Values
 
     def within(self, final: NDArray[np.bool_]) -> Entries:
@@ -84,20 +79,13 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class Outcome(NamedTuple):
-    """A block after Spar-All-Gather.
+    """A block after Spar-All-Gather."""
 
-    Parameters
-    ----------
-    final : Entries
-        Sums over all workers of the entries finally selected, k_b at most.
-    union : int
-        Entries before the last cut: u.
-    dropped : list of (range, Entries)
-        What cuts before the last one dropped: the teams that all dropped it, and the equal share that each of them has.
-    """
-
+    # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
+    # Entries before the last cut: u.
     union: int
+    # What cuts before the last one dropped: the teams that all dropped it, and the equal share that each of them has.
     dropped: list[tuple[range, Entries]]
 
 
@@ -133,20 +121,13 @@ def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
 
 
 class Adaptive(NamedTuple):
-    """State of B-SAG's h; all of shape (T,), a block each.
+    """State of B-SAG's h; all of shape (T,), a block each."""
 
-    Parameters
-    ----------
-    h : ndarray of int64
-        Entries that a worker sends of its own block, >= 1.
-    step : ndarray of int64
-        What is added to h next.
-    flag : ndarray of bool
-        Whether the last step was in the right direction and did not double.
-    """
-
+    # Entries that a worker sends of its own block, >= 1.
     h: Indices
+    # What is added to h next.
     step: Indices
+    # Whether the last step was in the right direction and did not double.
     flag: NDArray[np.bool_]
 
 
@@ -189,19 +170,13 @@ def batches(T: int, workers: int, kept: int, length: int) -> list[Indices]:
 
 
 class Messages(NamedTuple):
-    """What is passed on in one step, of all lanes.
+    """What is passed on in one step, of all lanes."""
 
-    Parameters
-    ----------
-    lanes : ndarray of int64, shape (m,)
-        Which lane an entry is of, ascending.
-    columns : ndarray of int64, shape (m,)
-        Where it stands in its block, ascending within a lane.
-    values : ndarray of float32, shape (m,)
-    """
-
+    # Shape (m,): Which lane an entry is of, ascending.
     lanes: Indices
+    # Shape (m,): Where it stands in its block, ascending within a lane.
     columns: Indices
+    # Shape (m,).
     values: Values
 
     def where(self, chosen: NDArray[np.bool_]) -> Messages:

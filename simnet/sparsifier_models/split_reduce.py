@@ -187,18 +187,12 @@ class SplitOptions(GatheredOptions):
 
 
 class DroppedShare(NamedTuple):
-    """The quantisation error of entries that a worker sent.
-
-    Parameters
-    ----------
-    worker : int
-    indices : ndarray of int, shape (k,)
-        Where.
-    values : ndarray of float32, shape (k,)
-    """
+    """The quantisation error of entries that a worker sent."""
 
     worker: int
+    # Shape (k,): Where.
     indices: Places
+    # Shape (k,).
     values: Values
 
     def into(self, rows: Values, where: NDArray[np.bool_]) -> None:

@@ -30,23 +30,15 @@ _BLOCK = 8192
 
 
 class Found(NamedTuple):
-    """What a worker found.
+    """What a worker found."""
 
-    Parameters
-    ----------
-    indices : ndarray of int64
-        The entries it sends, ascending.
-    threshold : float
-        Magnitude by which they were selected.
-    tries : int
-        Thresholds it tried.
-    kernels : sequence of DeviceOp
-        What it ran.
-    """
-
+    # The entries it sends, ascending.
     indices: Indices
+    # Magnitude by which they were selected.
     threshold: float
+    # Thresholds it tried.
     tries: int
+    # What it ran.
     kernels: Sequence[DeviceOp]
 
 

@@ -20,21 +20,16 @@ from simnet.base.checks import check_int
 from simnet.base.quantities import Count
 from simnet.schedule import Schedule, merge_schedules
 from simnet.sparsifier_models.base import Sparsifier
-from simnet.sparsifier_models.codes import LARGEST, Bytes
+from simnet.sparsifier_models.codes import LARGEST
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Values
 from simnet.sparsifier_models.steps import Step
 
 
 class Nodes(NamedTuple):
-    """N nodes of L ranks.
+    """N nodes of L ranks."""
 
-    Parameters
-    ----------
-    nodes, each : int
-        N, and L.
-    """
-
+    # N, and L.
     nodes: int
     each: int
 
@@ -107,14 +102,9 @@ def _within_range(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class Hop(NamedTuple):
-    """What a rank has for the ranks of a hop, all of it, its own part too [byte].
+    """What a rank has for the ranks of a hop, all of it, its own part too [byte]."""
 
-    Parameters
-    ----------
-    codes, scales : float
-        Of codes, and of the scales of their groups.
-    """
-
+    # Of codes, and of the scales of their groups.
     codes: float
     scales: float
 
@@ -182,16 +172,11 @@ _WEIGHTS, _MULTIPLE = 8000, 8
 
 
 class GroupCodes(NamedTuple):
-    """Groups of entries as they travel.
+    """Groups of entries as they travel."""
 
-    Parameters
-    ----------
-    codes : ndarray of int8, shape (groups, size)
-    inverses : ndarray of float32, shape (groups,)
-        What a code of each group is multiplied by.
-    """
-
+    # Shape (groups, size).
     codes: NDArray[np.int8]
+    # Shape (groups,): What a code of each group is multiplied by.
     inverses: Values
 
     def values(self) -> Values:
@@ -240,18 +225,6 @@ def _scaled(groups: NDArray[np.floating], most: int) -> tuple[Values, Values]:
     return scales, np.multiply(groups, scales[:, np.newaxis], dtype=np.float32)
 
 
-def nibbles(codes: NDArray[np.int8]) -> Bytes:
-    """Return codes of four bits, in -8 .. 7 and even in number, two in a byte, the first in the high half."""
-    pairs = codes.reshape(-1, 2).view(np.uint8) & 15
-    return (pairs[:, 0] << 4 | pairs[:, 1]).astype(np.uint8)
-
-
-def from_nibbles(packed: Bytes) -> NDArray[np.int8]:
-    """Return the codes that `nibbles` packed."""
-    pairs = np.stack([packed >> 4, packed & 15], axis=1).ravel().astype(np.int8)
-    return pairs - ((pairs > 7) * 16).astype(np.int8)
-
-
 def halves(values: Values) -> NDArray[np.float16]:
     """Return the nearest numbers of half precision; overflow becomes the largest."""
     limit = LARGEST["fp16"]
@@ -272,8 +245,3 @@ def weight_groups(entries: int) -> int:
     while entries % (2 * _MULTIPLE * groups) == 0 and entries / groups > _WEIGHTS:
         groups *= 2
     return groups
-
-
-def quantised_weights(weights: Values) -> GroupCodes:
-    """Return the weights of a worker as qwZ of ZeRO++ gathers them: half precision, in eight bits."""
-    return nearest(halves(weights).reshape(weight_groups(weights.size), -1), 8)

@@ -25,18 +25,12 @@ _WORD = 32
 
 
 class Codes(NamedTuple):
-    """How a scheme can send indices and values.
+    """How a scheme can send indices and values."""
 
-    Parameters
-    ----------
-    indices, values : sequence of str
-        Which codes; none where it sends none, or in a form of its own.
-    otherwise : str
-        Why no others, for errors.
-    """
-
+    # Which codes; none where it sends none, or in a form of its own.
     indices: Sequence[str] = ()
     values: Sequence[str] = ()
+    # Why no others, for errors.
     otherwise: str = "its messages have a form of their own"
 
     def check(self, options: Options) -> None:

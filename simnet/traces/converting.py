@@ -7,7 +7,6 @@ goes step by step; the claims of an archive are checked against its size before 
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 import zipfile
@@ -177,8 +176,9 @@ class ReadArchive:
         if not path.is_file():
             raise self._refusal("is not a file" if path.exists() else "there is no such file")
         with self._said("is no npz archive"):
-            self._archive = zipfile.ZipFile(path)
-        self._members = dict.fromkeys(self._archive.namelist())
+            with zipfile.ZipFile(path) as archive:
+                self._members = {one.filename: one.file_size for one in archive.infolist()}
+            self._archive = np.load(path)
         if len(self._members) > _MOST_MEMBERS:
             raise self._refusal(f"has more than {_MOST_MEMBERS:,} members")
         self.info = self._description()
@@ -203,17 +203,16 @@ class ReadArchive:
         except Exception as error:
             raise self._refusal(f"{what}: {error}") from None
 
-    def _read(self, name: str, most: int) -> bytes:
-        """Return the content of a member, at most so many bytes."""
-        with self._said(f"{name!r} cannot be read"), self._archive.open(name) as file:
-            content = file.read(most + 1)
-        if len(content) > most:
+    def _member(self, name: str, most: int = LARGEST) -> Any:
+        """Return the array of a member of at most so many bytes, or its content if it is none."""
+        if self._members[name] > most:
             raise self._refusal(f"{name!r} is larger than {most:,} bytes")
-        return content
+        with self._said(f"{name!r} is no array"):
+            return self._archive[name]
 
     def _description(self) -> TraceInfo:
         if DESCRIPTION in self._members:
-            return parse_description(TraceInfo, self._read(DESCRIPTION, MAX_BYTES), f"{self._path}:{DESCRIPTION}")
+            return parse_description(TraceInfo, self._member(DESCRIPTION, MAX_BYTES), f"{self._path}:{DESCRIPTION}")
         found: dict[int, list[str]] = {}
         for name in self._members:
             match = _MEMBER.fullmatch(name)
@@ -224,7 +223,7 @@ class ReadArchive:
         if not found:
             raise self._refusal("holds no arrays")
         steps = sorted(found)
-        shapes = {name: self._shape(self._name(steps[0], name))[0] for name in found[steps[0]]}
+        shapes = {name: np.shape(self._member(self._name(steps[0], name))) for name in found[steps[0]]}
         if any(min(shape, default=0) < 1 for shape in shapes.values()) or len({one[0] for one in shapes.values()}) != 1:
             raise self._refusal("arrays must have the worker as their first axis, as many in all")
         return TraceInfo(
@@ -243,26 +242,13 @@ class ReadArchive:
                 return name
         raise self._refusal(f"has no array of layer {layer!r} at step {step}")
 
-    def _shape(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        with self._said(f"{name!r} is no array"), self._archive.open(name) as file:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-        if fortran and len(shape) > 1:
-            raise self._refusal(f"{name!r} has Fortran order; save it in C order")
-        return tuple(map(int, shape)), dtype
-
     def _array(self, step: int, layer: RecordedLayer) -> Values:
-        name = self._name(step, layer.name)
-        shape, dtype = self._shape(name)
-        expected = (self.info.workers, *layer.shape)
-        if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
-            raise self._refusal(f"{name!r} is {dtype}, must be float16, 32 or 64")
-        if shape != expected:
-            raise self._refusal(f"{name!r} has shape {list(shape)}, must be {list(expected)}")
-        content = self._read(name, prod(shape) * dtype.itemsize + 65_536)
-        with self._said(f"{name!r} is no array"):
-            found = np.asarray(npy.read_array(io.BytesIO(content), allow_pickle=False))
+        name, expected = self._name(step, layer.name), (self.info.workers, *layer.shape)
+        found = np.asarray(self._member(name, 8 * prod(expected) + 65_536))
+        if found.dtype.kind != "f" or found.dtype.itemsize not in (2, 4, 8):
+            raise self._refusal(f"{name!r} is {found.dtype}, must be float16, 32 or 64")
+        if found.shape != expected:
+            raise self._refusal(f"{name!r} has shape {list(found.shape)}, must be {list(expected)}")
         return check_finite(found, layer.name, f"{self._path}:{name}")
 
 

@@ -289,7 +289,7 @@ def _over_grid(
         on, jobs = None, int(count)
     with (
         _results_folder(out, f"grid-{planned.base.name}", asked, "sweep.csv", force=force) as folder,
-        processes.InlinePool() if jobs == 1 else processes.Pool(jobs or os.cpu_count() or 1) as pool,
+        processes.Pool(0 if jobs == 1 else jobs or os.cpu_count() or 1) as pool,
         terminal.no_empty_folders(folder, work.CELLS),
         work.lock_sweep(folder),
     ):

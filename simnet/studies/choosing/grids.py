@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.processes import InlinePool, Pool
+from simnet.base.processes import Pool
 from simnet.base.progress import track_progress
 from simnet.base.units import determined
 from simnet.policies.moo import Moo
@@ -115,7 +115,7 @@ def _places(groups: Sequence[Sequence[grid.Axis]], chosen: Sequence[int]) -> lis
 def _simulated(asked: Asked, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
     """Return the row of each cell."""
     rows: list[dict[str, Any]] = [{}] * len(cells)
-    with Pool(jobs) if jobs is not None and jobs > 1 else InlinePool() as pool:
+    with Pool(jobs if jobs is not None and jobs > 1 else 0) as pool:
         done = pool.each(cell_row, [(asked, cell) for cell in cells], lambda number, share: None)
         for (number, outcome), _ in zip(done, track_progress(cells), strict=True):
             if outcome.kind in ("failed", "lost"):
