@@ -48,6 +48,8 @@ def find_cache(function: Any, sources: Sequence[str] = ()) -> Any:
     try:
         return DiskCache(function, sources)
     except RuntimeError:
+        _compiled.append(function.__name__)
+        _report_once(_COMPILES)
         _tell_unkept("no folder of this user was found")
         return NullCache()
 

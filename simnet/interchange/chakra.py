@@ -11,20 +11,17 @@ arXiv 2305.14516; ``schema/protobuf/et_def.proto`` of mlcommons/chakra; protobuf
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
-
-import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.quantities import MOST_BYTES
 from simnet.base.reading import read_bytes
 from simnet.base.writing import explain_write_errors
 from simnet.interchange.operations import Operation, Program, rounds_of_program
-from simnet.interchange.rank_operations import CALC, SEND, Operations, operations_of
+from simnet.interchange.rank_operations import CALC, SEND, RankOperation, operations_of
 from simnet.schedule import Round, Schedule
 
 NodeKind: TypeAlias = Literal["send", "recv", "collective", "other"]
@@ -70,42 +67,23 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
     """
     metadata = _encode_packet(_encode_text(1, _VERSION))
     paths = [Path(f"{prefix}.{rank}.et") for rank in range(schedule.n_ranks)]
-    written = 0
-    for ops in operations_of(schedule, 1e6, every_round=False, most=int(MOST_BYTES)):
-        ranks, firsts = np.unique(ops.rank, return_index=True)
-        bounds = itertools.pairwise([*firsts.tolist(), len(ops.rank)])
-        for rank, (first, last) in zip(ranks.tolist(), bounds, strict=True):
-            for path in paths[written:rank]:
-                _write_content(path, metadata)
-            _write_content(paths[rank], metadata + b"".join(_rank_nodes(ops, first, last, schedule.rounds)))
-            written = rank + 1
-    for path in paths[written:]:
-        _write_content(path, metadata)
+    for rank, ops in enumerate(operations_of(schedule, 1e6, every_round=False, most=int(MOST_BYTES))):
+        with explain_write_errors(paths[rank], advice=""):
+            paths[rank].write_bytes(metadata + b"".join(_rank_nodes(rank, ops, schedule.rounds)))
     return paths
 
 
-def _write_content(path: Path, content: bytes) -> None:
-    with explain_write_errors(path, advice=""):
-        path.write_bytes(content)
-
-
-def _rank_nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round]) -> Iterator[bytes]:
-    """Yield the nodes of a rank, whose operations are first .. last - 1."""
-    edges = np.searchsorted(ops.waiting, np.arange(first, last + 1)).tolist()
-    awaited = (ops.before[edges[0] : edges[-1]] - first).tolist()
-    columns = (column[first:last].tolist() for column in (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.round))
-    for number, (rank, kind, size, peer, tag, index) in enumerate(zip(*columns, strict=True)):
-        needs = awaited[edges[number] - edges[0] : edges[number + 1] - edges[0]]
-        if kind == CALC:
-            fields = _varint_field(7, size) + _encode_attribute("is_cpu_op", _BOOL, 0)
-            yield _encode_node(number, f"compute {index}", _COMP, needs, fields)
-            continue
-        ends, does, what = ((rank, peer), _SEND, "send") if kind == SEND else ((peer, rank), _RECV, "recv")
+def _rank_nodes(rank: int, ops: Sequence[RankOperation], rounds: Sequence[Round]) -> Iterator[bytes]:
+    for number, one in enumerate(ops):
         fields = _encode_attribute("is_cpu_op", _BOOL, 0)
-        for key, value in zip(("src", "dst", "tag"), (*ends, tag), strict=True):
+        if one.kind == CALC:
+            yield _encode_node(number, f"compute {one.round}", _COMP, one.needs, _varint_field(7, one.size) + fields)
+            continue
+        ends, does, what = ((rank, one.peer), _SEND, "send") if one.kind == SEND else ((one.peer, rank), _RECV, "recv")
+        for key, value in zip(("src", "dst", "tag"), (*ends, one.tag), strict=True):
             fields += _encode_attribute(f"comm_{key}", _INT32, value)
-        fields += _encode_attribute("comm_size", _INT64, size)
-        yield _encode_node(number, f"{rounds[index].phase} {what} {tag}".strip(), does, needs, fields)
+        fields += _encode_attribute("comm_size", _INT64, one.size)
+        yield _encode_node(number, f"{rounds[one.round].phase} {what} {one.tag}".strip(), does, one.needs, fields)
 
 
 def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_BYTES) -> Schedule:
@@ -334,7 +312,7 @@ def _encode_attribute(name: str, kind: int, value: int) -> bytes:
     return _bytes_field(10, _encode_text(1, name) + _varint_field(kind, value))
 
 
-def _encode_node(number: int, name: str, kind: int, needs: list[int], fields: bytes) -> bytes:
+def _encode_node(number: int, name: str, kind: int, needs: Sequence[int], fields: bytes) -> bytes:
     packed = b"".join(map(_encode_varint, needs))
     deps = _bytes_field(5, packed) if packed else b""
     return _encode_packet(_varint_field(1, number) + _encode_text(2, name) + _varint_field(3, kind) + deps + fields)

@@ -11,19 +11,16 @@ T. Hoefler, C. Siebert, A. Lumsdaine, "Group Operation Assembly Language", ICPP 
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from simnet.base.checks import check_positive
 from simnet.base.errors import suggest_names
 from simnet.base.reading import read_text
 from simnet.base.writing import explain_write_errors
 from simnet.interchange.operations import Operation, Program, rounds_of_program
-from simnet.interchange.rank_operations import CALC, RECV, SEND, Operations, operations_of
+from simnet.interchange.rank_operations import CALC, RECV, SEND, RankOperation, operations_of
 from simnet.schedule import Schedule
 
 MAX_BYTES = 2**30
@@ -59,34 +56,21 @@ def write_goal(schedule: Schedule, path: str | Path) -> None:
     cannot be written, ValueError if a message has 1e18 bytes or a rank computes for 1e9 seconds: the format's numbers
     are shorter.
     """
-    written = 0
     with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="ascii", newline="\n") as out:
         out.write(f"num_ranks {schedule.n_ranks}\n")
-        for ops in operations_of(schedule, 1e9, every_round=True):
-            for rank, text in _rank_texts(ops):
-                out.writelines(f"rank {idle} {{\n}}\n" for idle in range(written, rank))
-                out.write(f"rank {rank} {{\n{text}}}\n")
-                written = rank + 1
-        out.writelines(f"rank {idle} {{\n}}\n" for idle in range(written, schedule.n_ranks))
+        for rank, ops in enumerate(operations_of(schedule, 1e9, every_round=True)):
+            out.write(f"rank {rank} {{\n{''.join(_rank_lines(ops))}}}\n")
 
 
-def _rank_texts(ops: Operations) -> Iterator[tuple[int, str]]:
-    """Yield each rank with the lines of its operations."""
-    columns = (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.round)
-    ranks, kinds, sizes, peers, tags, rounds = (column.tolist() for column in columns)
-    labels = [f"c{index}" if kind == CALC else f"m{tag}" for kind, tag, index in zip(kinds, tags, rounds, strict=True)]
-    edges = np.searchsorted(ops.waiting, np.arange(len(ranks) + 1)).tolist()
-    before = ops.before.tolist()
-    for rank, places in itertools.groupby(range(len(ranks)), key=ranks.__getitem__):
-        lines: list[str] = []
-        for at in places:
-            if kinds[at] == CALC:
-                lines.append(f"{labels[at]}: calc {sizes[at]}\n")
-            else:
-                verb, way = _VERBS[kinds[at]]
-                lines.append(f"{labels[at]}: {verb} {sizes[at]}b {way} {peers[at]} tag {tags[at]}\n")
-            lines += (f"{labels[at]} requires {labels[need]}\n" for need in before[edges[at] : edges[at + 1]])
-        yield rank, "".join(lines)
+def _rank_lines(ops: Sequence[RankOperation]) -> Iterator[str]:
+    labels = [f"c{one.round}" if one.kind == CALC else f"m{one.tag}" for one in ops]
+    for label, one in zip(labels, ops, strict=True):
+        if one.kind == CALC:
+            yield f"{label}: calc {one.size}\n"
+        else:
+            verb, way = _VERBS[one.kind]
+            yield f"{label}: {verb} {one.size}b {way} {one.peer} tag {one.tag}\n"
+        yield from (f"{label} requires {labels[need]}\n" for need in one.needs)
 
 
 def read_goal(

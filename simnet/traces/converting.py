@@ -175,10 +175,8 @@ class ReadArchive:
         self._path = path
         if not path.is_file():
             raise self._refusal("is not a file" if path.exists() else "there is no such file")
-        with self._said("is no npz archive"):
-            with zipfile.ZipFile(path) as archive:
-                self._members = {one.filename: one.file_size for one in archive.infolist()}
-            self._archive = np.load(path)
+        with self._said("is no npz archive"), zipfile.ZipFile(path) as archive:
+            self._members = {one.filename: one.file_size for one in archive.infolist()}
         if len(self._members) > _MOST_MEMBERS:
             raise self._refusal(f"has more than {_MOST_MEMBERS:,} members")
         self.info = self._description()
@@ -207,8 +205,8 @@ class ReadArchive:
         """Return the array of a member of at most so many bytes, or its content if it is none."""
         if self._members[name] > most:
             raise self._refusal(f"{name!r} is larger than {most:,} bytes")
-        with self._said(f"{name!r} is no array"):
-            return self._archive[name]
+        with self._said(f"{name!r} is no array"), np.load(self._path) as archive:
+            return archive[name]
 
     def _description(self) -> TraceInfo:
         if DESCRIPTION in self._members:
