@@ -1,6 +1,5 @@
 """Options and states that schemes refuse: with what is allowed, and without a trace."""
 
-
 import numpy as np
 import pytest
 

@@ -7,27 +7,21 @@ Files come from strangers: sizes are checked before parsing, and a refusal names
 """
 
 from simnet.interchange.calibrated_network import read_fabric_network
-from simnet.interchange.chakra import read_chakra, write_chakra
+from simnet.interchange.chakra import write_chakra
 from simnet.interchange.goal import read_goal, write_goal
 from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
 from simnet.interchange.messages_csv import read_messages, write_messages
-from simnet.interchange.msccl import read_msccl
-from simnet.interchange.nccl import read_nccl_topology
 from simnet.interchange.nodelink import read_nodelink
-from simnet.interchange.simgrid import Platform, read_platform
+from simnet.interchange.simgrid import read_platform
 from simnet.interchange.simgrid_profiles import read_profile
 from simnet.interchange.simgrid_writing import write_platform
 
 __all__ = [
     "NetworkRead",
-    "Platform",
     "kind_of",
-    "read_chakra",
     "read_fabric_network",
     "read_goal",
     "read_messages",
-    "read_msccl",
-    "read_nccl_topology",
     "read_network",
     "read_nodelink",
     "read_platform",

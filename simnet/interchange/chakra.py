@@ -96,11 +96,8 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
     Raises InputError if a file is no such trace, a node is a collective, a dependency or the partner of a message is
     missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
     """
-    file = Program(str(prefix), 0, {})
-    for rank, path in enumerate(trace_paths(prefix)):
-        file.ranks[rank] = _rank_operations(path, rank, largest)
-    file.n_ranks = len(file.ranks)
-    return rounds_of_program(file, strict, 1e6)
+    ranks = {rank: _rank_operations(path, rank, largest) for rank, path in enumerate(trace_paths(prefix))}
+    return rounds_of_program(Program(str(prefix), len(ranks), ranks), strict, 1e6)
 
 
 class TraceNode(NamedTuple):

@@ -22,8 +22,7 @@ from simnet.base.quantities import Size, bounds_error
 from simnet.base.reading import read_text
 from simnet.base.spreadsheets import guard_cell, unguard_cell
 from simnet.base.writing import explain_write_errors
-from simnet.interchange.rank_operations import RoundMessages as Sent
-from simnet.interchange.rank_operations import assemble_schedule
+from simnet.interchange.rank_operations import RoundMessages, assemble_schedule
 from simnet.network import Messages
 from simnet.schedule import Schedule
 
@@ -102,7 +101,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     reader = _MessageRows(str(path), MAX_RANKS if n_ranks is None else n_ranks)
     when, src, dst, nbytes = reader.columns(read_text(Path(path), largest))
     order = np.argsort(when, kind="stable")
-    messages = Sent(*(column[order] for column in (when, src, dst, nbytes)))
+    messages = RoundMessages(*(column[order] for column in (when, src, dst, nbytes)))
     last = max(int(src.max(initial=0)), int(dst.max(initial=0)))
     rounds = int(when.max(initial=-1)) + 1
     return assemble_schedule(

@@ -7,7 +7,6 @@ longest chain of messages of its rank before it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,9 +69,7 @@ class Program:
         """Raise InputError with the place of an operation."""
         if op.place == "line":
             self.refuse(op.line, message)
-        if op.place == "node":
-            raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"node {op.line}")
-        raise InputError(message, file=self.name, field=f"rank {op.rank}, {op.place} {op.line}")
+        raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"{op.place} {op.line}")
 
 
 # The round of each operation.
@@ -196,14 +193,13 @@ def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
                     graph.add_edge((rank, level, "sends"), node, apart=0)
     together: nx.DiGraph[Any] = nx.condensation(graph)
     part: dict[tuple[int, int, str], int] = together.graph["mapping"]
-    for u, v, apart in _dependency_edges(graph):
-        if apart and part[u] == part[v]:
-            op = next(op for op in of_rank[v[0]][v[1]] if group[op] == v)
-            file.refuse_at(op, "ranks wait for each other in a circle, or would if they waited for whole rounds")
     rounds: dict[int, int] = {}
     apart_of: dict[tuple[int, int], int] = {}
-    for u, v, apart in _dependency_edges(graph):
+    for u, v, apart in graph.edges.data("apart", 0):
         pair = part[u], part[v]
+        if apart and pair[0] == pair[1]:
+            op = next(op for op in of_rank[v[0]][v[1]] if group[op] == v)
+            file.refuse_at(op, "ranks wait for each other in a circle, or would if they waited for whole rounds")
         apart_of[pair] = max(apart_of.get(pair, 0), apart)
     for node in nx.topological_sort(together):
         rounds[node] = max(
@@ -219,10 +215,6 @@ def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
             if not op.is_message:
                 placed[op] = first.get(op.level, after.get(op.level, 0))
     return placed
-
-
-def _dependency_edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple[int, int, str], int]]:
-    return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
 
 
 def build_schedule(file: Program, messages: Pairs, placed: Placed, per_second: float) -> Schedule:

@@ -48,6 +48,9 @@ class RankWork(NamedTuple):
     size: Ranks | Floats
 
 
+_NO_WORK = RankWork(*[np.zeros(0, dtype=np.int64)] * 3)
+
+
 def operations_of(
     schedule: Schedule, per_second: float, *, every_round: bool, most: int = 10**18 - 1
 ) -> Iterator[list[RankOperation]]:
@@ -109,13 +112,11 @@ def assemble_schedule(
     n_ranks: int,
     n_rounds: int,
     messages: RoundMessages,
-    work: RankWork | None = None,
+    work: RankWork = _NO_WORK,
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
     """Return a schedule; equal rounds are one object."""
-    if work is None:
-        work = RankWork(*[np.zeros(0, dtype=np.int64)] * 3)
     order = np.argsort(work.round, kind="stable")
     works = RankWork(work.round[order], work.rank[order], work.size[order])
     edges = np.arange(n_rounds + 1)

@@ -322,17 +322,19 @@ class _PlatformReader:
         def connect(u: Node, v: Node) -> None:
             graph.add_edge(u, v, latency=0.0, bandwidth=ample, kind="free", weight=_CONNECTOR_WEIGHT)
 
+        def join(u: Node, v: Node, name: str, rate: float, latency: float) -> None:
+            kind = "host" if isinstance(u, int) or isinstance(v, int) else "fabric"
+            graph.add_edge(u, v, latency=latency, bandwidth=rate, kind=kind, link=name)
+
         def place(u: Node, v: Node, lane: _Lane) -> None:
             link = self.links[lane[0]]
-            kind = "host" if isinstance(u, int) or isinstance(v, int) else "fabric"
-            graph.add_edge(u, v, latency=link.latency, bandwidth=link.bandwidth, kind=kind, link=_lane_name(lane))
+            join(u, v, _lane_name(lane), link.bandwidth, link.latency)
             lane_of[u, v] = lane
             if link.weather is not None:
                 weather[u, v] = link.weather
 
-        for u, v, name, rate, latency in self.edges:
-            kind = "host" if isinstance(u, int) or isinstance(v, int) else "fabric"
-            graph.add_edge(u, v, latency=latency, bandwidth=rate, kind=kind, link=name)
+        for edge in self.edges:
+            join(*edge)
         for u, v in self.free:
             connect(u, v)
         paths: list[list[Node]] = []
