@@ -72,38 +72,33 @@ def measure_device(
 
 def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
     """Return the measured profile of kernels; raise InputError if a method has too few lengths."""
-    entries: dict[str, list[int]] = {}
-    seconds: dict[str, list[float]] = {}
+    timed: dict[str, dict[int, float]] = {}
     for n in track_progress([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in track_progress(kernels.make(n, density).items()):
             if method in CODE_METHODS and n not in GRADIENT_LENGTHS[::2]:
                 continue
-            before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))
+            before = list(timed.setdefault(method, {}).items())
             if before and count <= before[-1][0]:
                 continue
             if len(before) >= _LEAST_LENGTHS and before[-1][1] * count / before[-1][0] * 3 > 10 * budget:
                 continue
-            entries.setdefault(method, []).append(count)
-            seconds.setdefault(method, []).append(_median_seconds(kernels, call, budget))
-    lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
+            timed[method][count] = _median_seconds(kernels, call, budget)
+    lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(timed[one]) < _LEAST_LENGTHS]
     if lacking:
         said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(lacking)}"
         raise InputError(f"largest must be more, or density: {said}", file="--what device")
-    bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
-    timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
+    longest = max(timed["copy"])
+    bandwidth = 2 * 4 * longest / timed["copy"][longest]
     beside = density_factors(kernels, timed, density, budget)
     methods = {}
     for method, source in kernels.sources.items():
-        if method in CODE_METHODS and len(entries[method]) < _LEAST_LENGTHS:
+        if method in CODE_METHODS and len(timed[method]) < _LEAST_LENGTHS:
             # Passes that were measured say more than one length or two.
             continue
         if method == "topk":
-            few = sum(count <= LARGEST_LAYER for count in entries[method])
-            layers = entries[method][:few], seconds[method][:few]
-            methods["topk_layer"] = _profile_method("topk_layer", source, *layers, bandwidth, beside[method])
-        methods[method] = _profile_method(
-            method, source, entries[method], seconds[method], bandwidth, beside.get(method, ())
-        )
+            layers = {count: took for count, took in timed[method].items() if count <= LARGEST_LAYER}
+            methods["topk_layer"] = _profile_method("topk_layer", source, layers, bandwidth, beside[method])
+        methods[method] = _profile_method(method, source, timed[method], bandwidth, beside.get(method, ()))
     if kernels.on_host:
         nothing = KernelMethod(0, 0, "the device is the host: nothing is copied", known="measured")
         methods |= {"copy_out": nothing, "copy_in": nothing}
@@ -165,13 +160,9 @@ def density_factors(
 
 
 def _profile_method(
-    name: str,
-    source: str,
-    entries: Sequence[int],
-    seconds: Sequence[float],
-    bandwidth: float,
-    beside: Sequence[float] = (),
+    name: str, source: str, timed: Mapping[int, float], bandwidth: float, beside: Sequence[float]
 ) -> KernelMethod:
+    entries, seconds = list(timed), list(timed.values())
     found = fit_method(entries, seconds)
     low, high = held_out_factors(entries, seconds)
     found = replace(found, source=f"{source}, {found.source}.", low=min((low, *beside)), high=max((high, *beside)))

@@ -81,27 +81,13 @@ def read_imb(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
         columns = columns or _guess_columns(words)
         if not columns:
             continue
-        if len(words) != len(columns):
-            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
-            continue
-        cells = dict(zip(columns, words, strict=True))
-        row = _imb_row(cells, name)
-        if row is None:
-            out.report(at, f"the row is not of {name}: its size or its time is no number")
+        row = _imb_row(words, columns, name)
+        if isinstance(row, str):
+            out.report(at, row)
             continue
         if name in _REDUCING:
             row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
-        row |= {
-            "ranks": tables.parse_whole(cells.get("#procs", ""), tables.MAX_RANKS) or ranks,
-            "run": str(table),
-            "tool": "imb",
-        }
-        row["variant"] = variant
-        wrong = _wrong_throughput(cells, name)
-        if wrong is not None:
-            out.report(at, wrong)
-            continue
-        out.add(row, at)
+        out.add(row | {"ranks": row["ranks"] or ranks, "run": str(table), "tool": "imb", "variant": variant}, at)
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 
 
@@ -122,13 +108,17 @@ def _guess_columns(words: Sequence[str]) -> Sequence[str]:
     return _UNNAMED.get(len(words), ()) if numbers and all(tables.parse_printed(word) for word in words) else ()
 
 
-def _imb_row(cells: Mapping[str, str], name: str) -> tables.TableRow | None:
-    """Return a row from cells by column, or None without a size or a time."""
+def _imb_row(words: Sequence[str], columns: Sequence[str], name: str) -> tables.TableRow | str:
+    """Return a row from its words by column, or what is wrong with it."""
+    if len(words) != len(columns):
+        return f"the row has {len(words)} values, but there are {len(columns)} columns"
+    cells = dict(zip(columns, words, strict=True))
     size = tables.parse_whole(cells.get("#bytes", "0"))
-    if size is None:
-        return None
-    row = tables.mpi_row(name, size, cells, "imb")
-    return row if "seconds" in row else None
+    row = tables.mpi_row(name, size or 0, cells, "imb")
+    if size is None or "seconds" not in row:
+        return f"the row is not of {name}: its size or its time is no number"
+    ranks = tables.parse_whole(cells.get("#procs", ""), tables.MAX_RANKS)
+    return _wrong_throughput(cells, name) or row | {"ranks": ranks}
 
 
 def _wrong_throughput(cells: Mapping[str, str], name: str) -> str | None:

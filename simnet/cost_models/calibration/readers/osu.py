@@ -103,12 +103,9 @@ def read_osu(path: Path, out: tables.RowCollector) -> Mapping[str, bool]:
                 out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
             reported = True
             continue
-        if len(words) < len(columns):
-            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
-            continue
-        row = _osu_row(dict(zip(columns, words, strict=False)), name, max(pairs, 1))
-        if row is None:
-            out.report(at, f"the row is not of {name}: its size or its time is no number")
+        row = _osu_row(words, columns, name, max(pairs, 1))
+        if isinstance(row, str):
+            out.report(at, row)
             continue
         if name.endswith(("_latency", "bw")) and (pairs or variant != SEVERAL_PAIRS):
             row["ranks"] = 2 * max(pairs, 1)
@@ -172,15 +169,18 @@ def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
     return said
 
 
-def _osu_row(cells: Mapping[str, str], name: str, pairs: int) -> tables.TableRow | None:
-    """Return a row from cells by column, or None without a size or a time; rates are per pair."""
+def _osu_row(words: Sequence[str], columns: Sequence[str], name: str, pairs: int) -> tables.TableRow | str:
+    """Return a row from its words by column, or what is wrong with it; rates are per pair."""
+    if len(words) < len(columns):
+        return f"the row has {len(words)} values, but there are {len(columns)} columns"
+    cells = dict(zip(columns, words, strict=False))
     size = tables.parse_whole(cells.get("Size", cells.get("Transfer Size", "0")))
-    if size is None:
-        return None
-    row = tables.mpi_row(name, size, cells, "osu")
+    row = tables.mpi_row(name, size or 0, cells, "osu")
     rate = tables.parse_printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
-    if rate is not None and rate.value > 0:
+    if size is not None and rate is not None and rate.value > 0:
         row |= {"seconds": size * pairs / rate.value, "algbw": rate.value / pairs}
     if cells.get("Validation", "Pass").casefold() != "pass":
         row["wrong"] = 1.0
-    return row if "seconds" in row else None
+    if size is None or "seconds" not in row:
+        return f"the row is not of {name}: its size or its time is no number"
+    return row
