@@ -89,7 +89,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     from simnet.training.job.job import create_sparsifier, job_buckets
     from simnet.training.job.local_steps import strategy_syncs
 
-    options.of_gradients(scenario, "what is exported is the exchange of one iteration's gradients", ["sharding"])
+    options.refuse_sharding(scenario, "what is exported is the exchange of one iteration's gradients")
     labels = scenario.config.exchanges
     if label is None:
         if len(labels) > 1:

@@ -40,7 +40,7 @@ from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
-from simnet.studies.options import of_gradients
+from simnet.studies.options import refuse_sharding
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.utilisation import (
     LinkedTraining,
@@ -247,7 +247,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         if getattr(config.job, name):
             said = "must be left out: the iterations of a job in which all workers take part are predicted"
             raise InputError(said, field=f"job.{name}")
-    of_gradients(scenario, "the iterations of a job that exchanges in each are predicted", ["sharding"])
+    refuse_sharding(scenario, "the iterations of a job that exchanges in each are predicted")
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.oracle is None]
     run = scenario.only(policies).build()

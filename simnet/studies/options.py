@@ -26,11 +26,10 @@ def stack(name: str | None) -> list[str]:
     return [f"network.stack={name}"]
 
 
-def of_gradients(scenario: Scenario, instead: str, others: Sequence[str] = ("strategy", "sharding")) -> None:
+def refuse_sharding(scenario: Scenario, instead: str) -> None:
     """Refuse a scenario whose iterations are not exchanges of gradients."""
-    for name in others:
-        if getattr(scenario.config.job, name) is not None:
-            raise InputError(f"must be left out: {instead}; `simnet run` and `compare` follow it", field=f"job.{name}")
+    if scenario.config.job.sharding is not None:
+        raise InputError(f"must be left out: {instead}; `simnet run` follows it", field="job.sharding")
 
 
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -74,42 +74,30 @@ class Asked:
 def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None) -> Summary:
     """Return the choice in each cell of a grid, whose axes are as ``--grid`` has them."""
     groups = [grid.moving_together(text) for text in axes]
-    count = math.prod(len(group[0].values) for group in groups)
-    names = [one.name.rpartition(".")[2] for group in groups for one in group]
+    flat = [one for group in groups for one in group]
+    names = [one.name.rpartition(".")[2] for one in flat]
+    together = [list(zip(*(one.values for one in group), strict=True)) for group in groups]
+    count = math.prod(map(len, together))
     if len(groups) == 3 and sorted(names) == ["bandwidth", "density", "latency"]:
-        densities = next(one for one in _flat(groups) if one.name.endswith("density"))
-        axes_ = {one.name: one.values for one in _flat(groups) if one is not densities}
+        densities = flat[names.index("density")]
+        axes_ = {one.name: one.values for one in flat if one is not densities}
         return _map_summary(asked, axes_, jobs, _numbers("density", densities.values).tolist())
-    flat = len(groups) == 2 and len(names) == 2 and set(names) <= {*QUANTITIES}
-    if flat and (count > SIMULATED or set(names) == {"latency", "bandwidth"}):
-        return _map_summary(asked, {one.name: one.values for group in groups for one in group}, jobs)
+    two = len(groups) == len(names) == 2 and set(names) <= {*QUANTITIES}
+    if two and (count > SIMULATED or set(names) == {"latency", "bandwidth"}):
+        return _map_summary(asked, {one.name: one.values for one in flat}, jobs)
     if count > SIMULATED:
         raise InputError(f"has {count:,} cells, more than the {SIMULATED} that are simulated", file="--grid")
-    listed_ = [
-        tuple(
-            f"{axis.name}={axis.values[place]}"
-            for axis, place in zip(_flat(groups), _places(groups, chosen), strict=True)
-        )
-        for chosen in itertools.product(*(range(len(group[0].values)) for group in groups))
-    ]
-    grid.refuse_wrong_values(listed_, lambda number: asked.load(listed_[number], ()))
-    rows = _simulated(asked, listed_, jobs)
-    values = {name: [cell[place].partition("=")[2] for cell in listed_] for place, name in enumerate(names)}
-    return _table_summary(asked, values, rows)
+    values = [tuple(itertools.chain(*each)) for each in itertools.product(*together)]
+    cells = [tuple(f"{axis.name}={one}" for axis, one in zip(flat, each, strict=True)) for each in values]
+    grid.refuse_wrong_values(cells, lambda number: asked.load(cells[number], ()))
+    rows = _simulated(asked, cells, jobs)
+    return _table_summary(asked, dict(zip(names, zip(*values, strict=True), strict=True)), rows)
 
 
 def axis_fields(text: str) -> list[str]:
     """Return the field of an axis with each of its values."""
     one = grid.axis(text)
     return [f"{one.name}={value}" for value in one.values]
-
-
-def _flat(groups: Sequence[Sequence[grid.Axis]]) -> list[grid.Axis]:
-    return [one for group in groups for one in group]
-
-
-def _places(groups: Sequence[Sequence[grid.Axis]], chosen: Sequence[int]) -> list[int]:
-    return [place for group, place in zip(groups, chosen, strict=True) for _ in group]
 
 
 def _simulated(asked: Asked, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
@@ -141,8 +129,9 @@ def cell_row(asked: Asked, cell: Cell, report: Callable[[float], None] = lambda 
         "chance_to_be_fastest": chance,
         "runner_up": None if second is None else second.label,
         "margin": None if second is None else found.over(second),
+        "lead": "tied" if found.tied else None if second is None else ahead(1 + found.over(second)),
         "tied_with": sorted(found.tied),
-        "times": {row.label: row.seconds / row.iterations for row in found.rows},
+        "times_s": {row.label: row.seconds / row.iterations for row in found.rows},
         "evidence": evidence_text(found.evidence),
     }
 
@@ -159,11 +148,7 @@ def _table_summary(asked: Asked, values: Mapping[str, Sequence[str]], rows: Sequ
         for row, value in zip(shown, numbers, strict=True):
             row[key] = value
     for row, found in zip(shown, rows, strict=True):
-        row |= {name: one for name, one in found.items() if name not in ("times", "evidence")}
-        row["times_s"] = found.get("times")
-        row["lead"] = (
-            "tied" if found.get("tied_with") else None if found.get("margin") is None else ahead(1 + found["margin"])
-        )
+        row |= {name: one for name, one in found.items() if name != "evidence"}
     columns += table_columns("choose grid")
     refused = [f"{key}: {row['refused']}" for key, row in zip(map(str, shown), rows, strict=True) if "refused" in row]
     loaded = asked.load((), ())
@@ -308,5 +293,5 @@ def _simulated_map(asked: Asked, found: Ranking, values: Mapping[str, Floats], j
     cells = [(_fields(y, float(b)), _fields(x, float(a))) for b in down for a in along]
     rows = _simulated(replace(asked, exact=False), cells, jobs)
     among = [row.candidate for row in found.found.rows]
-    seconds = np.array([[one.get("times", {}).get(each.label, math.inf) for one in rows] for each in among])
+    seconds = np.array([[one.get("times_s", {}).get(each.label, math.inf) for one in rows] for each in among])
     return map_of(None, values, among, seconds.reshape(len(among), len(down), len(along)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
@@ -96,9 +97,8 @@ class Map:
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells in which each exchange is the fastest, or some are tied, the largest first."""
-        labels, counts = np.unique(self.names.astype(str), return_counts=True)
-        found = {str(label): float(count / counts.sum()) for label, count in zip(labels, counts, strict=True)}
-        return dict(sorted(found.items(), key=lambda one: -one[1]))
+        shares = pd.Series(self.names.ravel()).value_counts(normalize=True)
+        return {str(label): float(share) for label, share in shares.items()}
 
 
 def map_of(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from simnet.base.errors import InputError
 from simnet.policies import Candidate
 from simnet.report import cost_summary
+from simnet.studies.choosing.choices import Kind
 from simnet.training.job.job import Job
 from simnet.training.job.memory import WorkerMemory, exchange_memory, with_shared_gradients
-
-T = TypeVar("T")
 
 
 class Held(NamedTuple):
@@ -34,10 +33,10 @@ class Held(NamedTuple):
         limit = self.limit
         return {label: cost_summary.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
-    def left(self, among: Sequence[T], label: Any) -> tuple[T, ...]:
-        """Return the choices that are not ruled out."""
-        refused = {**{label: f"has not settled: {why}" for label, why in self.unsettled.items()}, **self.ruled_out}
-        found = tuple(one for one in among if label(one) not in refused)
+    def left(self, among: Sequence[tuple[Candidate, Kind]]) -> tuple[tuple[Candidate, Kind], ...]:
+        """Return the exchanges that are not ruled out; InputError if none is left."""
+        refused = self.ruled_out
+        found = tuple(one for one in among if one[0].label not in refused)
         if among and not found:
             raise InputError(f"no exchange is left; {'; '.join(f'{one} {why}' for one, why in refused.items())}")
         return found

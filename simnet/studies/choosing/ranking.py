@@ -153,7 +153,7 @@ def rank(
     run = loaded.build()
     among = candidates(loaded, run)
     held = held_on_job(run.job, [one for one, _ in among])
-    left = held.left(among, lambda one: one[0].label)
+    left = held.left(among)
     effort = math.inf if exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
     found = whole_job.decide_job(run, left, effort=effort)
     fitting = [one for one, _ in left]
