@@ -32,7 +32,8 @@ from simnet.sparsifier_models.selection import kth_magnitude
 from simnet.studies.sweeping import cell, work
 from simnet.traces import synthetic
 from simnet.traces.synthetic import SyntheticSource
-from simnet.training.parallel import PlacedStep, plan_step
+from simnet.training.parallel.placing import PlacedStep
+from simnet.training.parallel.plan import plan_step
 
 CELLS = 200
 MANY = """

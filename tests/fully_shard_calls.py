@@ -77,7 +77,7 @@ class Model(nn.Module):
 
 
 def recorded(workers: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return tensors, and the calls of the second iteration, under options of `simnet.training.parallel.fsdp2`."""
+    """Return tensors, and the calls of the second iteration, under options of `fsdp2`."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=workers)
     replicas = options.get("replicas", 1)
     shape = (replicas, workers // replicas) if replicas > 1 else (workers,)

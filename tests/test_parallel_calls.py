@@ -11,10 +11,10 @@ import pytest
 
 from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import load_model
-from simnet.training.parallel import ddp, fsdp2, wrap_units, zero
 from simnet.training.parallel.graph import StepGraph
-from simnet.training.parallel.units import wrap_modules
-from simnet.training.parallel.zero import Stage3Limits, gather_sizes
+from simnet.training.parallel.pytorch import ddp, fsdp2
+from simnet.training.parallel.units import wrap_modules, wrap_units
+from simnet.training.parallel.zero import Stage3Limits, gather_sizes, zero
 
 GOLDEN = Path(__file__).parent / "golden" / "sharded"
 

@@ -15,19 +15,19 @@ from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
-from simnet.training.parallel import (
-    ddp,
+from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
+from simnet.training.parallel.passes import (
+    ModelParallelism,
+    expert_capacity,
     expert_parallel,
-    fsdp2,
-    pipeline,
     split_tensors,
     tensor_parallel,
-    time_step,
-    wrap_units,
-    zero,
 )
-from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
-from simnet.training.parallel.passes import ModelParallelism, expert_capacity
+from simnet.training.parallel.pipeline import pipeline
+from simnet.training.parallel.placing import time_step
+from simnet.training.parallel.pytorch import ddp, fsdp2
+from simnet.training.parallel.units import wrap_units
+from simnet.training.parallel.zero import zero
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3

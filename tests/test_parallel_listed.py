@@ -19,11 +19,10 @@ from simnet.network import Network
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
 from simnet.topologies import star
-from simnet.training.parallel import model_steps, plan_step, profile_of_units
 from simnet.training.parallel.graph import ComputePart
 from simnet.training.parallel.placing import PlacedStep
-from simnet.training.parallel.plan import PlannedStep
-from simnet.training.parallel.units import ListedUnit, PassShares
+from simnet.training.parallel.plan import PlannedStep, model_steps, plan_step
+from simnet.training.parallel.units import ListedUnit, PassShares, profile_of_units
 
 # Entries and seconds that do not go together: 1 + 3 x 2 + 5 = 12 s.
 UNITS = (ListedUnit("embedding", 4_000, 1.0), ListedUnit("block", 1_000, 2.0, times=3), ListedUnit("head", 2_000, 5.0))

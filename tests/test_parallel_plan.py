@@ -14,23 +14,14 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.cost_models.costs.models import ComputeTime, ModelProfile
 from simnet.network import Network
 from simnet.topologies import star
-from simnet.training.parallel import (
-    ModelParallelism,
-    ddp,
-    expert_parallel,
-    fsdp2,
-    model_steps,
-    pipeline,
-    plan_step,
-    split_tensors,
-    tensor_parallel,
-    time_step,
-    wrap_units,
-    zero,
-)
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
-from simnet.training.parallel.pipeline import pass_order
-from simnet.training.parallel.plan import SHARDINGS, sharding_options
+from simnet.training.parallel.passes import ModelParallelism, expert_parallel, split_tensors, tensor_parallel
+from simnet.training.parallel.pipeline import pass_order, pipeline
+from simnet.training.parallel.placing import time_step
+from simnet.training.parallel.plan import SHARDINGS, model_steps, plan_step, sharding_options
+from simnet.training.parallel.pytorch import ddp, fsdp2
+from simnet.training.parallel.units import wrap_units
+from simnet.training.parallel.zero import zero
 
 BLOCKS = 4
 LAYERS = (

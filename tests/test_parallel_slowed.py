@@ -9,8 +9,11 @@ from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
 from simnet.training.job.spans import intersect_intervals, merge_intervals
-from simnet.training.parallel import PlacedStep, ddp, fsdp2, time_step, wrap_units, zero
 from simnet.training.parallel.graph import CollectiveCall, GraphBuilder, HeldMemory, StepGraph, StepTiming
+from simnet.training.parallel.placing import PlacedStep, time_step
+from simnet.training.parallel.pytorch import ddp, fsdp2
+from simnet.training.parallel.units import wrap_units
+from simnet.training.parallel.zero import zero
 
 LAYERS = [
     Layer("embedding.weight", (1000, 64)),

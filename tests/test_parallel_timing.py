@@ -13,9 +13,11 @@ from simnet.collectives import registry
 from simnet.cost_models.costs.layers import Layer
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
-from simnet.training.parallel import ddp, fsdp2, time_step, wrap_units, zero
 from simnet.training.parallel.graph import CollectiveCall, ComputePart, StepGraph, StepTiming
-from simnet.training.parallel.zero import Stage3Limits
+from simnet.training.parallel.placing import time_step
+from simnet.training.parallel.pytorch import ddp, fsdp2
+from simnet.training.parallel.units import wrap_units
+from simnet.training.parallel.zero import Stage3Limits, zero
 
 ALPHA, RATE = 5e-6, 10e9
 FORWARD, BACKWARD = 4e-3, 8e-3

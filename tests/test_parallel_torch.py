@@ -1,4 +1,4 @@
-"""`simnet.training.parallel.fsdp2` calls what PyTorch's own `fully_shard` calls, one by one, whatever its options."""
+"""`fsdp2` calls what PyTorch's own `fully_shard` calls, one by one, whatever its options."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from simnet.cost_models.costs.layers import Layer
-from simnet.training.parallel import fsdp2, wrap_units
 from simnet.training.parallel.pipeline import pass_order
+from simnet.training.parallel.pytorch import fsdp2
+from simnet.training.parallel.units import wrap_units
 
 pytestmark = pytest.mark.extras
 

@@ -16,20 +16,14 @@ from simnet.interchange import chakra
 from simnet.interchange.chakra import COLLECTIVE_TYPES
 from simnet.network import Network
 from simnet.topologies import star
-from simnet.training.parallel import (
-    ddp,
-    fsdp2,
-    pipeline,
-    read_traced_step,
-    tensor_parallel,
-    time_step,
-    wrap_units,
-    zero,
-)
 from simnet.training.parallel.graph import CollectiveCall, StepGraph, StepTiming
-from simnet.training.parallel.passes import ModelParallelism
-from simnet.training.parallel.placing import PlacedStep
-from simnet.training.parallel.traced import TracedStep
+from simnet.training.parallel.passes import ModelParallelism, tensor_parallel
+from simnet.training.parallel.pipeline import pipeline
+from simnet.training.parallel.placing import PlacedStep, time_step
+from simnet.training.parallel.pytorch import ddp, fsdp2
+from simnet.training.parallel.traced import TracedStep, read_traced_step
+from simnet.training.parallel.units import wrap_units
+from simnet.training.parallel.zero import zero
 
 LAYERS = [
     Layer("embedding.weight", (100, 64)),

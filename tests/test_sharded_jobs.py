@@ -21,8 +21,11 @@ from simnet.scenario.runner import results_of
 from simnet.training.job.checkpoint import Checkpoint
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.running import run_policy
-from simnet.training.parallel import PlacedStep, fsdp2, plan_step, time_step, wrap_units
 from simnet.training.parallel.graph import describe_slowdown
+from simnet.training.parallel.placing import PlacedStep, time_step
+from simnet.training.parallel.plan import plan_step
+from simnet.training.parallel.pytorch import fsdp2
+from simnet.training.parallel.units import wrap_units
 from test_parallel_traced import as_traces
 
 STEPS = 5

@@ -26,7 +26,9 @@ from simnet.training.job.memory import (
     scheme_memory,
     with_shared_gradients,
 )
-from simnet.training.parallel import fsdp2, time_step, wrap_units
+from simnet.training.parallel.placing import time_step
+from simnet.training.parallel.pytorch import fsdp2
+from simnet.training.parallel.units import wrap_units
 
 WORKERS, DENSITY = 8, 0.1
 SCALE = 10.0

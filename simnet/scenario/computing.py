@@ -16,9 +16,10 @@ from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.topology import calibrated_stack
-from simnet.training.parallel import model_steps, profile_of_units, read_traced_step
 from simnet.training.parallel.graph import describe_slowdown
-from simnet.training.parallel.plan import TrainingSteps
+from simnet.training.parallel.plan import TrainingSteps, model_steps
+from simnet.training.parallel.traced import read_traced_step
+from simnet.training.parallel.units import profile_of_units
 
 # Options by which workers share a batch, or have several.
 _WAYS = ("tensor_parallel", "pipeline", "microbatches")

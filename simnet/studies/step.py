@@ -21,8 +21,8 @@ from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
 from simnet.scenario.sharding_parts import Sharding
 from simnet.training.job.job import Job
-from simnet.training.parallel import PlacedStep
 from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
+from simnet.training.parallel.placing import PlacedStep
 
 SLOWDOWNS = (1.0, 2.5)
 """How many times as long computing takes at least and at most beside collectives; see `describe_slowdown`."""

@@ -37,8 +37,8 @@ from simnet.training.job.exchange import (
 from simnet.training.job.job import Job
 from simnet.training.job.record import Iteration
 from simnet.training.job.spans import COMPUTE, NETWORK, Span, intersect_intervals, merge_intervals, subtract_intervals
-from simnet.training.parallel import PlacedStep
 from simnet.training.parallel.graph import CollectiveCall, StepTiming
+from simnet.training.parallel.placing import PlacedStep
 
 
 def start_strategy(

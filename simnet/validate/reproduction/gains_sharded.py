@@ -11,8 +11,10 @@ from functools import cache, partial
 from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.network import Network
 from simnet.topologies import multi_gpu_nodes, star
-from simnet.training.parallel import PlacedStep, plan_step, zero
+from simnet.training.parallel.placing import PlacedStep
+from simnet.training.parallel.plan import plan_step
 from simnet.training.parallel.quantised import ZeroPlusPlus
+from simnet.training.parallel.zero import zero
 from simnet.validate.reproduction.gain_settings import (
     A100_FLOPS,
     BESIDE,
