@@ -1,6 +1,7 @@
 """Reports drawn again: the same bytes from what a run left, several runs on one page, and folders that are none."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -32,6 +33,26 @@ def test_a_page_drawn_again_has_the_same_bytes(tmp_path, more):
     assert drawn == {name: before[name] for name in drawn}
     assert "report.html" in drawn
     assert contents(folder) == before
+
+
+def test_every_page_has_its_chart_first_a_table_that_fits_and_colours_for_dark_and_light(tmp_path):
+    one, other = ran(tmp_path / "one"), ran(tmp_path / "other", "--seed", "5")
+    did("show", one, other, "--out", tmp_path / "both")
+    for folder in (one, ran(tmp_path / "seeds", "--seeds", "2", "--schemes", "topk,dense"), tmp_path / "both"):
+        page = (folder / "report.html").read_text()
+        chart = '<section id="charts"' if folder == one else "<figure>"
+        assert page.index('class="result"') < page.index(chart) < page.index('<table class="sortable">')
+        table = page.partition('<table class="sortable">')[2].partition("</thead>")[0]
+        heads = re.findall(r'<th scope="col" class="([^"]*)"', table)
+        assert len(heads) <= 7
+        assert sum("wide" not in one for one in heads) == 3
+        assert not re.search(r">0 B<", page)
+        style = page[page.index("/* Colours are pairs") : page.index("</style>")]
+        assert "color-scheme: light dark" in style
+        assert all(one.startswith("light-dark(") for one in re.findall(r"--\w+: ([^;]*);", style))
+        assert "@media (max-width: 40rem) { .wide { display: none; }" in style
+        last = "What the runs differ in" if folder == tmp_path / "both" else "simnet run scenario.lock.yaml"
+        assert page.index(last) > page.rindex('class="sortable"')
 
 
 def test_a_run_without_a_report_gets_the_one_that_it_would_have_had(tmp_path):
