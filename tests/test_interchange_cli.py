@@ -16,15 +16,8 @@ import commands
 from schedules import write_nodelink
 from simnet import topologies
 from simnet.collectives import allreduce_ring, registry
-from simnet.interchange import (
-    kind_of,
-    read_chakra,
-    read_goal,
-    read_messages,
-    read_platform,
-    write_messages,
-    write_platform,
-)
+from simnet.interchange import kind_of, read_goal, read_messages, read_platform, write_messages, write_platform
+from simnet.interchange.chakra import read_chakra
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load

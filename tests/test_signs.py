@@ -111,7 +111,7 @@ def test_what_is_left_remembers():
     [
         ({"lasting": ((0.8, 0.7), (0.1, 0.1))}, "squares of lasting of layer 'w' must add up to at most 1"),
         ({"own_lasting": ((0.8,), (0.1, 0.1))}, "own_lasting of layer 'w' must have as many values at each knot"),
-        ({"lasting": ((0.8,),)}, "lasting must have 2 rows, one for each knot"),
+        ({"lasting": ((0.8,),)}, "lasting of layer 'w' must have 2 values, one for each knot"),
         ({"agree_bands": ((0.8,), (0.1,))}, "at least 5 items"),
         ({"own_lasting": ((0.8,), (0.1,))} | dict.fromkeys(ORDERED), "must have magnitudes"),
     ],

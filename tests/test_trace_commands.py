@@ -187,12 +187,12 @@ class TestFit:
     def test_tables_of_strangers(self, tmp_path):
         parameters = fit(recorded(written(tmp_path / "heavy", heavy(2, 0.0))))
         for change, says in (
-            (lambda layer: layer["magnitudes"].pop(), "magnitudes must have 6 rows"),
+            (lambda layer: layer["magnitudes"].pop(), "magnitudes of layer 'weight' must have 6 values"),
             (lambda layer: layer["magnitudes"][0].reverse(), "must ascend"),
             (lambda layer: layer["magnitudes"][0].pop(), "magnitudes[0]"),
             (lambda layer: layer["kinds"].pop(), "shares of layer 'weight' must have"),
             (lambda layer: layer.pop("shares"), "must have all of magnitudes, kinds, shares"),
-            (lambda layer: layer["shares"].pop(), "shares must have 6 rows"),
+            (lambda layer: layer["shares"].pop(), "shares of layer 'weight' must have 6 values"),
             (lambda layer: layer["shares"][0].__setitem__(0, -1.0), "shares[0][0]"),
             (lambda layer: layer["kinds"][0].__setitem__(1, 1e9), "kinds[0][1]"),
         ):

@@ -27,6 +27,7 @@ from simnet.base.rows import Rows, map_rows
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.cost_models.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
+from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.exchange import (
     Exchange,
     State,
@@ -39,14 +40,7 @@ from simnet.sparsifier_models.exchange import (
     threshold_error,
 )
 from simnet.sparsifier_models.options import Options, checked_shapes, named_layers, named_shapes, option_values
-from simnet.sparsifier_models.selection import (
-    Values,
-    add_rows,
-    entries_kept,
-    kth_magnitude,
-    squared_norm,
-    squared_norms,
-)
+from simnet.sparsifier_models.selection import Values
 from simnet.sparsifier_models.steps import Step, in_order
 from simnet.sparsifier_models.traits import Cost, Traits
 from simnet.sparsifier_models.wire import Wire
@@ -220,7 +214,7 @@ class Sparsifier(ABC):
         """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as reference implementations have it."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
-        return entries_kept(self.density, size)
+        return selection.entries_kept(self.density, size)
 
     @property
     def keeps(self) -> bool:
@@ -247,7 +241,7 @@ class Sparsifier(ABC):
     def _checked_residual(self, value: Values) -> Values | None:
         """Return what is to be kept of a residual given; None without error feedback."""
         given: Values = self._checked(value, "residual")
-        for worker, norm in enumerate(squared_norms(given)):
+        for worker, norm in enumerate(selection.squared_norms(given)):
             if not math.isfinite(norm):
                 raise ValueError(f"residual of {self._place(given, worker)}")
             if norm and not self.options.error_feedback:
@@ -283,20 +277,20 @@ class Sparsifier(ABC):
             total = corrected.sum(axis=0, dtype=np.float64) if measures_loss else None
             exact = np.zeros(0)
             if self.traits.searches_threshold:
-                kth = partial(kth_magnitude, k=self.k)
+                kth = partial(selection.kth_magnitude, k=self.k)
                 exact = np.array(list(map_rows(kth, corrected))) if self.k else np.full(self.workers, np.inf)
             exchange = self._communicate_or_undo(corrected, fresh)
         exchange.period = self.traits.period
         exchange.recurs = any(exchange.schedule is schedule for schedule, _ in self._orders.values())
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
-        kept = squared_norms(corrected) if self.keeps else np.zeros(self.workers)
+        kept = selection.squared_norms(corrected) if self.keeps else np.zeros(self.workers)
         if exact.size:
             exchange.stats |= threshold_error(exchange.stats["threshold"], exact)
         if total is not None:
             total -= np.multiply(exchange.update, self.workers, dtype=np.float64)
             for row in corrected if self.keeps else ():
                 total -= row
-            exchange.stats["lost"] = math.sqrt(squared_norm(total))
+            exchange.stats["lost"] = math.sqrt(selection.squared_norm(total))
         exchange.stats |= self._statistics(exchange, given, kept)
         if overwrite:
             left = fresh if self.keeps and fresh is not corrected else None if self.keeps else corrected
@@ -323,9 +317,9 @@ class Sparsifier(ABC):
                 if overwrite:
                     self._residual = None
                 raise
-            given = squared_norms(corrected)
+            given = selection.squared_norms(corrected)
         else:
-            given = add_rows(fresh, self._residual, corrected, *self.traits.weights)
+            given = selection.add_rows(fresh, self._residual, corrected, *self.traits.weights)
         refused = ""
         for worker in np.flatnonzero(~np.isfinite(given)).tolist()[:1]:
             refused = self._place(corrected if fresh is None else fresh, worker, corrected)
@@ -342,7 +336,7 @@ class Sparsifier(ABC):
             exchange = self._communicate(corrected, fresh)
             if not isinstance(exchange, Exchange) or not isinstance(exchange.schedule, Schedule):
                 raise plugins.return_error(self._communicate, exchange, "an Exchange with a Schedule")
-            if not (math.isfinite(squared_norm(exchange.update)) or np.isfinite(exchange.update).all()):
+            if not (math.isfinite(selection.squared_norm(exchange.update)) or np.isfinite(exchange.update).all()):
                 index = int(np.argmin(np.isfinite(exchange.update)))
                 raise ValueError(
                     f"the sum over the workers overflows float32 at index {index}, where the update is "

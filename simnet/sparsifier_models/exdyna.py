@@ -19,11 +19,7 @@ from simnet.base.quantities import Count
 from simnet.cost_models.costs import exdyna
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.carried_threshold import (
-    CarriedThreshold,
-    CarriedThresholdOptions,
-    bounded,
-)
+from simnet.sparsifier_models.carried_threshold import CarriedThreshold, CarriedThresholdOptions, bounded
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above
 

@@ -20,14 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.traces.ordering import (
-    LargestCounts,
-    LayerOrder,
-    count_largest,
-    fit_order,
-    overall_share_beyond,
-    share_beyond,
-)
+from simnet.traces import ordering
+from simnet.traces.ordering import LargestCounts, LayerOrder
 from simnet.traces.source import Values
 
 BEYOND: Floats = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
@@ -112,7 +106,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
         magnitudes[worker, places] = shape
     magnitudes[zero] = 0
     parts = np.split(magnitudes, ends, axis=1)
-    counts = tuple(count_largest(part) for part in parts)
+    counts = tuple(ordering.count_largest(part) for part in parts)
     np.put_along_axis(magnitudes, top, np.maximum(own, shape[top.shape[1] - 1]).astype(np.float32), axis=1)
     magnitudes[zero] = 0
     return StepStatistics(
@@ -133,7 +127,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
     against = np.mean([point.against[layer] for point in points])
     # Any class is met sometime: in an output layer even the entries that are the smallest as a rule are large then.
-    return fit_order([point.counts[layer] for point in points], most, clock, 0.0 if against < 0 else -math.inf)
+    return ordering.fit_order([point.counts[layer] for point in points], most, clock, 0.0 if against < 0 else -math.inf)
 
 
 class OverlapOverTime(NamedTuple):
@@ -172,11 +166,13 @@ def overlap_over_time(
         q = np.zeros((D, T, len(z)))
         for place, (point, share) in enumerate(zip(points, layers[layer].shares, strict=True)):
             kinds = layers[layer].kinds._replace(share=share)
-            above = np.maximum(overall_share_beyond(kinds, values), 1e-300)
+            above = np.maximum(ordering.overall_share_beyond(kinds, values), 1e-300)
             at = np.exp(np.interp(-np.log(np.maximum(point.local[layer], 1e-300)), -np.log(above), np.log(values)))
             # The mean over the kinds that the entries of each bin have.
             edges = np.concatenate([[0.0], np.cumsum(kinds.share)])
-            sums = np.concatenate([np.zeros((1, D)), np.cumsum(kinds.share[:, None] * share_beyond(kinds, at), axis=0)])
+            sums = np.concatenate(
+                [np.zeros((1, D)), np.cumsum(kinds.share[:, None] * ordering.share_beyond(kinds, at), axis=0)]
+            )
             for density in np.flatnonzero(point.local[layer] > 0).tolist():
                 q[density, place] = np.diff(np.interp(_BINS, edges, sums[:, density])) / widths
         selected += size * (q @ widths)

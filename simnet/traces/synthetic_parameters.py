@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -33,6 +33,8 @@ TABLES = ("rms", "dead", "spread", "tail", "shared")
 
 ORDERED = ("magnitudes", "kinds", "shares", "agree_bands", "against")
 """Parameters of a layer whose magnitudes are given, and their order."""
+
+_ROWS = ("magnitudes", "shares", "agree_bands", "against", "lasting", "own_lasting")
 
 LARGEST_DEVIATION = 5.0
 """Of the logarithms of scales, and of the sizes of workers."""
@@ -120,24 +122,21 @@ class SyntheticParameters(Description):
     def _tables(self) -> SyntheticParameters:
         if any(later <= earlier for earlier, later in pairwise(self.knots)):
             raise ValueError("knots must ascend")
-        tables = [self.worker_spread, *(getattr(layer, name) for layer in self.layers for name in TABLES)]
-        if any(len(table) != len(self.knots) for table in tables):
-            raise ValueError(
-                f"worker_spread, {', '.join(TABLES)} must have {len(self.knots)} values, one for each knot"
-            )
+        tables: dict[str, Any] = {"worker_spread": self.worker_spread, "worker_sizes": self.worker_sizes}
+        for layer in self.layers:
+            tables |= {f"{name} of layer {layer.name!r}": getattr(layer, name) for name in (*TABLES, *_ROWS)}
+        for name, table in tables.items():
+            if table is not None and len(table) != len(self.knots):
+                raise ValueError(f"{name} must have {len(self.knots)} values, one for each knot")
+            if len({len(row) for row in table or () if isinstance(row, tuple)}) > 1:
+                raise ValueError(f"{name} must have as many values at each knot")
         for layer in self.layers:
             for quantiles in layer.magnitudes or ():
                 if any(later < earlier for earlier, later in pairwise(quantiles)):
                     raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            for name in ("magnitudes", "shares", "agree_bands", "against", "lasting", "own_lasting"):
-                rows = getattr(layer, name)
-                if rows is not None and len(rows) != len(self.knots):
-                    raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
             for name in ("lasting", "own_lasting"):
                 if any(sum(one**2 for one in row) > 1 + 1e-3 for row in getattr(layer, name) or ()):
                     raise ValueError(f"squares of {name} of layer {layer.name!r} must add up to at most 1 at each knot")
-                if len({len(row) for row in getattr(layer, name) or ()}) > 1:
-                    raise ValueError(f"{name} of layer {layer.name!r} must have as many values at each knot")
             if layer.own_lasting and layer.magnitudes is None:
                 raise ValueError(f"layer {layer.name!r} must have magnitudes where it has own_lasting")
             ordered = {name: getattr(layer, name) is None for name in ORDERED}
@@ -147,11 +146,6 @@ class SyntheticParameters(Description):
                 raise ValueError(
                     f"shares of layer {layer.name!r} must have {len(layer.kinds or ())} values, not all zero"
                 )
-        if self.worker_sizes is not None:
-            if len(self.worker_sizes) != len(self.knots):
-                raise ValueError(f"worker_sizes must have {len(self.knots)} rows, one for each knot")
-            if len({len(row) for row in self.worker_sizes}) > 1:
-                raise ValueError("worker_sizes must have as many values at each knot")
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
