@@ -171,6 +171,22 @@ def test_who_leaves_without_notice_is_missed_after_the_patience_and_the_others_e
         np.testing.assert_array_equal(alike[name], stopped.iterations[name])
 
 
+def test_who_was_late_comes_back_though_parameters_take_longer_than_the_deadline():
+    # Worker 2 is slow in one iteration of seven.
+    class Once(Compute):
+        def seconds(self, seed, iteration, workers):
+            found = np.full(workers, self.mean)
+            found[2] *= 2.0 if iteration % 7 == 1 else 1.0
+            return found
+
+    assert MODEL > 1e-3
+    found = ran(job(compute=Once(COMPUTE), deadline=1e-3, iterations=21))
+    missed = [number for number, crew in enumerate(crews(found)) if 2 not in crew]
+    assert missed[:2] == [1, 2]
+    assert 6 <= len(missed) <= 7
+    assert 2 in crews(found)[-1]
+
+
 @pytest.mark.parametrize("notice", [True, False])
 @pytest.mark.parametrize("back", [math.inf, 10 * COMPUTE + MODEL / 2 - 6 * (COMPUTE + ring_seconds(2))])
 def test_who_is_late_has_to_compute_its_part_though_all_others_leave(notice, back):

@@ -68,6 +68,18 @@ def test_who_only_sends_goes_on_beside_a_message_to_the_dead_where_its_stack_pos
         assert error.stuck[0].peers == (1,)
 
 
+def test_those_who_wait_for_others_who_wait_are_told_apart():
+    error = stall(star(4), collectives.allreduce_ring(4, 4e4), start=0.5, deaths={3: 0.2})
+    assert error.failed == {3: 0.2}
+    assert [one.rank for one in error.stuck] == [0, 1, 2]
+    by_rank = {one.rank: one for one in error.stuck}
+    assert 3 in by_rank[0].peers
+    assert 3 in by_rank[2].peers
+    assert by_rank[1].peers == (0,)
+    assert "from rank 0" in error.waiting[1]
+    assert "died" not in error.waiting[1]
+
+
 def test_a_dead_sender_leaves_its_link_to_others():
     env = simpy.Environment()
     network = star(3, env=env)
@@ -242,6 +254,18 @@ def test_a_job_that_stops_has_done_what_it_would_have_done_without_the_death():
     assert stop.stopped > death
 
 
+def test_a_death_after_the_end_is_no_matter_nor_is_one_between_done_and_the_end_of_the_iteration():
+    plain = run_policy(job(update=0.5), "p", Fixed(DENSE)).iterations
+    end = float(plain["start_s"].iloc[-1] + plain["iteration_s"].iloc[-1])
+    for death in (end + 1, end - 0.2):
+        result = run_policy(job(update=0.5, failures={1: death}), "p", Fixed(DENSE))
+        assert result.iterations.equals(plain)
+        assert not result.interruptions
+    early = float(plain["start_s"][1]) - 0.2
+    (stop,) = run_policy(job(update=0.5, failures={1: early}), "p", Fixed(DENSE)).interruptions
+    assert stop.iteration == 1
+
+
 def test_who_dies_while_it_computes_never_enters_the_exchange():
     one = job(2, failures={1: 0.005})
     result = run_policy(one, "p", Fixed(DENSE))
@@ -334,6 +358,13 @@ def test_one_may_be_left_and_when_all_have_died_the_job_ends():
     assert result.interruptions[0].stopped == 0.0
     result = run_policy(job(3, failures={0: 0.001, 1: 0.003, 2: 0.002}), "p", Fixed(AG))
     assert result.interruptions[0].stopped == 0.003
+
+
+def test_who_dies_while_the_others_wait_is_missed_together_with_the_first():
+    result = run_policy(job(5, failures={0: 0.02, 1: 0.5}, patience=1.0), "p", Fixed(AG))
+    (stop,) = result.interruptions
+    assert stop.failed == {0: 0.02, 1: 0.5}
+    assert stop.left == 3
 
 
 # In a scenario
