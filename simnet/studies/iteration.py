@@ -35,7 +35,7 @@ from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.paired import fastest
 from simnet.report.summary import Summary, interval_text, percent, table_columns
-from simnet.report.wording import listed
+from simnet.report.wording import TIED, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
 from simnet.studies.codes import computing_told, costs_told
@@ -60,9 +60,6 @@ PARTS = ("compute", "select", "messages", "merge", "exposed", "update", "total")
 
 COVERAGE = 0.9
 """Share of iterations that intervals are meant to hold."""
-
-TIED = 0.1
-"""The least chance of a policy to be faster than the leader that makes it tied."""
 
 _OF_ROUNDS = (
     "What goes on beside inner steps is in messages, and only what workers wait for in exposed; intervals take inner "

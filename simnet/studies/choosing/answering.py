@@ -126,7 +126,7 @@ def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
             "high_s": high if known else None,
             "iteration_low_s": low / row.iterations if known else None,
             "iteration_high_s": high / row.iterations if known else None,
-            "to_best": _to_best(found, place),
+            "to_best": to_best_text(found.over(row), place, tied=row.label in found.tied),
             "chance_to_be_fastest": float(found.likely.fastest[place]),
             "regret_of_job": finite(min(regret, found.over(found.rows[-1]))),
         }
@@ -164,13 +164,10 @@ def _row(found: Ranking, row: Forecast) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _to_best(found: Ranking, place: int) -> str:
-    row = found.rows[place]
-    if not place:
-        return "best"
-    if row.label in found.tied:
-        return "tied"
-    over = found.over(row)
+def to_best_text(over: float, place: int, *, tied: bool = False) -> str:
+    """Return how far a row is behind the first, by this fraction of its time."""
+    if tied or not place:
+        return "tied" if place else "best"
     return f"{three_digits(1 + over)}x" if over >= 1 else percent(over, "+")
 
 

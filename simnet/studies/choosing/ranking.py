@@ -12,6 +12,7 @@ import pandas as pd
 from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.policies import Candidate, Fixed
+from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario, load
 from simnet.studies import assumptions
 from simnet.studies.choosing import whole_job
@@ -22,9 +23,6 @@ from simnet.studies.choosing.memory_filter import Held, held_on_job
 from simnet.studies.job_totals import computing_factors, evidence_of_job, judged, messages, total_of
 from simnet.studies.start_times import start_ranges
 from simnet.training.job.job import Job, Overlap, job_node_sizes
-
-TIED = 0.1
-"""From which chance on to be faster than the first one is tied with it."""
 
 SETTLES = 300
 """Iterations in which schemes settle that follow the gradients."""

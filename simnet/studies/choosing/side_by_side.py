@@ -14,10 +14,10 @@ from simnet.base.progress import track_progress
 from simnet.base.units import determined, format_seconds
 from simnet.policies import Candidate, Fixed
 from simnet.report.learning import learning_summaries
-from simnet.report.summary import Summary, percent, table_columns, three_digits
+from simnet.report.summary import Summary, percent, table_columns
 from simnet.report.wording import ahead, listed
 from simnet.scenario import Run, Scenario
-from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary
+from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary, to_best_text
 from simnet.studies.choosing.memory_filter import held_on_job
 from simnet.studies.choosing.ranking import Load, rank
 from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
@@ -197,7 +197,7 @@ def _target_rows(
             "time_to_target_s": took,
             "low_s": float(likely.low[place]) * share,
             "high_s": float(likely.high[place]) * share,
-            "to_best": _to_best(took / rows[0]["time_to_target_s"] - 1 if rows else 0.0, place),
+            "to_best": to_best_text(took / rows[0]["time_to_target_s"] - 1 if rows else 0.0, place),
             "iterations_to_target": learnt[label]["iterations_to_target"],
             "accuracy": learnt[label]["accuracy"],
         })  # fmt: skip
@@ -232,7 +232,7 @@ def sharding_ways(load: Load) -> Summary:
     rows.sort(key=lambda row: row["mean_iteration_s"])
     best = rows[0]["mean_iteration_s"]
     for place, row in enumerate(rows):
-        row["to_best"] = _to_best(row["mean_iteration_s"] / best - 1, place)
+        row["to_best"] = to_best_text(row["mean_iteration_s"] / best - 1, place)
     lead = f", {ahead(rows[1]['mean_iteration_s'] / best)} before {rows[1]['exchange']}" if len(rows) > 1 else ""
     whole = f"no step of {listed(list(run.policies))} was measured"
     return Summary(
@@ -250,7 +250,3 @@ def _is_parallel(options: Mapping[str, Any]) -> bool:
     """Return whether a model is also cut otherwise than by data, or takes several microbatches."""
     ways = ("tensor_parallel", "pipeline", "expert_parallel", "microbatches")
     return any(options.get(name, 1) not in (1, None) for name in ways)
-
-
-def _to_best(over: float, place: int) -> str:
-    return "best" if not place else f"{three_digits(1 + over)}x" if over >= 1 else percent(over, "+")
