@@ -28,9 +28,6 @@ COLUMNS = (
 ONE_SEED = "One seed; --seeds 3 says how sure that is."
 """What an answer says after who is first to a target."""
 
-IGNORED = "Accuracy is ignored."
-"""What is said of progress where no model is trained."""
-
 NOT_EVALUATED = "The accuracy was not measured: the job is shorter than job.gradients.train.evaluate."
 """Said in place of the time to the target where no iteration was evaluated."""
 
