@@ -13,7 +13,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType, SimpleNamespace, UnionType
@@ -263,9 +263,6 @@ def check_fields(owner: Any) -> None:
             check_int(value, name, *lows)
         elif get_origin(kind) is Annotated and get_args(kind)[0] is float:
             check_bounds(value, kind, name)
-        elif get_origin(kind) is Mapping and get_origin(get_args(kind)[1]) is Annotated:
-            for each in value.values():
-                check_bounds(each, get_args(kind)[1], name)
 
 
 def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
