@@ -270,10 +270,7 @@ class Oktopk(
         return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
-        """Clear the entries that are in both a worker's own and the global selection; return their sums of squares.
-
-        With the bug of the reference implementation, a binary search looks them up in the `unsorted` selection.
-        """
+        """Clear the entries in a worker's own and the global selection; with the bug, looked up in `unsorted`."""
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):
             values = row[kept]
@@ -330,13 +327,7 @@ class Oktopk(
         kept: int,
         encoded: Sequence[Floats | None],
     ) -> Iterator[Step]:
-        """Yield the steps of workers.
-
-        `passes`, shape (P,), are the scans of the selection, 0 for an exact top-k; `recut` says whether regions change.
-        `entries[r, q]` go from worker r to q in the split, `moved[r, q]` in the balancing. `gathered` entries are all-
-        gathered for a top-k, 0 if all are kept, and `kept` are in the update. The bytes are given where messages are
-        encoded.
-        """
+        """Yield the steps of workers, given scans, entries split and moved (P, P), and bytes if encoded."""
         wire, P, n = self.wire, self.workers, float(self.parameters)
         split_bytes, moved_bytes, piece_bytes = encoded
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))

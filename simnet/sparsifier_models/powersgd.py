@@ -242,10 +242,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Carry out Algorithm 1 for a layer; return the squared norms of the contributions.
-
-        The new Q goes into `query`, the sum into `update`; contributions are subtracted from the rows of `corrected`.
-        """
+        """Carry out Algorithm 1 for a layer: Q to `query`, the sum to `update`; return squared norms."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:

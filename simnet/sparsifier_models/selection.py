@@ -240,11 +240,7 @@ def _sample_margin(expected: float) -> float:
 
 
 def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
-    """Return the k-th largest magnitude, and how many are larger.
-
-    A sample gives two magnitudes around it. One pass collects those in between; if the sample was misleading, a second
-    pass collects all on the other side.
-    """
+    """Return the k-th largest magnitude, and how many are larger: one pass around a sample, two if it misled."""
     n = bits.size
     sample = _sample_bits(loops, bits)
     m = sample.size

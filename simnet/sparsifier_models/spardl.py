@@ -193,10 +193,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], Outcome, Floats, Floats]]:
-        """Turn the blocks into what workers keep of them.
-
-        Yields of each block the entries that its owner kept in each team, the outcome, and what `collect` returns.
-        """
+        """Turn blocks into what workers keep; yield what owners kept, the outcome, and results of `collect`."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -258,11 +255,7 @@ class SparDL(
         return rounds
 
     def _messages(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return the round in which everyone sends blocks of `entries`, shape (P, blocks).
-
-        Encoded blocks take the bytes expected of as many independent entries. On the released wire every block is two
-        messages, indices and values, and a third with their number except between teams.
-        """
+        """Return the round in which everyone sends blocks of `entries`, shape (P, blocks)."""
         wire = self.wire
         if not wire.released:
             nbytes = entries.sum(axis=1) * wire.entry_bytes

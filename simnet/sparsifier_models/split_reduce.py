@@ -228,10 +228,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the bytes of encoded pieces of ascending indices, of so many each.
-
-        Indices count from the start of their region, or of the gradient if there are no `cuts`.
-        """
+        """Return the bytes of encoded pieces of ascending indices, which count from their region if there are `cuts`."""
         if self.wire.encoding is None:
             return None
         if cuts is not None:
@@ -242,10 +239,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
     def _read_split(
         self, rows: Values, chosen: Sequence[Places], cuts: Indices
     ) -> tuple[list[DroppedShare], list[Values]]:
-        """Put what receivers read into the rows.
-
-        Returns what senders keep, and the original values, if anything is lost.
-        """
+        """Put what receivers read into the rows; return what senders keep, and the original values."""
         rests: list[DroppedShare] = []
         before: list[Values] = []
         if (read := reader(self.options.values)) is None:
@@ -262,10 +256,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Put what receivers read into the sums at the indices, message by message; return what senders keep.
-
-        A message that stays with its worker has a sender below 0.
-        """
+        """Put what receivers read into the sums; return what senders keep; one below 0 sends nothing."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []

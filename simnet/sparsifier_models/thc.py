@@ -155,10 +155,7 @@ class THC(
         return self._make_exchange(update, self._steps(), sent, key="thc", stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
-        """Return the mean of a chunk, and the number of entries of each worker beyond T.
-
-        Rows and padding become their quantisation errors; what the codes stand for is added to `sent`.
-        """
+        """Return the mean of a chunk and the entries beyond T of each worker; rows and padding become their errors."""
         P, size = rows.shape
         d = size + padding.shape[1]
         stages = min(_STAGES, d.bit_length() - 1)

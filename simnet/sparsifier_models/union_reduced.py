@@ -69,11 +69,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._reduce(corrected, *self._gather(corrected))
 
     def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
-        """Let every worker select.
-
-        Returns the count, smallest magnitude (inf if none) and index bytes of each worker, shape (P,), and the union
-        (n,).
-        """
+        """Let every worker select; return counts, smallest magnitudes, index bytes, and the union."""
         counts = np.zeros(self.workers, dtype=np.int64)
         smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
