@@ -228,7 +228,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the bytes of encoded pieces of ascending indices, which count from their region if there are `cuts`."""
+        """Return the bytes of encoded pieces of ascending indices, counted from their region if there are `cuts`."""
         if self.wire.encoding is None:
             return None
         if cuts is not None:
