@@ -9,7 +9,6 @@ import pytest
 from simnet import sparsifier_models
 from simnet.policies import Fixed
 from simnet.scenario import load
-from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.forecast import PAIRED
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from simnet.training.job.running import run_policy
@@ -204,16 +203,3 @@ def test_exchanges_that_cannot_do_the_job_are_named_with_why():
     found = decide_job(run, [*among[:2], (wrong, "sparse")], policies=False)
     assert "teams" in found.refused
     assert "teams" not in [row.label for row in found.rows]
-
-
-def test_a_decision_is_the_same_where_nothing_was_ever_compiled(monkeypatch):
-    loaded = load("quickstart")
-    among = candidates_of(loaded)[:4]
-    found = []
-    for kept in (True, False):
-        with monkeypatch.context() as patch:
-            patch.setattr(whole_job, "load_kept_loop", lambda kept=kept: kept)
-            found.append(decide_job(loaded.build(), among, effort=0.3, policies=False))
-    assert not all(row.complete for row in found[0].rows)
-    for one, other in zip(*(each.rows for each in found), strict=True):
-        assert (one.label, one.simulated, one.seconds) == (other.label, other.simulated, other.seconds)

@@ -22,7 +22,6 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import track_progress
-from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import (
     Adaptive,
     Candidate,
@@ -87,7 +86,6 @@ def decide_job(
     run: Run, among: Sequence[tuple[Candidate, Kind]], *, effort: float = EFFORT, policies: bool = True
 ) -> WholeJob:
     """Find the exchange with which a job takes the least time."""
-    load_kept_loop()
     job = replace(run.job, failures={}, patience=None)
     among = [(fit_to_network(one, job), kind) for one, kind in among]
     trial = _JobTrial(job, run.colocated, effort)
