@@ -142,11 +142,6 @@ def test_sharding_takes_the_place_of_exchanges():
     assert list(found.policies) == ["fsdp2"]
 
 
-def test_density_takes_the_place_of_a_compression_ratio():
-    Path("ratio.yaml").write_text(simnet.load("quickstart").to_yaml().replace("density:", "compression_ratio:"))
-    assert given("ratio.yaml", density="1%").job.density == 0.01
-
-
 def test_a_file_on_the_line_starts_where_the_user_stands(tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()

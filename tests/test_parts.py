@@ -173,10 +173,6 @@ class TestRegisteredTopologies:
         assert nx.utils.graphs_equal(load(locked).build().job.network(0).graph, graph)
         assert load(path, ["network.topology.mesh.hop=7 ms"]).lock() != found.lock()
 
-    def test_the_name_may_stand_under_registered(self, write):
-        one, same = (load(write(text)) for text in ("mesh: {hop: 2 ms}", "registered: {name: mesh, hop: 2 ms}"))
-        assert one.lock() == same.lock()
-
     def test_parameters_without_annotations_have_units_by_their_names(self, write):
         graph = load(write("loose: {latency: 4 ms, bandwidth: 8 Mbit/s}")).build().job.network(0).graph
         assert graph.edges[0, "switch"] == {"latency": 2e-3, "bandwidth": 1e6, "kind": "host"}
@@ -189,8 +185,6 @@ class TestRegisteredTopologies:
             ("mesh: {hop: 2 ms, twits: 1}", r"mesh.twits: there is no such field; did you mean 'twist'\?"),
             ("mesh: {}", r"a.yaml:4: network.topology.mesh.hop: is missing"),
             ("mehs: {}", r"network.topology.mehs: there is no such field; did you mean 'mesh'\?"),
-            ("registered: {name: mehs}", r"network.topology: there is no topology 'mehs'; did you mean 'mesh'\?"),
-            ("registered: {name: mesh, hop: 3}", r"a.yaml:3: network.topology.mesh: 3 has no unit"),
             ("{mesh: {hop: 0}, star: {latency: 0, bandwidth: 1 bps}}", r"takes only one of star, .*got star and mesh"),
             ("loose: {latency: 4, bandwidth: 8 Mbit/s}", r"a.yaml:3: network.topology: 4 has no unit"),
         ],

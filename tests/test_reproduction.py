@@ -237,7 +237,7 @@ def test_what_needs_a_checkout_is_left_out_without_one(monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in shipped().values() if path.parent.name == "papers"))
 def test_scenarios_of_papers_build_and_run(name):
-    run = load(name, ["job.iterations=2", "job.density=0.01", "job.compression_ratio=null", "workers=4"]).build()
+    run = load(name, ["job.iterations=2", "job.density=0.01", "workers=4"]).build()
     results = results_of(run)
     assert set(results) == set(run.policies)
     assert all((one.iterations["iteration_s"] > 0).all() for one in results.values())

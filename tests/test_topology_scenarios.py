@@ -68,7 +68,7 @@ def test_scenario_has_the_graph_of_the_builder(tmp_path: Path, written, graph, p
 def test_every_choice_of_the_schema_is_listed():
     listed = {row[0]: row[2] for row in networks()[1]}
     for name, field in topology_parts.Topology.model_fields.items():
-        assert name == "registered" or listed[name]
+        assert listed[name]
         assert field.default is None
 
 

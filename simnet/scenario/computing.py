@@ -61,10 +61,10 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
     """Return the device profile of a job; None if it is wrong."""
+    name, device = given.device or DEFAULT_DEVICE, None
     with found.at("job", "device"):
-        name = given.device or DEFAULT_DEVICE
-        return load_device(folder / name if is_file(name) else name)
-    return None
+        device = load_device(folder / name if is_file(name) else name)
+    return device
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:

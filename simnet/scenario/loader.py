@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,9 +196,20 @@ class Findings:
             asked = str(self.problem(loc, "")).removesuffix(": ")
             self.take(InputError(f"{error} (needed by {asked})"))
 
-    def at(self, *loc: str | int) -> _FindingsAt:
-        """Return a context that reports an error raised within as one of the value at `loc`."""
-        return _FindingsAt(self, loc)
+    @contextmanager
+    def at(self, *loc: str | int) -> Iterator[None]:
+        """Report an error raised within as one of the value at `loc`."""
+        try:
+            yield
+        except InputError as error:
+            # It stands in another file, such as a trace; say who asked for that.
+            self.take_elsewhere(error, loc)
+        except (SimnetError, ValueError, OverflowError) as error:
+            self.add(loc, str(error))
+        except Exception as error:
+            if not isinstance(named := name_author(error), SimnetError):
+                raise
+            self.add(loc, str(named))
 
     def refuse(self) -> None:
         """Raise the collected errors as one, a line each, in the order of the file."""
@@ -216,26 +228,6 @@ class Findings:
 def read(path: str | Path) -> Document:
     """Read a scenario file. InputError: unreadable, too large, or not one YAML mapping of plain values."""
     return Document(read_text(Path(path), MAX_BYTES), str(path))
-
-
-class _FindingsAt:
-    """See `Findings.at`."""
-
-    def __init__(self, findings: Findings, loc: Loc) -> None:
-        self._findings, self._loc = findings, loc
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if error is not None and not isinstance(error, ValueError | OverflowError):
-            error = name_author(error)
-        if isinstance(error, InputError):
-            # It stands in another file, such as a trace; say who asked for that.
-            self._findings.take_elsewhere(error, self._loc)
-        elif isinstance(error, SimnetError | ValueError | OverflowError):
-            self._findings.add(self._loc, str(error))
-        return error is None or isinstance(error, SimnetError | ValueError | OverflowError)
 
 
 def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:

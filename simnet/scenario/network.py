@@ -63,11 +63,10 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
         Collects the errors.
     """
     given, before = config.network, len(found)
-    read: NetworkRead | None = None
     with found.at("network", "topology"):
         read = build_topology(given.topology, folder)
         topologies.check_connected(read.graph)
-    if read is None:
+    if len(found) > before:
         return None
     graph, sent = sending(given.topology, read, folder, given.arguments().get("stack"))
     read = read._replace(graph=graph)
@@ -359,7 +358,7 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
             links = [link for link in topologies.select_links(graph, part.links) if isinstance(link[0], str)]
             if not links:
                 raise ValueError(f"{part.links!r} names no link from a switch, where alone many senders can meet")
+    built: Incast | MeasuredIncast | None = None
     with found.at("network", "incast", kind):
-        incast: Incast | MeasuredIncast = part.build(links=links)
-        return incast
-    return None
+        built = part.build(links=links)
+    return built

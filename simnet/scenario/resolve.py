@@ -182,10 +182,10 @@ def _resolve_weather(
 
 def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
     scheme = plugins.absolute_name(given.scheme, folder)
-    allowed: Sequence[str] | None = None
+    allowed: Sequence[str] = ()
     with found.at("exchanges", label, "scheme"):
         allowed = own_options(scheme)
-    if allowed is None:
+    if not allowed:
         return given
     make = sparsifier_models.scheme(scheme).option_type
     good: dict[str, Any] = {}
@@ -201,12 +201,9 @@ def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: F
             good[name] = value
     with found.at("exchanges", label):
         plain = {name: getattr(make(**good), name) for name in allowed}
-        spelled_out: dict[str, Any] = {
-            name: list(one) if isinstance(one, tuple) else one
-            for name, one in plain.items()
-            if one is not None and one != ()
-        }
-        return schema.Exchange(scheme=scheme, **spelled_out)
+        written = {name: list(one) if isinstance(one, tuple) else one for name, one in plain.items()}
+        known: dict[str, Any] = {name: one for name, one in written.items() if one is not None and one != []}
+        given = schema.Exchange(scheme=scheme, **known)
     return given
 
 
@@ -238,11 +235,10 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
         found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
     if stops and not given.deaths and not isinstance(given.on_death, elastic_parts.OnDeath):
         found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
-    name = "compression_ratio" if given.density is None else "density"
-    density = getattr(given, name)
+    density = given.density
     if isinstance(density, list):
         density = [
-            _resolve_ramp(ramp, ("job", name, position), position == len(density) - 1, given.epoch, found)
+            _resolve_ramp(ramp, ("job", "density", position), position == len(density) - 1, given.epoch, found)
             for position, ramp in enumerate(density)
         ]
     compute, overlap = given.compute, given.overlap
@@ -267,7 +263,6 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
             "sharding": _resolve_sharding(given, folder, found),
             "iterations": _resolve_iterations(given.iterations, ("job", "iterations"), given.epoch, found),
             "density": density,
-            "compression_ratio": None,
             "on_death": given.on_death or ("stop" if given.deaths else None),
         }
     )

@@ -175,7 +175,6 @@ class Job(Part):
     parameters: of a model that has no profile
     scale: run the logic on a sample, one entry in this many; bytes and times count as for all
     epoch: iterations of an epoch, to count in epochs
-    compression_ratio: another name for density: the fraction kept
     batch: samples of a worker in an iteration; default: that of the time that is known
     tokens: tokens of a sample, where passes are estimated by operations; default: the model's
     precision: in what passes compute, where their time is not given; default: in what people train on the
@@ -206,7 +205,6 @@ class Job(Part):
     iterations: Any
     epoch: Count | None = None
     density: Densities | None = None
-    compression_ratio: Densities | None = None
     compute: Compute = Compute.model_validate({})
     batch: Count | None = None
     tokens: Count | None = None
@@ -263,9 +261,8 @@ class Job(Part):
     def _check(self) -> None:
         if self.sharding is not None:
             self._check_sharding()
-        elif (self.density is None) == (self.compression_ratio is None):
-            found = "neither" if self.density is None else "both"
-            raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
+        elif self.density is None:
+            raise ValueError("needs density, the fraction of the entries that a worker keeps")
         self._check_strategy()
         self._check_model()
 

@@ -51,16 +51,12 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
     >>> full_key("bandwith", scenario)
     Traceback (most recent call last):
         ...
-    simnet.base.errors.InputError: --set bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
+    simnet.base.errors.InputError: --set bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
     """  # noqa: E501
     place = f"{option} {name}"
     parts = name.split(".")
     if parts[0] in _IDLE:
         raise InputError("does not alter what is simulated", file=place)
-    if parts[-1] in ("density", "compression_ratio") and parts[:-1] in ([], ["job"]):
-        # They mean the same, and a scenario may hold one of them.
-        ratio = scenario.document.found(("job", "compression_ratio")) is not None
-        return "job.compression_ratio" if ratio else "job.density"
     marked = {one.name: one.key for one in MARKED_FIELDS if one.key is not None}
     if name in marked and name not in schema.Config.model_fields:
         return str(marked[name])
@@ -112,7 +108,7 @@ def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str)
     way = f"network.topology.{kind}"
     if kind in ("file", "platform"):
         raise InputError(f"is that of {way}, which says itself what its links are", file=option)
-    name = worker_link(str(given["name"]) if kind == "registered" else kind).get(quantity)
+    name = worker_link(kind).get(quantity)
     if name is None:
         raise InputError(f"is no parameter of {way}; --set says what is", file=option)
     if isinstance(given.get(name), list | dict):
@@ -153,7 +149,7 @@ def _path_fits(parts: Sequence[str], path: str) -> bool:
 
 def _is_free(parts: Sequence[str]) -> bool:
     """Whether a field is below one with free names, as options of schemes."""
-    named = {"registered", "slow", "sharding"}
+    named = {"slow", "sharding"}
     return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
 
 
@@ -244,10 +240,6 @@ def _model(document: Document, field: MarkedField, value: object) -> dict[str, o
     return {**_clear(document, "parameters"), "job.model": named}
 
 
-def _density(document: Document, field: MarkedField, value: object) -> dict[str, object]:
-    return {"job.density": _as_text(field, value), **_clear(document, "compression_ratio")}
-
-
 def _gradients(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
     kinds = gradient_parts.Gradients.names()
@@ -327,7 +319,6 @@ def _absolute(name: str, known: Sequence[str] = ()) -> str:
 _SETTINGS: Mapping[str, Callable[[Document, MarkedField, Any], dict[str, object]]] = {
     "model": _model,
     "gradients": _gradients,
-    "density": _density,
     "schemes": _schemes,
     "strategy": _strategy,
     "sharding": _sharding,

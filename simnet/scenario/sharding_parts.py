@@ -18,7 +18,6 @@ _GONE = "without some of the workers nobody has all parameters"
 
 MEANINGLESS: Mapping[str, str] = {
     "density": "whole tensors are sent",
-    "compression_ratio": "whole tensors are sent",
     "strategy": "a strategy has exchanges of its own",
     "overlap": "its own options say what goes beside computing",
     "gradients": "it makes none: how much is sent follows from the tensors",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny
 
 from simnet import topologies
-from simnet.base import plugins
-from simnet.base.errors import suggest_names
 from simnet.base.quantities import MOST_RATE, Count
 from simnet.interchange.kinds import read_network
 from simnet.scenario.fields import File, is_file
@@ -120,34 +118,14 @@ class PlatformNodes(Named):
         return folder / self.path if is_file(self.path) else self.path
 
 
-class Registered(Part):
-    """A topology of another package, with its own parameters: the same as its name as the key, without `registered`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str
-
-
 @kinds(
     **_FAMILIES,
     wan=Wan,
     wan_of_clusters=WanOfClusters,
     file=TopologyFile,
     platform=PlatformNodes,
-    registered=Registered,
 )
 class Topology(OnHosts):
     """Hosts, switches and links; a text may be the name of a platform, or of a file."""
 
     otherwise = "file"
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _by_name(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        given = value.get("registered") if isinstance(value, dict) else None
-        if isinstance(given, dict) and isinstance(given.get("name"), str):
-            family = given["name"]
-            if family not in topologies.names() and plugins.find_entry("topologies", family) is None:
-                raise ValueError(f"there is no topology {family!r}; {suggest_names(family, topologies.names())}")
-            return handler({family: {name: one for name, one in given.items() if name != "name"}})
-        return handler(value)
