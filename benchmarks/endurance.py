@@ -234,7 +234,7 @@ def go_on(given: argparse.Namespace) -> list[str]:
 
 def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) -> list[str]:
     from simnet.base.errors import SimnetError
-    from simnet.scenario.source import Source
+    from simnet.scenario.finding import Source
     from simnet.studies import runs
 
     source = Source(scenario)

@@ -12,8 +12,7 @@ from simnet.policies import Candidate
 from simnet.report import learning
 from simnet.report.answers import run_answer
 from simnet.scenario import load
-from simnet.scenario.named_exchanges import named_exchanges
-from simnet.scenario.resolve import own_options
+from simnet.scenario.named_choices import named_exchanges, own_options
 from simnet.training.job.running import run_policy
 from variants import OPTIONS
 

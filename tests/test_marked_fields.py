@@ -10,7 +10,7 @@ import simnet
 from commands import NO_PAGE, did, refused
 from simnet.base.errors import InputError
 from simnet.scenario.marked_fields import MARKED_FIELDS, Fields, overrides_of
-from simnet.scenario.network_choice import network_taken_for
+from simnet.scenario.named_choices import network_taken_for
 from test_interchange_cli import NCCL
 
 FEW = ("--set", "job.iterations=2", *NO_PAGE, "--jobs", "1", "--out", "run")

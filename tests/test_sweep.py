@@ -27,9 +27,9 @@ from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.report import learning, paired
 from simnet.scenario import load
+from simnet.scenario.finding import Source
 from simnet.scenario.runner import run_here
 from simnet.scenario.settings import full_key
-from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell, grid, schedulers, work
 from simnet.traces.synthetic import SyntheticSource
 from simnet.training.job.running import run_policy

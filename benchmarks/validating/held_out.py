@@ -20,7 +20,7 @@ from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.intervals import NAMED, SCORES, UNNAMED, ErrorModel, corrected, error_models, reach
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
 from simnet.policies import Candidate
-from simnet.scenario.resolve import own_options
+from simnet.scenario.named_choices import own_options
 from simnet.studies.job_totals import JobTotal, Spent, judged, off_alike
 from simnet.validate.jobs import report
 from validating import residuals

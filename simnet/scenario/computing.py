@@ -13,8 +13,8 @@ from simnet.cost_models.costs.models import ModelProfile
 from simnet.interchange.kinds import trace_prefix
 from simnet.scenario import network_parts, schema
 from simnet.scenario.fields import is_file
+from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
-from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.topology import calibrated_stack
 from simnet.training.parallel.graph import describe_slowdown
 from simnet.training.parallel.plan import TrainingSteps, model_steps
@@ -64,7 +64,7 @@ def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProf
     name, device = given.device or DEFAULT_DEVICE, None
     with found.at("job", "device"):
         device = load_device(folder / name if is_file(name) else name)
-    return device
+    return device  # noqa: RET504  # None, if that went wrong
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:

@@ -1,11 +1,17 @@
-"""Look-up of scenario files, including those that ship with simnet."""
+"""Look-up of scenario files, including those that ship with simnet, and what a process needs to read one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simnet.base.errors import InputError, suggest_names
 from simnet.cost_models.costs.models import model_names
+
+if TYPE_CHECKING:
+    from simnet.scenario.scenario import Scenario
 
 
 def shipped() -> dict[str, Path]:
@@ -27,3 +33,24 @@ def find(path: str | Path) -> Path:
             raise InputError(f"{there}{model}{suggest_names(str(path), known)}", file=str(path))
         return file
     return known[str(path)]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A scenario by its path and overrides, as of `load`; some of its policies; `later` is added to the seed."""
+
+    path: str | Path
+    overrides: Sequence[str] = ()
+    seed: int | None = None
+    policies: Sequence[str] | None = None
+    later: int = 0
+
+    def load(self) -> Scenario:
+        """Read the scenario."""
+        # Whether there is a file is known before all that a scenario may hold is loaded.
+        path = find(self.path)
+        from simnet.scenario.scenario import load
+
+        loaded = load(path, self.overrides, self.seed)
+        loaded = loaded if self.policies is None else loaded.only(self.policies)
+        return loaded.with_seed(loaded.config.seed + self.later)

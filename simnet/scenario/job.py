@@ -17,14 +17,13 @@ from simnet.base.units import format_bytes
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Policy, Ramp
-from simnet.scenario import elastic_parts, gradient_parts, schema
+from simnet.scenario import job_parts, schema
 from simnet.scenario.colocated import placements, standalone_config
 from simnet.scenario.computing import build_device, build_steps, model_of
 from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
-from simnet.scenario.policies import labels_of
-from simnet.scenario.resolve import candidate
+from simnet.scenario.resolve import candidate, labels_of
 from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.source import shrink_sizes
@@ -109,7 +108,7 @@ def build_job(
         barrier=given.barrier,
         seed=config.seed,
         failures={death.worker: death.at for death in given.deaths or ()},
-        patience=given.on_death.go_on.after if isinstance(given.on_death, elastic_parts.OnDeath) else None,
+        patience=given.on_death.go_on.after if isinstance(given.on_death, job_parts.OnDeath) else None,
         strategy=local_steps,
         steps=steps,
         absences=[
@@ -164,7 +163,7 @@ def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) ->
     return None
 
 
-def _deadline_seconds(given: elastic_parts.Deadline, job: Job) -> float:
+def _deadline_seconds(given: job_parts.Deadline, job: Job) -> float:
     """Return the seconds after the first worker until which the others are waited for."""
     if given.after is not None:
         return float(given.after)
@@ -247,7 +246,7 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
 
 def _numbers_of_workers(config: schema.Config) -> range:
     """Return the numbers of workers that may exchange: fewer after deaths."""
-    goes_on = isinstance(config.job.on_death, elastic_parts.OnDeath)
+    goes_on = isinstance(config.job.on_death, job_parts.OnDeath)
     least = config.workers - len(config.job.deaths or ()) if goes_on else config.workers
     if config.job.absences or config.job.churn or config.job.deadline:
         least = 1
@@ -408,20 +407,20 @@ def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
     return needed <= limit
 
 
-def _training_size(given: gradient_parts.Train, workers: int) -> tuple[int, float]:
+def _training_size(given: job_parts.Train, workers: int) -> tuple[int, float]:
     """Return the entries of the gradient of a model that is trained, and the bytes of its data and activations."""
     (model, part), (data, options) = given.model.choice, given.data.choice
     return live.training_size(model, data, workers, given.batch, live.Sizes(**part.model_dump()), options.model_dump())
 
 
-def _live_source(given: gradient_parts.Train, config: schema.Config) -> GradientSource:
+def _live_source(given: job_parts.Train, config: schema.Config) -> GradientSource:
     (model, part), (data, options) = given.model.choice, given.data.choice
     return live.train(
         model,
         data,
         workers=config.workers,
         **given.arguments(live.train) | {"learning_rate": given.build(live.LearningRate, rate=given.learning_rate)},
-        dirichlet=given.shards.dirichlet if isinstance(given.shards, gradient_parts.Dirichlet) else None,
+        dirichlet=given.shards.dirichlet if isinstance(given.shards, job_parts.Dirichlet) else None,
         **part.model_dump(),
         scale=config.job.scale,
         seed=config.seed,

@@ -361,4 +361,4 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
     built: Incast | MeasuredIncast | None = None
     with found.at("network", "incast", kind):
         built = part.build(links=links)
-    return built
+    return built  # noqa: RET504  # None, if that went wrong

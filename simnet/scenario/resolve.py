@@ -17,8 +17,9 @@ from simnet.base.quantities import MAX_ITERATIONS
 from simnet.base.yaml_loader import Loc
 from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
-from simnet.policies import Candidate, Monitor, closed_form
-from simnet.scenario import elastic_parts, network_parts, schema, weather_parts
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, closed_form
+from simnet.policies.moo import DensitySearch, Moo
+from simnet.scenario import job_parts, network_parts, schema, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.computing import (
     build_device,
@@ -28,16 +29,15 @@ from simnet.scenario.computing import (
     sending_stack,
     slowdown_of,
 )
+from simnet.scenario.job_parts import Sharding
 from simnet.scenario.loader import Findings
+from simnet.scenario.named_choices import own_options
 from simnet.scenario.parts import field_names
-from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.topology_parts import PlatformNodes, Topology
+from simnet.training.advise.policy import Advised
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
 from simnet.training.parallel.plan import sharding_options
-
-FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
-"""Options of a sparsifier that the job decides, or that go by the shape of its layers."""
 
 
 def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> schema.Config:
@@ -108,6 +108,36 @@ def candidates(config: schema.Config) -> dict[str, Candidate]:
     return {label: candidate(label, one) for label, one in config.exchanges.items()}
 
 
+def labels_of(policy: schema.Policy) -> list[str]:
+    """Return the names of what a policy of a resolved scenario may take."""
+    kind, part = policy.choice
+    return [part] if kind == "fixed" else list(part.among)
+
+
+def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
+    """Build a policy of a resolved scenario."""
+    kind, part = given.choice
+    known = candidates(config)
+    among = [known[label] for label in labels_of(given)]
+    if kind == "fixed":
+        return Fixed(among[0])
+    if kind == "oracle":
+        return OneStepOracle(among)
+    if kind == "advise":
+        advised: Policy = part.build(Advised, candidates=among)
+        return advised
+    if kind not in ("flexible", "moo"):
+        policy: Policy = part.build(candidates=among, **({"seed": config.seed} if part.takes("seed") else {}))
+        if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:
+            raise plugins.return_error(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
+        return policy
+    monitor = part.build(Monitor, seed=config.seed)
+    if kind == "moo":
+        return Moo(among, monitor, part.build(DensitySearch))
+    flexible: Policy = part.build(Flexible, candidates=among, monitor=monitor)
+    return flexible
+
+
 def _check_choices(config: schema.Config, found: Findings) -> None:
     """Note what a scenario cannot have where its job says what is sent, and that it must have exchanges where not."""
     if config.job.sharding is None:
@@ -122,18 +152,6 @@ def _check_choices(config: schema.Config, found: Findings) -> None:
     for label, other in (config.other_jobs or {}).items():
         if other.job.sharding is not None:
             found.of_job(label).add(("job", "sharding"), "is not for other_jobs; exchange says what they send")
-
-
-def own_options(scheme: str) -> list[str]:
-    """Return the options of a scheme that a scenario may set.
-
-    Raises
-    ------
-    ValueError
-        If there is no such scheme.
-    """
-    fields = dataclasses.fields(sparsifier_models.scheme(scheme).option_type)
-    return [field.name for field in fields if field.name not in FROM_JOB]
 
 
 def _resolve_colocated(
@@ -204,7 +222,7 @@ def _resolve_exchange(label: str, given: schema.Exchange, folder: Path, found: F
         written = {name: list(one) if isinstance(one, tuple) else one for name, one in plain.items()}
         known: dict[str, Any] = {name: one for name, one in written.items() if one is not None and one != []}
         given = schema.Exchange(scheme=scheme, **known)
-    return given
+    return given  # noqa: RET504  # unchanged, if that went wrong
 
 
 def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Path, found: Findings) -> schema.Job:
@@ -233,7 +251,7 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
     stops = stops or (given.churn is not None and not given.churn.notice)
     if given.on_death is not None and not stops:
         found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
-    if stops and not given.deaths and not isinstance(given.on_death, elastic_parts.OnDeath):
+    if stops and not given.deaths and not isinstance(given.on_death, job_parts.OnDeath):
         found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
     density = given.density
     if isinstance(density, list):

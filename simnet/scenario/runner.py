@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
 from simnet.scenario import Run, Scenario
+from simnet.scenario.finding import Source
 from simnet.scenario.identity import identity
-from simnet.scenario.source import Source
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.running import run_in_step, workers_in_shards

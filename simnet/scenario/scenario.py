@@ -32,7 +32,6 @@ from simnet.scenario.computing import (
     slowdown_told_of,
     stack_doubt,
 )
-from simnet.scenario.error_texts import problems
 from simnet.scenario.fields import is_file
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
@@ -44,12 +43,12 @@ from simnet.scenario.job import (
     memory_limit,
     try_exchanges,
 )
-from simnet.scenario.loader import Document, Findings, read
+from simnet.scenario.loader import Document, Findings, problems, read
 from simnet.scenario.marked_fields import Fields, FieldsButSeed
+from simnet.scenario.named_choices import own_options
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
-from simnet.scenario.policies import build_policy
-from simnet.scenario.resolve import own_options, resolve
+from simnet.scenario.resolve import build_policy, resolve
 from simnet.scenario.settings import apply_fields, full_key
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label

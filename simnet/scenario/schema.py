@@ -24,9 +24,18 @@ from simnet.base.quantities import (
 )
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
 from simnet.policies import moo
-from simnet.scenario.elastic_parts import Absence, Churning, Deadline, Death, OnDeath
 from simnet.scenario.fields import File, FileName, Label
-from simnet.scenario.gradient_parts import Gradients
+from simnet.scenario.job_parts import (
+    MEANINGLESS,
+    Absence,
+    Churning,
+    Deadline,
+    Death,
+    Gradients,
+    OnDeath,
+    Sharding,
+    one_or_several,
+)
 from simnet.scenario.network_parts import Network
 from simnet.scenario.parts import (
     Named,
@@ -39,7 +48,6 @@ from simnet.scenario.parts import (
     kinds,
     part_of,
 )
-from simnet.scenario.sharding_parts import MEANINGLESS, Sharding, one_or_several
 from simnet.training.advise import policy as advise
 from simnet.training.job import job as training_job
 

@@ -17,14 +17,13 @@ from simnet.base import plugins
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import WorkerLink, parameter_hints
 from simnet.cost_models.costs.models import is_config
-from simnet.scenario import gradient_parts, schema
+from simnet.scenario import job_parts, schema
 from simnet.scenario.choice_text import read_choice
 from simnet.scenario.fields import is_file
+from simnet.scenario.job_parts import MEANINGLESS
 from simnet.scenario.loader import Document
 from simnet.scenario.marked_fields import MARKED_FIELDS, MarkedField
-from simnet.scenario.named_exchanges import named_exchanges
-from simnet.scenario.network_choice import read_network_text
-from simnet.scenario.sharding_parts import MEANINGLESS
+from simnet.scenario.named_choices import named_exchanges, read_network_text
 from simnet.traces import trace_names
 
 if TYPE_CHECKING:
@@ -242,7 +241,7 @@ def _model(document: Document, field: MarkedField, value: object) -> dict[str, o
 
 def _gradients(document: Document, field: MarkedField, value: object) -> dict[str, object]:
     name, options = read_choice(str(value))
-    kinds = gradient_parts.Gradients.names()
+    kinds = job_parts.Gradients.names()
     if name not in kinds:
         name, options = "recorded", {"trace": name, **options}
     options = {key: _absolute(one, trace_names()) if key in ("trace", "like") else one for key, one in options.items()}

@@ -27,7 +27,7 @@ Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 def schemes() -> Listing:
     """List schemes of exchange."""
     from simnet import sparsifier_models
-    from simnet.scenario.resolve import own_options
+    from simnet.scenario.named_choices import own_options
 
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
     symbols = (
@@ -267,7 +267,7 @@ LISTS: Mapping[str, Lists] = {
 
 def _option_texts(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options with their defaults, or their names alone; of several words, the default first."""
-    from simnet.scenario.resolve import FROM_JOB
+    from simnet.scenario.named_choices import FROM_JOB
     from simnet.sparsifier_models.options import words
 
     hints = get_type_hints(option_type, include_extras=True)

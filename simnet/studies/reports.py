@@ -26,8 +26,8 @@ from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prep
 from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
 from simnet.report.timeline import Recorded
 from simnet.scenario import Run, Scenario
+from simnet.scenario.finding import Source
 from simnet.scenario.loader import MAX_BYTES
-from simnet.scenario.source import Source
 from simnet.studies import runs
 
 SUMMARY = "summary.json"

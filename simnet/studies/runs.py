@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simnet.cost_models.calibration.software import CallPrediction
+from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
-from simnet.scenario.source import Source
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""

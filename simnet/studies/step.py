@@ -19,7 +19,7 @@ from simnet.report.columns import Fields
 from simnet.report.cost_summary import throughput, throughput_sentences
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario
-from simnet.scenario.sharding_parts import Sharding
+from simnet.scenario.job_parts import Sharding
 from simnet.training.job.job import Job
 from simnet.training.parallel.graph import CollectiveCall, StepMemory, StepTiming
 from simnet.training.parallel.placing import PlacedStep

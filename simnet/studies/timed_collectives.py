@@ -19,7 +19,7 @@ from simnet.report.columns import Fields
 from simnet.report.summary import Column, Summary, interval_text, percent
 from simnet.scenario import Scenario, load
 from simnet.scenario.marked_fields import overrides_of
-from simnet.scenario.network_choice import network_taken_for, read_network_text
+from simnet.scenario.named_choices import network_taken_for, read_network_text
 from simnet.scenario.settings import worker_link
 from simnet.schedule import Schedule
 from simnet.studies import timing

@@ -17,8 +17,8 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import progress_stage, report_share
 from simnet.base.writing import INCOMPLETE
 from simnet.report.summary import Summary
+from simnet.scenario.finding import Source
 from simnet.scenario.marked_fields import Fields, overrides_of
-from simnet.scenario.source import Source
 from simnet.verbs import terminal
 from simnet.verbs.request import (
     USUAL_FOLDER,

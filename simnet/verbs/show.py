@@ -54,7 +54,7 @@ def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None,
 
 def _described(name: str, density: Words) -> Summary | str:
     from simnet.scenario import json_schema
-    from simnet.scenario.network_choice import network_taken_for
+    from simnet.scenario.named_choices import network_taken_for
     from simnet.studies.listing import LISTS, listing, scenario_text
     from simnet.studies.trace_files import is_trace
     from simnet.traces import trace_names

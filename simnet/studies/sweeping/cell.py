@@ -38,9 +38,9 @@ from simnet.report.run_summary import (
     with_exploration,
 )
 from simnet.scenario import Run, Scenario
+from simnet.scenario.finding import Source
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import run_here
-from simnet.scenario.source import Source
 from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of

@@ -18,7 +18,7 @@ from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, suggest_names, to_install
 from simnet.base.processes import Outcome, run_task
 from simnet.base.threads import THREADS
-from simnet.scenario.source import Source
+from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell
 
 PREFIX = "slurm"

@@ -14,7 +14,7 @@ from simnet.base.processes import Outcome, Pool, Progress
 from simnet.base.writing import explain_write_errors, lock_folder, mark_incomplete, write_files
 from simnet.report.results import prepare_folder
 from simnet.scenario import Scenario, find, load
-from simnet.scenario.source import Source
+from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell, grid, schedulers, table
 from simnet.studies.sweeping.answer import GridAnswer
 

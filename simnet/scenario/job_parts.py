@@ -1,18 +1,113 @@
-"""The sharding of a scenario's job: how a model is shared between workers, and what means nothing beside that."""
+"""Parts of a scenario's job: its gradients, how a model is shared between workers, and workers that come and go."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from simnet.base.quantities import Seconds, Share
+from simnet import traces
+from simnet.base.quantities import Duration, PositiveShare, Seconds, Share
 from simnet.scenario.fields import File
-from simnet.scenario.parts import Named, Part
+from simnet.scenario.parts import Named, NameOr, OneOf, Part, configures, exactly_one, kinds
+from simnet.traces import live
+from simnet.training.job.elastic import Churn
 from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
+
+
+@configures(traces.synthetic, only=("like", "iterations"), iterations="training")
+class Synthetic(Part):
+    """Made-up gradients with the statistics of recorded ones: heavy-tailed, correlated between workers and in time."""
+
+    like: File
+    training: Any
+
+
+@configures(traces.recorded, only=("trace", "iterations"), iterations="training")
+class Recorded(Named):
+    """Gradients of a real training run, which brings its own layers."""
+
+    named = "trace"
+    trace: File
+    training: Any
+
+
+class Logistic(Part):
+    """Multinomial logistic regression."""
+
+
+@configures(live.train, only=("hidden",))
+class Mlp(Part):
+    """Fully connected layers with ReLU between them."""
+
+
+class Conv(Part):
+    """Three convolutions and two fully connected layers, for images; needs PyTorch."""
+
+
+@configures(live.train, only=("channels",))
+class ResidualNetwork(Part):
+    """A residual network with group norm, two blocks a stage, for images; needs PyTorch."""
+
+
+@configures(live.train, only=("width", "blocks"))
+class Transformer(Part):
+    """A decoder like GPT-2 that foretells the next word at every place; needs PyTorch."""
+
+
+@kinds(logistic=Logistic, mlp=Mlp, conv=Conv, residual=ResidualNetwork, transformer=Transformer)
+class TrainedModel(OneOf):
+    """What is trained."""
+
+
+@kinds(digits=live.digits, classification=live.classification, letters=live.letters, words=live.words)
+class TrainingData(OneOf):
+    """What it is trained on."""
+
+
+@configures(live.train, only=("dirichlet",), required=("dirichlet",))
+class Dirichlet(Part):
+    """Shards that differ in their classes; the smaller the parameter, the more."""
+
+    dirichlet: Any
+
+
+@configures(live.LearningRate, omit=("rate",), factor="drop")
+@configures(live.train, only=("batch", "learning_rate", "momentum", "weight_decay", "evaluate", "device"))
+class Train(Part):
+    """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own.
+
+    shards: how the data is dealt out to the workers: at random, or by classes
+    target: accuracy whose time is reported; default: 99 % of the best of the first policy
+    """
+
+    model: TrainedModel = TrainedModel.model_validate({"mlp": {}})
+    data: TrainingData = TrainingData.model_validate({"digits": {}})
+    device: Any
+    shards: NameOr[Literal["iid"], Dirichlet] = "iid"
+    batch: Any
+    learning_rate: Any
+    momentum: Any
+    weight_decay: Any
+    warm_up: Any
+    drops: Any
+    drop: Any
+    evaluate: Any
+    target: PositiveShare | None = None
+
+
+class Gradients(OneOf):
+    """Where the gradients come from; a text may be the name of a trace."""
+
+    otherwise = "recorded"
+
+    synthetic: Synthetic | None = None
+    recorded: Recorded | None = None
+    train: Train | None = None
+
 
 _GONE = "without some of the workers nobody has all parameters"
 
@@ -138,3 +233,69 @@ def one_or_several(value: object) -> str:
     """Return the tag of one way of sharding, or of several by name."""
     several = isinstance(value, dict) and value and not {"as", "trace", "way"} & value.keys()
     return "<several>" if several else "<one>"
+
+
+class Death(Part):
+    """A worker that stops for good.
+
+    at: on the clock of the scenario, which starts at 0 s
+    """
+
+    worker: Annotated[int, Field(ge=0)]
+    at: Seconds
+
+
+class Absence(Part):
+    """A time in which a worker is away.
+
+    leaves: on the clock of the scenario, which starts at 0 s
+    returns: default: never
+    notice: whether it finishes the iteration that is under way
+    """
+
+    worker: Annotated[int, Field(ge=0)]
+    leaves: Seconds
+    returns: Seconds | None = None
+    notice: bool = True
+
+    def _check(self) -> None:
+        if self.returns is not None and self.returns <= self.leaves:
+            raise ValueError(f"returns must be later than leaves, {self.leaves:g} s, got {self.returns:g} s")
+
+
+@configures(Churn)
+class Churning(Part):
+    """Workers that leave and come back at random, after times that are exponentially distributed.
+
+    notice: whether they finish the iteration that is under way
+    """
+
+    notice: Any
+
+
+class Deadline(Part):
+    """How long an exchange waits for workers that compute, counted from the first that is done.
+
+    quantile: as long as this share of the workers takes, of the compute times of the job
+    """
+
+    after: Duration | None = None
+    quantile: Share | None = None
+
+    def _check(self) -> None:
+        exactly_one(self, ("after", "quantile"))
+
+
+class Continue(Part):
+    """The other workers continue without the dead.
+
+    after: until they notice, as by a time-out, counted from when everything has stopped
+    """
+
+    after: Seconds
+
+
+class OnDeath(Part):
+    """What the others do."""
+
+    go_on: Continue = Field(alias="continue")

@@ -1,0 +1,157 @@
+"""What a text stands for: exchanges, as ``artopk:collective=tree``, or a network, as ``fat_tree:k=8`` or a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simnet import sparsifier_models, topologies
+from simnet.base import plugins
+from simnet.base.errors import InputError, suggest_names
+from simnet.interchange.kinds import FORMATS, kind_of, read_network
+from simnet.policies import Candidate
+from simnet.scenario.choice_text import choice_words, read_choice, split_choices
+from simnet.scenario.finding import find, shipped
+from simnet.sparsifier_models.options import option_values
+
+ALL = "all"
+"""In place of names of schemes: every scheme there is."""
+
+
+FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
+"""Options of a sparsifier that the job decides, or that go by the shape of its layers."""
+
+
+def own_options(scheme: str) -> list[str]:
+    """Return the options of a scheme that a scenario may set.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scheme.
+    """
+    fields = dataclasses.fields(sparsifier_models.scheme(scheme).option_type)
+    return [field.name for field in fields if field.name not in FROM_JOB]
+
+
+def named_exchanges(
+    names: str | Sequence[str], option: str | None = "--schemes", folder: Path | None = None
+) -> tuple[Candidate, ...]:
+    """Return the named exchanges, once each, with their names as labels.
+
+    A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
+    as ``./my_scheme.py:Rotating``; or `ALL`. InputError: unknown scheme, option or value, or two of one name.
+
+    Examples
+    --------
+    >>> named_exchanges(["dense", "artopk:collective=tree:selection=var"])[1].options
+    {'collective': 'tree', 'selection': 'var'}
+    >>> named_exchanges(["artopk:colective=tree"])
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, selection, value_bytes, values, wire
+    """  # noqa: E501
+    found: dict[str, Candidate] = {}
+    wanted = dict.fromkeys(split_choices(names))
+    for name in sparsifier_models.names() if ALL in wanted else wanted:
+        one = _read_exchange(name, option, folder or Path())
+        if one.label in found:
+            raise InputError(f"names {one.label!r} twice, by {found[one.label].scheme} and {one.scheme}", file=option)
+        found[one.label] = one
+    return tuple(found.values())
+
+
+def _read_exchange(name: str, option: str | None, folder: Path) -> Candidate:
+    try:
+        scheme, options = read_choice(name)
+    except ValueError as error:
+        raise InputError(str(error), file=option, field=name) from None
+    before, colon, after = scheme.partition(":")
+    if colon and before in sparsifier_models.names():
+        has = ", ".join(own_options(before))
+        message = f"must be OPTION=VALUE after the colon, got {after!r}; {before} has {has}"
+        raise InputError(message, file=option, field=name)
+    placed = plugins.absolute_name(scheme, folder)
+    try:
+        found = sparsifier_models.scheme(placed)
+    except ValueError as error:
+        raise InputError(str(error), file=option) from None
+    label = ":".join([found.name if plugins.names_file(scheme) else scheme, *choice_words(name)[1:]])
+    known = own_options(placed)
+    for key in options:
+        if key not in known:
+            raise InputError(
+                f"there is no option {key!r} of {scheme}; {suggest_names(key, known)}", file=option, field=name
+            )
+    try:
+        option_values(found.option_type, options)
+    except ValueError as error:
+        raise InputError(str(error), file=option, field=name) from None
+    return Candidate(label, placed, options)
+
+
+def read_network_text(text: str, folder: Path) -> dict[str, Any]:
+    """Return the field ``network`` that a text stands for; names of files start at `folder`, and are absolute after.
+
+    Raises
+    ------
+    InputError
+        If it is neither the name of a topology, platform or scenario, nor a file that describes a network.
+
+    Examples
+    --------
+    >>> read_network_text("fat_tree:k=8,latency=1 us", Path())
+    {'topology': {'fat_tree': {'k': 8, 'latency': '1 us'}}}
+    """
+    kind, name, options = _recognised(text, folder)
+    if kind == "scenario":
+        from simnet.scenario.scenario import load
+
+        found: dict[str, Any] = load(name).written()["network"]
+        return found
+    named = {"platform": {"path": name}, "file": {"path": name}}
+    return {"topology": {kind: {**named[kind], **options}} if kind in named else {name: options}}
+
+
+def network_taken_for(text: str, folder: Path | None = None) -> str:
+    """Return what the text of a network is taken for, and of a file how many hosts it has.
+
+    Examples
+    --------
+    >>> network_taken_for("fat_tree:k=8"), network_taken_for("dgx-h100")
+    ('the topology fat_tree', 'the platform dgx-h100')
+    """
+    kind, name, options = _recognised(text, folder or Path())
+    if kind == "scenario":
+        return f"the network of the scenario {Path(name).stem}"
+    if kind != "file":
+        return f"the {kind} {name if Path(name).suffix == '' else Path(name).name}"
+    latency = 0.0 if "latency" in options else None
+    read = read_network(name, options.get("format"), nodes=options.get("nodes"), latency=latency)
+    return f"read as {FORMATS[str(read.kind)]}, {read.graph.graph['hosts']:,} hosts"
+
+
+def _recognised(text: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
+    """Return the kind of a network (topology, platform, file or scenario), its name or file, and its options."""
+    from simnet.cost_models.calibration.platform import is_platform, platform_names
+
+    try:
+        name, options = read_choice(text)
+    except ValueError as error:
+        raise InputError(str(error), file=text) from None
+    if name in topologies.names():
+        return "topology", name, options
+    file = (folder / name).absolute()
+    if file.is_file():
+        kind = kind_of(file)
+        if kind is None and is_platform(file):
+            return "platform", str(file), options
+        return "scenario" if kind is None and file.suffix in (".yaml", ".yml") else "file", str(file), options
+    if name in platform_names():
+        return "platform", name, options
+    if name in shipped():
+        return "scenario", str(find(name)), options
+    close = suggest_names(name, [*topologies.names(), *platform_names(), *shipped()]).partition("Allowed: ")[0]
+    listed = f"{close}Allowed: {', '.join(topologies.names())}, platforms and scenarios of `simnet list`"
+    raise InputError(f"there is no such file, and no topology, platform or scenario {name!r}; {listed}")
