@@ -380,29 +380,29 @@ def _gradient_entries(job: schema.Job) -> int:
 def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
     """Say whether a run fits the memory, before anything is allocated."""
     needed, least = memory(config), 1.1 * _PROCESS
+    entries, much = _gradient_entries(config.job), f"about {format_bytes(needed)}, more than {format_bytes(limit)}"
+    others = [memory(standalone_config(config, label)) for label in config.other_jobs or ()]
     if limit < least:
         found.add(("memory",), f"must be at least {format_bytes(least)}, got {format_bytes(limit)}")
-    elif needed > limit and any(memory(standalone_config(config, label)) > limit for label in config.other_jobs or ()):
-        pass  # what is wrong is said of that job
-    elif needed > limit and memory(config.model_copy(update={"other_jobs": None})) <= limit:
+    elif needed <= limit or any(one > limit for one in others):
+        pass  # what is wrong with another job is said of that one
+    elif memory(config.model_copy(update={"other_jobs": None})) <= limit:
         found.add(
             ("other_jobs",),
-            f"together with the scenario's own job need about {format_bytes(needed)}, more than {format_bytes(limit)}; "
-            "raise job.scale in some of them, or memory",
+            f"together with the scenario's own job need {much}; raise job.scale in some of them, or memory",
         )
-    elif needed > limit and config.job.gradients.train is not None:
+    elif config.job.gradients.train is not None:
         found.add(
             ("job", "gradients", "train"),
-            f"{config.workers} workers that train {_gradient_entries(config.job):,} parameters need about "
-            f"{format_bytes(needed)}, more than {format_bytes(limit)}; take a smaller model, batch or set of data, or "
-            "raise memory",
+            f"{config.workers} workers that train {entries:,} parameters need {much}; take a smaller model, batch or "
+            "set of data, or raise memory",
         )
-    elif needed > limit:
+    else:
         enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / (limit - _PROCESS))
         found.add(
             ("job", "scale"),
-            f"{config.workers} workers with {_gradient_entries(config.job):,} entries each need about "
-            f"{format_bytes(needed)}, more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory",
+            f"{config.workers} workers with {entries:,} entries each need {much}; scale: {enough} would fit, or raise "
+            "memory",
         )
     return needed <= limit
 

@@ -257,8 +257,6 @@ _WANTED = {
     "list_type": "a list",
     "dict_type": "a mapping from names",
 }
-# Words of older scenarios, and what they are called now.
-_RENAMED = {"clairvoyant": "oracle"}
 # Marks of one part, or of several by name; whether that is a mapping from names.
 _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
@@ -286,8 +284,6 @@ def _error_message(document: Document, one: ErrorDetails, root: type[BaseModel])
     if kind == "extra_forbidden":
         part = _part_at(root, one["loc"][:-1])
         name = str(one["loc"][-1])
-        if part and _RENAMED.get(name) in part.names():
-            return f"has a new name: {_RENAMED[name]}"
         return f"there is no such field; {suggest_names(name, part.names())}" if part else "is not allowed"
     if kind in BOUNDS:
         name, sign = BOUNDS[kind]

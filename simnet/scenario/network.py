@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from simnet import topologies
 from simnet.base import plugins
 from simnet.base.rng import stream
@@ -181,10 +183,13 @@ def _add_faults(
 def _build_fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
     spans = given.down if isinstance(given.down, list) else [given.down or given]
     during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
-    times, up = weather.outages(at=during).window(0.0, math.nextafter(math.inf, 0))
-    left = given.slow or 0.0
-    signal = weather.steps(times, up + (1.0 - up) * left)
+    signal = _spans_signal(during, given.slow or 0.0, 1.0)
     return lambda name, start: signal
+
+
+def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: float) -> Signal:
+    times, up = weather.outages(at=spans).window(0.0, math.nextafter(math.inf, 0))
+    return weather.steps(times, np.where(up > 0, outside, within))
 
 
 def _link_variations(
@@ -320,10 +325,7 @@ def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> S
         assert given.busy is not None
         assert given.idle is not None
         return weather.markov([1.0, 0.0], [given.busy, given.idle], seed=seed, name=name)
-    times, off = weather.outages(at=[(span.at, span.lasts) for span in given.spans]).window(
-        0.0, math.nextafter(math.inf, 0)
-    )
-    return weather.steps(times, 1.0 - off)
+    return _spans_signal([(span.at, span.lasts) for span in given.spans], 1.0, 0.0)
 
 
 def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:

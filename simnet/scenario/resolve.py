@@ -234,19 +234,16 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
         with found.at("job", "model"):
             profile = models.load_model(path or given.model)
             given = given.model_copy(update={"model": path or profile.name})
-    for worker in given.compute.slow:
-        if not (worker.isascii() and worker.isdigit() and int(worker) < workers):
-            found.add(("job", "compute", "slow", worker), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
-    for position, death in enumerate(given.deaths or ()):
-        loc: Loc = ("job", "deaths", position, "worker")
-        if death.worker >= workers:
-            found.add(loc, f"there is no worker {death.worker}; allowed: 0 to {workers - 1}")
-        if death.worker in [one.worker for one in (given.deaths or ())[:position]]:
-            found.add(loc, f"worker {death.worker} dies twice")
-    for position, absence in enumerate(given.absences or ()):
-        if absence.worker >= workers:
-            said = f"there is no worker {absence.worker}; allowed: 0 to {workers - 1}"
-            found.add(("job", "absences", position, "worker"), said)
+    dead = [one.worker for one in given.deaths or ()]
+    named: list[tuple[Loc, str | int]] = [(("compute", "slow", one), one) for one in given.compute.slow]
+    named += [(("deaths", place, "worker"), one) for place, one in enumerate(dead)]
+    named += [(("absences", place, "worker"), one.worker) for place, one in enumerate(given.absences or ())]
+    for loc, worker in named:
+        if not (str(worker).isascii() and str(worker).isdigit() and int(worker) < workers):
+            found.add(("job", *loc), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
+    for place, one in enumerate(dead):
+        if one in dead[:place]:
+            found.add(("job", "deaths", place, "worker"), f"worker {one} dies twice")
     stops = bool(given.deaths) or any(not one.notice for one in given.absences or ())
     stops = stops or (given.churn is not None and not given.churn.notice)
     if given.on_death is not None and not stops:
