@@ -245,22 +245,14 @@ def _profile_weather(given: weather_parts.Profile, loc: Loc) -> Iterator[_LinkVa
         assert pair.latency is not None
         yield from _given_pair(Weather(pair.bandwidth, pair.latency * 0.5), loc)
         return
-    schedule = weather.PROFILES.get(given.name)
-    if schedule is None:
-        weather.profile_state(given.name, 0)  # refuses the name
-        return
-    states = {state.first_epoch * epoch: state for state in schedule.states}
-    starts = tuple(states)
-    yield _LinkVariation(
-        "bandwidth", loc, True, lambda name, start: weather.constant(_state_at(states, start).bandwidth), starts
-    )
-    yield _LinkVariation(
-        "latency", loc, True, lambda name, start: weather.constant(_state_at(states, start).latency / 2), starts
-    )
+    weather.profile_state(given.name, 0)  # refuses the name
+    starts = tuple(one.first_epoch * epoch for one in weather.PROFILES[given.name].states)
+    for quantity, share in (("bandwidth", 1.0), ("latency", 0.5)):
 
+        def at(name: _Name, start: int, quantity: str = quantity, share: float = share) -> Signal:
+            return weather.constant(share * getattr(weather.profile_state(given.name, start // epoch), quantity))
 
-def _state_at(states: dict[int, weather.EpochState], iteration: int) -> weather.EpochState:
-    return states[max(start for start in states if start <= iteration)]
+        yield _LinkVariation(quantity, loc, True, at, starts)
 
 
 def _link_weather(

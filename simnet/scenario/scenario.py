@@ -20,6 +20,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.units import format_seconds
 from simnet.base.yaml_loader import yaml_text
 from simnet.cost_models.costs.computing import PassTime, SampleCount
+from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.cost_models.costs.models import is_config
 from simnet.interchange.kinds import companion_files
 from simnet.policies import OneStepOracle, Policy
@@ -169,14 +170,13 @@ class Scenario:
     def computing(self) -> str | None:
         """Compute time and its source, in words, if it follows from the model; of sharded steps with their slowdown."""
         job, mean, known = self.config.job, self.config.job.compute.mean, self.compute_time
-        device = build_device(job, self.folder, Findings(self.document)) if job.shardings else None
         told = [] if known is None else [known.describe()]
         if mean is not None and any(one.units for one in job.shardings.values()):
             told = [f"{format_seconds(mean)} of its units"]
         ways = {
             label: [
                 *([] if one.backward is None else [f"{100 * one.backward:.3g} % backward"]),
-                slowdown_told_of(device if one.trace is None else None, one.slowdown or 1.0),
+                slowdown_told_of(self._device if one.trace is None else None, one.slowdown or 1.0),
             ]
             for label, one in job.shardings.items()
         }
@@ -185,10 +185,13 @@ class Scenario:
         return "; ".join([*told, *(f"{label}: {', '.join(one)}" for label, one in ways.items())]) or None
 
     @property
+    def _device(self) -> DeviceProfile | None:
+        return build_device(self.config.job, self.folder, Findings(self.document))
+
+    @property
     def compute_time(self) -> PassTime | None:
         """What is known of the passes of the model on the device, if that is how long workers compute."""
-        job = self.config.job
-        device = build_device(job, self.folder, Findings(self.document))
+        job, device = self.config.job, self._device
         if device is None or job.compute.mean is None:
             return None
         with suppress(ValueError):
@@ -204,7 +207,7 @@ class Scenario:
     @property
     def warnings(self) -> list[str]:
         """What of the scenario does not belong together, though it can be simulated; a sentence each."""
-        device = build_device(self.config.job, self.folder, Findings(self.document))
+        device = self._device
         doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network, self.folder))
         return [doubt] if doubt else []
 
