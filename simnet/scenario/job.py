@@ -28,7 +28,7 @@ from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.source import shrink_sizes
 from simnet.traces.synthetic import row_count as synthetic_rows
-from simnet.training.job.elastic import Absence, deadline_at
+from simnet.training.job.elastic import deadline_at
 from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, job_buckets
 from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
 from simnet.training.job.running import ColocatedJob
@@ -70,18 +70,13 @@ def build_job(
     # Of what traces say, computing is so many times as long.
     mean = 1.0 if given.traced else given.compute.mean
     if mean is None:
-        units = any(one.units for one in given.shardings.values())
-        why = (
-            "units in flops need job.compute.mean, e.g. '18 ms'"
-            if units
-            else "job.model, or job.tokens and job.batch beside job.parameters, say it, and so does --compute"
-        )
+        why = "job.model, or job.tokens and job.batch beside job.parameters, say it, and so does --compute"
+        if any(one.units for one in given.shardings.values()):
+            why = "units in flops need job.compute.mean, e.g. '18 ms'"
         found.add(("job", "compute", "mean"), f"is missing; {why}")
     if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):
         return None
-    straggle = given.compute.straggle
-    overlap = given.overlap
-    share = given.workers_per_device
+    straggle, overlap, share = given.compute.straggle, given.overlap, given.workers_per_device
     compute = given.compute.build(
         mean=mean,
         slow={int(worker): factor for worker, factor in given.compute.slow.items()},
@@ -92,9 +87,8 @@ def build_job(
         built_overlap = _build_overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
     local_steps = _local_steps(config, source, found)
     churn = None
-    if given.churn is not None:
-        with found.at("job", "churn"):
-            churn = given.churn.build()
+    with found.at("job", "churn"):
+        churn = None if given.churn is None else given.churn.build()
     job = Job(
         source=source,
         iterations=int(given.iterations),
@@ -111,10 +105,7 @@ def build_job(
         patience=given.on_death.go_on.after if isinstance(given.on_death, job_parts.OnDeath) else None,
         strategy=local_steps,
         steps=steps,
-        absences=[
-            Absence(one.worker, one.leaves, math.inf if one.returns is None else one.returns, one.notice)
-            for one in given.absences or ()
-        ],
+        absences=[one.build() for one in given.absences or ()],
         churn=churn,
         optimizer=_optimizer_of(given),
         device_memory=_device_memory(given, device, found),
@@ -137,11 +128,7 @@ def _build_overlap(given: schema.Overlap, source: GradientSource, found: Finding
     for place, name in enumerate(given.dense or ()):
         if name not in layers:
             found.add(("job", "overlap", "dense", place), f"there is no layer {name!r}: {suggest_names(name, layers)}")
-    built: Overlap = given.build(
-        dense_below=given.dense_below or 0,
-        dense=tuple(given.dense or ()),
-        dense_algorithm=given.dense_algorithm or Overlap.dense_algorithm,
-    )
+    built: Overlap = given.build()
     return built
 
 

@@ -14,7 +14,7 @@ from simnet.base.quantities import Duration, PositiveShare, Seconds, Share
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Named, NameOr, OneOf, Part, configures, exactly_one, kinds
 from simnet.traces import live
-from simnet.training.job.elastic import Churn
+from simnet.training.job import elastic
 from simnet.training.parallel.units import UNIT_NAME, ListedUnit, unit_name
 
 
@@ -245,6 +245,7 @@ class Death(Part):
     at: Seconds
 
 
+@configures(elastic.Absence, begin="leaves", end="returns")
 class Absence(Part):
     """A time in which a worker is away.
 
@@ -263,7 +264,7 @@ class Absence(Part):
             raise ValueError(f"returns must be later than leaves, {self.leaves:g} s, got {self.returns:g} s")
 
 
-@configures(Churn)
+@configures(elastic.Churn)
 class Churning(Part):
     """Workers that leave and come back at random, after times that are exponentially distributed.
 

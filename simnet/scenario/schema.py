@@ -95,7 +95,6 @@ class Compute(Named):
 
 @configures(
     training_job.Overlap,
-    only=("bucket", "first", "exchanges", "backward"),
     optional={"backward": "that of the model"},
 )
 class Overlap(Part):

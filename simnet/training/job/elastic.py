@@ -32,8 +32,8 @@ class Absence(NamedTuple):
 
     worker: int
     begin: float
-    end: float
-    notice: bool
+    end: float = math.inf
+    notice: bool = True
 
 
 @dataclass(frozen=True)
