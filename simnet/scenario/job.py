@@ -51,14 +51,7 @@ def build_job(
 ) -> Job | None:
     """Build the job of a resolved scenario; None if something is wrong, which `found` collects.
 
-    Parameters
-    ----------
-    stages : Stages or None
-        Its networks; None if these are wrong.
-    folder : Path
-        Base folder of file names.
-    elsewhere : bool
-        Whether the workers live on other machines: their memory is not counted.
+    `stages` are its networks, None if these are wrong. Memory of workers that live `elsewhere` is not counted.
     """
     given = config.job
     device = build_device(given, folder, found)
@@ -113,13 +106,19 @@ def build_job(
     if given.deadline is not None:
         with found.at("job", "deadline"):
             job = replace(job, deadline=_deadline_seconds(given.deadline, job))
-    if local_steps is not None and job.elastic:
-        with found.at("job", "strategy"):
-            StrategySet(job, [candidate(*next(iter(config.exchanges.items())))])
-    for label, exchange in config.exchanges.items():
-        with found.at("exchanges", label):
-            _try_sizes(candidate(label, exchange), job, _candidate_densities(config, label))
+    _try_job(job, config, found)
     return job
+
+
+def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
+    """Report exchanges that do not fit a job: its buckets, its densities, or workers that come and go."""
+    among = [candidate(label, exchange) for label, exchange in config.exchanges.items()]
+    if job.strategy is not None and job.elastic:
+        with found.at("job", "strategy"):
+            StrategySet(job, among[:1])
+    for one in among:
+        with found.at("exchanges", one.label):
+            _try_sizes(one, job, _candidate_densities(config, one.label))
 
 
 def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:

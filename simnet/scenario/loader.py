@@ -190,21 +190,17 @@ class Findings:
         if str(error) not in map(str, self._found):
             self._found.append(error)
 
-    def take_elsewhere(self, error: InputError, loc: Loc) -> None:
-        """Report an error in a file that the value at `loc` needs, once, whoever else needs that file."""
-        if str(error) not in self._elsewhere:
-            self._elsewhere.add(str(error))
-            asked = str(self.problem(loc, "")).removesuffix(": ")
-            self.take(InputError(f"{error} (needed by {asked})"))
-
     @contextmanager
     def at(self, *loc: str | int) -> Iterator[None]:
         """Report an error raised within as one of the value at `loc`."""
         try:
             yield
         except InputError as error:
-            # It stands in another file, such as a trace; say who asked for that.
-            self.take_elsewhere(error, loc)
+            # It stands in another file, such as a trace; say once who asked for that, whoever else does.
+            if str(error) not in self._elsewhere:
+                self._elsewhere.add(str(error))
+                asked = str(self.problem(loc, "")).removesuffix(": ")
+                self.take(InputError(f"{error} (needed by {asked})"))
         except (SimnetError, ValueError, OverflowError) as error:
             self.add(loc, str(error))
         except Exception as error:

@@ -55,15 +55,7 @@ class _LinkVariation(NamedTuple):
 
 
 def build_network(config: schema.Config, folder: Path, found: Findings) -> Stages | None:
-    """Build the networks of a job, one for each stretch of iterations with weather of its own; None on errors.
-
-    Parameters
-    ----------
-    folder : Path
-        Base folder of file names.
-    found : Findings
-        Collects the errors.
-    """
+    """Build the networks of a job, one for each stretch of iterations with weather of its own; None on errors."""
     given, before = config.network, len(found)
     with found.at("network", "topology"):
         read = build_topology(given.topology, folder)

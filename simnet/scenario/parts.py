@@ -2,7 +2,6 @@
 
 `configures` gives a part a field for each parameter, with its default, unit, bounds and help. Fields that a part has
 itself go first: other words, forms that people write, checks across fields. Kinds of other packages are kinds as well.
-It is long as all parts are derived in one way, by functions that call each other.
 """
 
 from __future__ import annotations
@@ -407,8 +406,6 @@ def summary(documented: object) -> str:
 def parameter_help(target: Target) -> dict[str, str]:
     """Return the text of each parameter in the section Parameters of a docstring, without the units of Python.
 
-    Examples
-    --------
     >>> from simnet.topologies import tree
     >>> parameter_help(tree)["arity"]
     'Children of a switch, >= 2.'

@@ -41,17 +41,7 @@ from simnet.training.parallel.plan import sharding_options
 
 
 def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> schema.Config:
-    """Return a scenario with every default filled in.
-
-    Parameters
-    ----------
-    stem : str
-        Name of a scenario that has none.
-    folder : Path
-        Base folder of file names.
-    found : Findings
-        Collects unknown names and options.
-    """
+    """Return a scenario with every default filled in; `stem` is its name if it has none."""
     _check_choices(config, found)
     exchanges, sound = {}, set()
     bits = None if config.job.strategy is None else config.job.strategy.bits
@@ -172,7 +162,10 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
     kind, part = given.choice
     more: dict[str, int] = {}
     if isinstance(part, PlatformNodes) and part.nodes is None:
-        more = {"nodes": part.nodes_for(workers, folder)}
+        # Calibration takes long to import.
+        from simnet.cost_models.calibration.platform import load_platform
+
+        more = {"nodes": load_platform(part.source(folder)).nodes(workers)}
     elif kind == "multi_gpu_nodes" and part.nodes is None:
         more = {"nodes": -(-workers // part.gpus_per_node)}
     elif getattr(part, "hosts", workers) is None:

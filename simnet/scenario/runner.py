@@ -75,18 +75,8 @@ def run_policies(
     """Run the policies of scenarios, in several processes where that is faster; yield each outcome when it ends.
 
     Policies of a scenario share their gradients as far as no processor is idle. Results depend neither on that nor on
-    the number of processes.
-
-    Parameters
-    ----------
-    tasks : mapping of any key to Task
-        The scenarios.
-    jobs : int, optional
-        Number of processes; default: one per processor, fewer if memory is short.
-    progress : callable
-        Called with the key of a scenario, the name of a policy, and the number of its finished iterations.
-    workers_on : str, optional
-        Where simulated workers live, as of `simnet.training.job.running.workers_in_shards`; policies run one by one.
+    the number of processes: `jobs`, or one per processor, fewer if memory is short. With `workers_on`, where simulated
+    workers live as of `simnet.training.job.running.workers_in_shards`, policies run one by one.
     """
     efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
     total = sum(efforts.values())

@@ -60,24 +60,11 @@ from simnet.training.job.running import ColocatedJob
 
 @dataclass(frozen=True)
 class Run:
-    """What a scenario comes to: a job, and the policies under which it runs.
+    """What a scenario comes to: a job, and in the order of the scenario the policies under which it runs.
 
-    Parameters
-    ----------
-    job : Job
-        The same for all policies.
-    policies : mapping of str to Policy
-        In the order of the scenario.
-    bound : str or None
-        The one-step oracle that takes all exchanges into account, if there is one: regret is measured against it.
-    timeline : int
-        First iterations whose every message is kept.
-    messages : mapping of str to int
-        Messages of one exchange, by its label, and of other jobs by theirs.
-    limit, fixed : float
-        Bytes that the run may take, and that each of its processes takes beside the arrays of policies.
-    colocated : mapping of str to ColocatedJob
-        The jobs that run beside every policy.
+    Regret is measured against `bound`, the one-step oracle that takes all exchanges into account. Of the first
+    `timeline` iterations every message is kept. An exchange, or another job, has so many `messages`. The run may take
+    `limit` bytes, of which each of its processes takes `fixed` beside the arrays of policies.
     """
 
     job: Job
@@ -136,16 +123,8 @@ class Run:
 class Scenario:
     """A scenario that has been read and found to make sense.
 
-    Parameters
-    ----------
-    config : Config
-        Its fields, every default spelled out.
-    document : Document
-        What was read, for messages about it.
-    folder : Path
-        Where file names in it start from.
-    elsewhere : bool
-        Whether its workers live on other machines; see `simnet.training.job.running.workers_in_shards`.
+    `config` has its fields, every default spelled out; names of files start from `folder`. Its workers may live
+    `elsewhere`, on other machines; see `simnet.training.job.running.workers_in_shards`.
     """
 
     config: schema.Config

@@ -92,14 +92,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
 def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str) -> str:
     """Return the field that is the latency or bandwidth of a worker's link, or a node's, in a topology.
 
-    Parameters
-    ----------
-    kind, given : str, mapping
-        The topology, and its parameters.
-    quantity : str
-        ``latency`` or ``bandwidth``.
-    option : str
-        Who asks, for the InputError: of links that a file has, or of a value for each link.
+    `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link.
     """
     way = f"network.topology.{kind}"
     if kind in ("file", "platform"):

@@ -107,12 +107,6 @@ class PlatformNodes(Named):
     path: File
     nodes: Any
 
-    def nodes_for(self, workers: int, folder: Path) -> int:
-        """Return the fewest nodes that hold so many workers."""
-        from simnet.cost_models.calibration.platform import load_platform
-
-        return load_platform(self.source(folder)).nodes(workers)
-
     def source(self, folder: Path) -> str | Path:
         """Return the name of the platform, or the path of its file."""
         return folder / self.path if is_file(self.path) else self.path
