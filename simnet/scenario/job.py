@@ -18,11 +18,10 @@ from simnet.cost_models.costs import models
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import job_parts, schema
-from simnet.scenario.colocated import placements, standalone_config
 from simnet.scenario.computing import build_device, build_steps, model_of
 from simnet.scenario.fields import is_file
 from simnet.scenario.loader import Findings
-from simnet.scenario.network import Stages
+from simnet.scenario.network import Stages, placements, standalone_config
 from simnet.scenario.resolve import candidate, labels_of
 from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live

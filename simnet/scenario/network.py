@@ -17,7 +17,7 @@ from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
-from simnet.scenario import network_parts, weather_parts
+from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part
 from simnet.scenario.topology import build_topology, sending
@@ -25,8 +25,6 @@ from simnet.topologies.graphs import Link, label
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from simnet.scenario import schema
 
 _Name: TypeAlias = tuple[str | int, ...]
 """Name of a random stream."""
@@ -348,3 +346,50 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
     with found.at("network", "incast", kind):
         built = part.build(links=links)
     return built  # noqa: RET504  # None, if that went wrong
+
+
+def standalone_config(config: schema.Config, label: str) -> schema.Config:
+    """Return another job as a scenario of its own, with a seed of its own."""
+    given = (config.other_jobs or {})[label]
+    return config.model_copy(
+        update={
+            "workers": given.workers,
+            "job": given.job,
+            "exchanges": {label: given.exchange},
+            "policies": {label: schema.Policy(fixed=label)},
+            "other_jobs": None,
+            "seed": int(stream(config.seed, "other job", label).integers(2**62)),
+        }
+    )
+
+
+def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
+    """Return the hosts of the workers of all other jobs: those listed, or the first free ones."""
+    others = config.other_jobs or {}
+    hosts = stages.networks[0][1].routes.n_hosts
+    taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}
+    placed: dict[str, list[int]] = {}
+    for job, one in others.items():
+        if one.placement is None:
+            free = [host for host in range(hosts) if host not in taken]
+            if len(free) < one.workers:
+                found.add(
+                    ("other_jobs", job, "workers"),
+                    f"needs {one.workers} free hosts, but of {hosts} only {len(free)} are left; list some under "
+                    "placement that other jobs use, or take a larger topology",
+                )
+            placed[job] = free[: one.workers]
+            taken.update(placed[job])
+            continue
+        placed[job] = one.placement
+        if len(one.placement) != one.workers:
+            found.add(
+                ("other_jobs", job, "placement"),
+                f"must name a host for each of the {one.workers} workers, got {len(one.placement)}",
+            )
+        for rank, host in enumerate(one.placement):
+            if host >= hosts:
+                found.add(
+                    ("other_jobs", job, "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}"
+                )
+    return placed

@@ -20,7 +20,6 @@ from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, closed_form
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import job_parts, network_parts, schema, weather_parts
-from simnet.scenario.colocated import check_colocated
 from simnet.scenario.computing import (
     build_device,
     default_device,
@@ -37,6 +36,7 @@ from simnet.scenario.topology_parts import PlatformNodes, Topology
 from simnet.training.advise.policy import Advised
 from simnet.training.job.exchange import check_feedback
 from simnet.training.job.job import DDP_OVERLAP, Overlap
+from simnet.training.job.record import MAIN
 from simnet.training.parallel.plan import sharding_options
 
 
@@ -54,7 +54,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
             sound.add(label)
     others, stack = None, sending_stack(config.network, folder)
     if config.other_jobs:
-        check_colocated(config, found)
+        _check_colocated(config, found)
         others = {
             label: _resolve_colocated(label, one, stack, folder, found.of_job(label))
             for label, one in config.other_jobs.items()
@@ -142,6 +142,34 @@ def _check_choices(config: schema.Config, found: Findings) -> None:
     for label, other in (config.other_jobs or {}).items():
         if other.job.sharding is not None:
             found.of_job(label).add(("job", "sharding"), "is not for other_jobs; exchange says what they send")
+
+
+def _check_colocated(config: schema.Config, found: Findings) -> None:
+    """Report what a scenario with other jobs cannot have."""
+    for label in config.other_jobs or ():
+        if label == MAIN:
+            found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
+    others = config.other_jobs or {}
+    jobs = {("other_jobs", label, "job"): one.job for label, one in others.items()}
+    for place, job in ({("job",): config.job} | jobs if others else {}).items():
+        if not job.barrier:
+            found.add(
+                (*place, "barrier"), "must be true beside other_jobs, whose messages are timed iteration by iteration"
+            )
+    for name, policy in config.policies.items():
+        if policy.oracle is not None and len(policy.oracle.among or config.exchanges) > 1:
+            found.add(
+                ("policies", name, "oracle"),
+                "tries several exchanges before each iteration, but beside other_jobs only one can take place; leave "
+                "it out",
+            )
+    for index, entry in enumerate(config.network.weather):
+        epoch = None if entry.profile is None else entry.profile.epoch
+        if entry.profile is not None and (epoch is None or epoch.iterations is not None):
+            found.add(
+                ("network", "weather", index, "profile"),
+                "goes by the iterations of one job, which means nothing to other_jobs; give epoch as a time",
+            )
 
 
 def _resolve_colocated(
