@@ -389,7 +389,5 @@ def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[s
             )
         for rank, host in enumerate(one.placement):
             if host >= hosts:
-                found.add(
-                    ("other_jobs", job, "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}"
-                )
+                found.add(("other_jobs", job, "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}")
     return placed

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -79,12 +80,14 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
         return fitting[0]
     if fitting:
         raise InputError(f"may mean {', '.join(fitting[:8])}; write one of them", file=place)
-    if len(parts) > 1 and parts[0] in (first := schema.Config.names()):
+    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _field_names() or _is_free(parts)):
         # A field in full that the scenario does not have: what it may have is said where it is set.
         return name
     plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
     short = sorted({last for scope, _, last in plain if scope in ("", topology, job)} - {*_IDLE, *_PARTS})
-    close = suggest_names(parts[0], short if len(parts) == 1 else first).partition("Allowed: ")[0]
+    first = schema.Config.names()
+    unknown = (parts[-1], short) if len(parts) == 1 or parts[0] in first else (parts[0], first)
+    close = suggest_names(*unknown).partition("Allowed: ")[0]
     listed = f"Allowed: any field in full, as --set takes it, or in short {', '.join(short)}"
     raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=place)
 
@@ -134,6 +137,19 @@ def _path_fits(parts: Sequence[str], path: str) -> bool:
         return False
     rest = iter(whole[:-1])
     return all(part in rest for part in parts[:-1])
+
+
+def _is_free(parts: Sequence[str]) -> bool:
+    """Whether a field is below one with free names, as options of schemes."""
+    named = {"slow", "sharding"}
+    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
+
+
+@cache
+def _field_names() -> frozenset[str]:
+    """Return the names of all fields that a scenario can have."""
+    parts = schema.Config.model_json_schema(by_alias=True)
+    return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
 
 
 def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
