@@ -15,7 +15,7 @@ from simnet.schedule import Round, Schedule
 
 
 def program(network, schedule, placement=None):
-    return network._prepared([(schedule, 0.0)], 0.0, placement, (), None, None, None, None, cut=True)
+    return network._prepared([(schedule, 0.0)], 0.0, True, placement=placement)
 
 
 def test_messages_that_meet_are_more_work_than_others():
