@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.cost_models.costs.models import model_names
 
 if TYPE_CHECKING:
     from simnet.scenario.scenario import Scenario
@@ -28,6 +27,9 @@ def find(path: str | Path) -> Path:
     file, known = Path(path), shipped()
     if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:
+            # Loaded here, as who asks for help needs no costs.
+            from simnet.cost_models.costs.models import model_names
+
             there = "there is no such file, and no scenario of that name comes with simnet; "
             model = f"as a model it is --model {path}. " if str(path) in model_names() else ""
             raise InputError(f"{there}{model}{suggest_names(str(path), known)}", file=str(path))
