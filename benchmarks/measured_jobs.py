@@ -27,7 +27,7 @@ from measuring_jobs.settings import MODELS, SETTINGS, Setting, table_of_settings
 from simnet.cost_models.calibration.device import profile_yaml
 from simnet.scenario import load
 from simnet.studies.iteration import predict_job
-from simnet.validate.jobs.tables import PARTS, over_ranks, read_logs
+from simnet.validate.jobs.tables import PARTS, over_ranks, read_job_logs
 
 STEPS = ("work", "predict", "measure", "table", "errors")
 
@@ -93,7 +93,7 @@ def write(folder: Path) -> None:
         logs = folder / "logs" / setting.name
         if not logs.is_dir():
             continue
-        measured.append(over_ranks(read_logs(logs)).assign(setting=setting.name))
+        measured.append(over_ranks(read_job_logs(logs)).assign(setting=setting.name))
         own = pd.read_csv(folder / "predicted" / f"{setting.name}.csv").assign(setting=setting.name)
         first = folder / "first" / f"{setting.name}.csv"
         keys = ["policy", "iteration"]

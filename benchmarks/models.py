@@ -217,7 +217,7 @@ def sweep() -> Iterator[Row]:
     planned = work.plan("quickstart", axes, ["job.iterations=10"])
     start = time.process_time()
     for task in planned.tasks:
-        cell.run(task, cell.check(task, "nowhere", 1).identity)
+        cell.run_cell(task, cell.check_cell(task, "nowhere", 1).identity)
     taken = time.process_time() - start
     yield Row(f"a cell of a sweep of quickstart, mean of {CELLS}", taken / CELLS, "s", 30 * 60 * 2 / 10_000)
     yield Row(f"gradients made in {CELLS} cells of 10 iterations that share them", len(made), "", 10.0)

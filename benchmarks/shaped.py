@@ -18,9 +18,9 @@ from typing import get_args
 import pandas as pd
 
 from simnet.cost_models.calibration.readers import write_tidy
-from simnet.validate.shapednet import Change, Setting, experiment
+from simnet.validate.shapednet import Change, ShapedSetting, experiment
 from simnet.validate.shapednet.exchanges import Sizes, of_exchange
-from simnet.validate.shapednet.experiment import Backend, errors
+from simnet.validate.shapednet.experiment import Backend, prediction_errors
 
 MS, MBIT = 1e-3, 125e3
 
@@ -155,17 +155,17 @@ def links(latencies: Sequence[float], rates: Sequence[float], at: float = 0.0) -
     return Change(at, tuple(one * MS for one in latencies), tuple(one * MBIT for one in rates))
 
 
-def unequal(name: str) -> Setting:
+def unequal(name: str) -> ShapedSetting:
     """Return one of `UNEQUAL`."""
     latencies, rates, exchanges = UNEQUAL[name]
-    return Setting((links(latencies, rates),), tuple(of_exchange(a, b, len(rates), c) for a, b, c in exchanges))
+    return ShapedSetting((links(latencies, rates),), tuple(of_exchange(a, b, len(rates), c) for a, b, c in exchanges))
 
 
-def changing(name: str) -> Setting:
+def changing(name: str) -> ShapedSetting:
     """Return one of `WHILE_CHANGING`, on links that change."""
     period = CHANGING[-1][0] + CHANGING[1][0]
     coming = [links(ms, mbit, at + turn * period) for turn in range(ROUNDS) for at, ms, mbit in CHANGING]
-    return Setting(tuple(coming), (of_exchange(*WHILE_CHANGING[name][:2], 4, WHILE_CHANGING[name][2]),))
+    return ShapedSetting(tuple(coming), (of_exchange(*WHILE_CHANGING[name][:2], 4, WHILE_CHANGING[name][2]),))
 
 
 def main() -> None:
@@ -193,7 +193,7 @@ def main() -> None:
             warmup=given.warmup,
             predicted_to=given.predicted.with_stem(f"{given.predicted.stem}_{ranks}"),
         )
-        for one in errors(rows).itertuples():
+        for one in prediction_errors(rows).itertuples():
             own = rows[(rows["setting"] == one.setting) & (rows["workload"] == one.workload)]
             what = f"{own['collective'].iloc[0]} {own['algorithm'].iloc[0]} {own['nbytes'].iloc[0]}"
             skew, spread = own["start_skew"].median(), own["seconds"].std() / one.seconds

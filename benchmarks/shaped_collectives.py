@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from simnet.cost_models.calibration.readers import write_tidy
-from simnet.validate.shapednet.namespaces import star
+from simnet.validate.shapednet.namespaces import shaped_star
 from simnet.validate.shapednet.rank import begin
 
 ALGORITHMS = {"all_reduce": "ring", "all_gather": "ring", "broadcast": "binomial"}
@@ -81,7 +81,7 @@ def _once(job: dict[str, Any], name: str, own: Any, parts: list[Any]) -> tuple[l
 
 def measured(ranks: int, latency: float, bandwidth: float, repetitions: int) -> pd.DataFrame:
     """Return the rows of one setting: `latency` one way [s], `bandwidth` [byte/s]."""
-    with star(ranks, latency, bandwidth) as net, tempfile.TemporaryDirectory() as name:
+    with shaped_star(ranks, latency, bandwidth) as net, tempfile.TemporaryDirectory() as name:
         out = Path(name) / "rows.json"
         job = {
             "ranks": ranks,

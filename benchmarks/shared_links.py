@@ -18,7 +18,7 @@ import pandas as pd
 from sharing_links.contention import Bottleneck, durations, rates
 from sharing_links.shares import measured
 
-from simnet.validate.shapednet import star
+from simnet.validate.shapednet import shaped_star
 from simnet.validate.shapednet.namespaces import Star
 
 WARM = 6.0
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     done: list[pd.DataFrame] = []
-    with star(5, 0.0, 1e7) as net:
+    with shaped_star(5, 0.0, 1e7) as net:
         for run in chosen(measured(f"shared_{given.kind}"), given.runs):
             done.append(again(net, run))
             pd.concat(done).to_csv(given.out, index=False)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simnet import sparsifier_models
 from simnet.base.errors import SimnetError
 from simnet.cluster.hooks import Hook, Trainer
-from simnet.studies.choosing.policy_file import Entry
+from simnet.studies.choosing.policy_file import TableEntry
 from tables import made_table
 
 SIZES = (3000, 1700)
@@ -203,7 +203,7 @@ def advise(folder):
     dist.all_gather = slowed(dist.all_gather, 1, size - 1, size - 1)
     dist.isend = slowed(dist.isend, 0, 1, 1)
     wrapped = DistributedDataParallel(Told(), bucket_cap_mb=1000)
-    select = Entry(label="AG-Topk", scheme="topk", kind="sparse", density=0.9)
+    select = TableEntry(label="AG-Topk", scheme="topk", kind="sparse", density=0.9)
     hook = Hook.advised([select], device="cpu", every=2, log=folder).attach(wrapped)
     taken = []
     for iteration in range(70):
@@ -230,15 +230,15 @@ def fail(what):
             Hook.of_policy("rows.json")
         if what == "feedback":
             made = made_table()
-            kept = Entry(label="AG-Topk", scheme="topk", kind="sparse", density=0.1)
-            lost = Entry(label="fp16", scheme="fp16", options={"error_feedback": False}, kind="half", density=1)
+            kept = TableEntry(label="AG-Topk", scheme="topk", kind="sparse", density=0.1)
+            lost = TableEntry(label="fp16", scheme="fp16", options={"error_feedback": False}, kind="half", density=1)
             alone = made.made_for.model_copy(update={"workers": 1})
             Hook.of_policy(made.model_copy(update={"choices": (kept, lost), "made_for": alone}))
         if what == "densities":
-            each = [Entry(label=f"{c}", scheme="topk", kind="sparse", density=c) for c in (0.1, 0.01)]
+            each = [TableEntry(label=f"{c}", scheme="topk", kind="sparse", density=c) for c in (0.1, 0.01)]
             Hook.advised(each, device="cpu")
         if what == "formula":
-            Hook.advised([Entry(label="Ok", scheme="oktopk", kind="sparse", density=0.1)], device="cpu")
+            Hook.advised([TableEntry(label="Ok", scheme="oktopk", kind="sparse", density=0.1)], device="cpu")
         if what == "again":
             Path("rank_0.csv").touch()
             model = DistributedDataParallel(Told())

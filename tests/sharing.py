@@ -6,7 +6,7 @@ import numpy as np
 
 from simnet.network.event_loop.codes import TRANSFER
 from simnet.network.tables import Store
-from simnet.topologies.routes import as_table
+from simnet.topologies.routes import route_table
 
 
 def max_min_shares(routes, capacity, limits=None, weights=None):
@@ -17,7 +17,7 @@ def max_min_shares(routes, capacity, limits=None, weights=None):
     numbers = {link: number for number, link in enumerate(sorted({link for route in routes for link in route}))}
     most = np.full(len(routes), math.inf) if limits is None else np.array(limits)
     rates, flowing = most.copy(), [flow for flow, route in enumerate(routes) if route]
-    table = as_table([[numbers[link] for link in routes[flow]] for flow in flowing])
+    table = route_table([[numbers[link] for link in routes[flow]] for flow in flowing])
     store, count = Store(len(flowing) >= 1000, len(numbers), table.shape[1]), len(flowing)
     store.links.write(0, len(numbers), capacity=np.array([capacity[link] for link in numbers]))
     store.make_room(flows=count)
@@ -51,7 +51,7 @@ class Sharing:
         store.flows.write(
             f,
             1,
-            route=store.add_routes(as_table([route])),
+            route=store.add_routes(route_table([route])),
             message=flow,
             owner=TRANSFER,
             remaining=nbytes,

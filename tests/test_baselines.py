@@ -17,7 +17,7 @@ from simnet.sparsifier_models import create
 from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
 from simnet.sparsifier_models.dgc import sample_stride
 from simnet.sparsifier_models.selection import kth_magnitude
-from simnet.sparsifier_models.sidco import exponential, generalised_pareto
+from simnet.sparsifier_models.sidco import exponential_quantile, generalised_pareto
 from simnet.sparsifier_models.thresholded import RULES
 from variants import made, variants_of
 
@@ -322,7 +322,9 @@ def test_fits_are_the_quantiles_of_their_distributions(scale, hundredths, delta)
     variance = scale**2 / ((1 + kappa) ** 2 * (1 + 2 * kappa))
     expected = distributions.genpareto.isf(delta, -kappa, scale=scale)
     assert generalised_pareto(mean, variance, delta) == pytest.approx(expected, rel=1e-6, abs=1e-9 * scale)
-    assert exponential(mean, variance, delta) == pytest.approx(distributions.expon.isf(delta, scale=mean), rel=1e-9)
+    assert exponential_quantile(mean, variance, delta) == pytest.approx(
+        distributions.expon.isf(delta, scale=mean), rel=1e-9
+    )
 
 
 def signed(magnitude, rng):

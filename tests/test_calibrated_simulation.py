@@ -59,7 +59,7 @@ def simulation(model, **options):
 
 def messages_of(name, algorithm, ranks, size):
     shared = name in ("all_gather", "alltoall")
-    return registry.find(name, algorithm).schedule(ranks, size / ranks if shared else size)
+    return registry.collective_by_algorithm(name, algorithm).schedule(ranks, size / ranks if shared else size)
 
 
 EVERY = [

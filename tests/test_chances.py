@@ -16,7 +16,7 @@ from validating import residuals
 import needs
 from simnet.cost_models.calibration import measured
 from simnet.cost_models.evidence import conditions
-from simnet.cost_models.evidence.chances import SURE, Part, chances
+from simnet.cost_models.evidence.chances import SURE, ErrorPart, chances
 from simnet.cost_models.evidence.intervals import (
     CROSS_VALIDATED,
     DRAWS,
@@ -47,7 +47,7 @@ NORMAL = {"normal": ErrorModel(0.0, SAME), "shared": ErrorModel(0.9, SAME)}
 
 def part(seconds, factor=1.2, kind="normal"):
     times = np.array(seconds, dtype=float)
-    return Part(times, times / factor, times * factor, [kind] * len(times))
+    return ErrorPart(times, times / factor, times * factor, [kind] * len(times))
 
 
 times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=6)
@@ -102,12 +102,12 @@ def test_errors_of_parts_are_drawn_for_themselves():
 
 
 def test_gradients_of_a_job_lengthen_all_parts_of_an_exchange_alike():
-    known = Part(np.array([1.6, 1.0]), np.array([1.6, 1.0]), np.array([1.6, 1.0]), [GIVEN, GIVEN])
+    known = ErrorPart(np.array([1.6, 1.0]), np.array([1.6, 1.0]), np.array([1.6, 1.0]), [GIVEN, GIVEN])
     spread = [(1.0, 1.0), (0.7, 1.6)]
     assert chances(["known", "follows"], [known]).fastest.tolist() == [0.0, 1.0]
     whole = chances(["known", "follows"], [known._replace(spread=spread)])
     assert whole.fastest[0] == pytest.approx(0.05, abs=1e-3)
-    half = Part(*(one / 2 for one in known[:3]), known.kinds, spread)
+    half = ErrorPart(*(one / 2 for one in known[:3]), known.kinds, spread)
     two = chances(["known", "follows"], [half, half])
     assert two.fastest[0] == whole.fastest[0]
     below = chances(["known", "follows"], [known._replace(seconds=np.array([0.7, 1.0]), spread=spread)])

@@ -10,7 +10,7 @@ from simnet import sparsifier_models, topologies
 from simnet.cost_models.costs.devices import load_device
 from simnet.network import Network
 from simnet.studies.choosing.choices import usual_exchanges
-from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest
+from simnet.studies.choosing.closed_forms import OperatingPoint, by_closed_form, fastest_by_form
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")
@@ -58,5 +58,5 @@ def test_table_vi_36_of_36():
     for (parameters, rate, density), cell in cells:
         published = labels[cell.loc[cell["published_ms"].idxmin(), "collective"]]
         point = OperatingPoint(8, parameters, density, 1e-3, rate * 1.25e8)
-        assert among[int(fastest(among, point, by_closed_form(IDEAL))[0])].label == published
+        assert among[int(fastest_by_form(among, point, by_closed_form(IDEAL))[0])].label == published
     assert len(cells) == 36

@@ -12,7 +12,7 @@ from simnet.base.errors import InputError
 from simnet.policies import Candidate, moo
 from simnet.scenario import load
 from simnet.studies.choosing import policy
-from simnet.studies.choosing.closed_forms import by_closed_form, closed_forms, fastest
+from simnet.studies.choosing.closed_forms import by_closed_form, closed_forms, fastest_by_form
 from simnet.studies.choosing.policy import edges_around, entry, make
 from simnet.studies.choosing.policy_file import load_policy
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
@@ -39,7 +39,7 @@ def test_lookups_at_the_centres_of_cells_are_the_fastest_exchange():
     for alpha in latency:
         for rate in bandwidth:
             point = dataclasses.replace(forms.point, latency=alpha, bandwidth=rate)
-            best = forms.among[int(fastest(forms.among, point, forms.model)[0])]
+            best = forms.among[int(fastest_by_form(forms.among, point, forms.model)[0])]
             found = table.lookup(float(alpha), float(rate))
             assert (found.entry, found.outside) == (entry(best, 0.01), "")
 
@@ -55,7 +55,7 @@ def test_densities_are_chosen_as_the_multi_objective_policy_does(weights, monkey
     for alpha in latency:
         for rate in bandwidth:
             points = [dataclasses.replace(forms.point, latency=alpha, bandwidth=rate, density=one) for one in densities]
-            best = [forms.among[int(fastest(forms.among, one, forms.model)[0])] for one in points]
+            best = [forms.among[int(fastest_by_form(forms.among, one, forms.model)[0])] for one in points]
             parts = [exchange(one, point) for one, point in zip(best, points, strict=True)]
             select, communicate = ([float(getattr(one, name)) for one in parts] for name in ("select", "communicate"))
             taken = moo.choose_candidate(list(gains.values()), select, communicate, weights)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from looping import each
 from simnet import collectives
 from simnet.collectives import direct, doubling, registry, ring, tree, two_levels
-from simnet.collectives.program import Program, Step
+from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.schedule import Schedule
 
 RANKS = range(1, 18)
@@ -350,12 +350,12 @@ class TestRelabelling:
             assert collectives.broadcast_tree(P, 10, root, arity=2, segments=2) == expected
 
     def test_rounds_of_a_step_move_the_same_chunks_unless_told(self):
-        sizes, step = np.arange(1.0, 4.0), Step([0], [1])
+        sizes, step = np.arange(1.0, 4.0), ChunkStep([0], [1])
         assert [one.tolist() for one in (step.first, step.count, step.reduce)] == [[0], [1], [False]]
         assert (step.times, step.stride, step.phase) == (1, 0, "")
         for stride, moved in ((None, [2.0] * 4), (1, [2.0, 3.0, 1.0, 2.0]), (-1, [2.0, 1.0, 3.0, 2.0])):
             options = {} if stride is None else {"stride": stride}
-            program = Program(2, 3, [Step([0], [1], first=1, times=4, **options)])
+            program = ChunkProgram(2, 3, [ChunkStep([0], [1], first=1, times=4, **options)])
             assert [float(one.nbytes[0]) for one in program.schedule(sizes).rounds] == moved
 
 
@@ -459,13 +459,13 @@ class TestRefusals:
             program.schedule([1, 2, 3])
         for count in (-1, 3):
             with pytest.raises(ValueError, match=r"chunks outside 0\.\.2"):
-                Program(2, 2, [Step([0], [1], count=count)])
+                ChunkProgram(2, 2, [ChunkStep([0], [1], count=count)])
         for counts in ([-1, 1], [1, 3]):
             with pytest.raises(ValueError, match=r"chunks outside 0\.\.2"):
-                Program(2, 2, [Step([0, 1], [1, 0], count=counts)])
+                ChunkProgram(2, 2, [ChunkStep([0, 1], [1, 0], count=counts)])
         for src, dst in (([-1], [0]), ([0], [2]), ([0, 1], [1, -1]), ([0, -1], [1, 0]), ([2, 0], [0, 1])):
             with pytest.raises(ValueError, match=r"rank outside 0\.\.1"):
-                Program(2, 2, [Step(src, dst)])
+                ChunkProgram(2, 2, [ChunkStep(src, dst)])
 
 
 @settings(max_examples=50)
@@ -473,6 +473,6 @@ class TestRefusals:
 def test_messages_of_a_round_read_what_was_there_before(P, data):
     """A ring of stores shifts the buffers, whatever the order of its messages."""
     order = np.array(data.draw(st.permutations(range(P))))
-    program = Program(P, 1, [Step(order, (order + 1) % P)])
+    program = ChunkProgram(P, 1, [ChunkStep(order, (order + 1) % P)])
     results = program.run([np.array([r]) for r in range(P)])
     assert [int(one[0]) for one in results] == [(r - 1) % P for r in range(P)]

@@ -8,7 +8,7 @@ import pytest
 from commands import on_ranks
 from simnet.studies.choosing.choices import usual_exchanges
 from simnet.studies.choosing.policy import entry
-from simnet.studies.choosing.policy_file import Edges, PolicyTable
+from simnet.studies.choosing.policy_file import CellEdges, PolicyTable
 from tables import made_table
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ddp_hook" / "train.py"
@@ -116,7 +116,7 @@ def table():
     """A row per decade of latency: dense, in half precision, AG-Topk, AR-Topk."""
     among = {one.label: one for one in usual_exchanges()}
     rows = [entry(among[label], 0.05) for label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")]
-    edges = Edges(latency_s=(3e-6, 3e-5, 3e-4, 3e-3, 3e-2), bandwidth_B_per_s=(1e6, 1e12))
+    edges = CellEdges(latency_s=(3e-6, 3e-5, 3e-4, 3e-3, 3e-2), bandwidth_B_per_s=(1e6, 1e12))
     changed = {"edges": edges, "choices": tuple(rows), "matrix": ((0,), (1,), (2,), (3,))}
     return PolicyTable.model_validate(made_table(WORKERS).model_copy(update=changed).model_dump())
 

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from simnet.traces import exponential as module
-from simnet.traces.exponential import by_formula, exponential, processor_agrees
+from simnet.traces.exponential import by_formula, exponentiate, processor_agrees
 
 
 def numbers() -> np.ndarray:
@@ -35,7 +35,7 @@ def test_numpy_is_asked_only_where_it_gives_these_bits(monkeypatch):
             assert np.array_equal(np.exp(x).view(np.int32), by_formula(x).view(np.int32))
     own = np.empty_like(x)
     with np.errstate(over="ignore", under="ignore"):
-        exponential(x, out=own)
+        exponentiate(x, out=own)
 
     def rounded_otherwise(values, out=None):
         out = np.empty_like(values) if out is None else out
@@ -52,7 +52,7 @@ def test_numpy_is_asked_only_where_it_gives_these_bits(monkeypatch):
     processor_agrees.cache_clear()
     assert not processor_agrees()
     other = x.copy()
-    exponential(other, out=other)
+    exponentiate(other, out=other)
     assert np.array_equal(other.view(np.int32), own.view(np.int32))
     monkeypatch.undo()
     processor_agrees.cache_clear()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import did
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction import MISSING, REPRODUCTIONS, gains, gains_adam, gains_sharded, page
 from simnet.validate.reproduction.table import Interval, Row
 
@@ -40,9 +40,9 @@ def test_a_sign_is_right_where_all_of_the_interval_has_it(ours, published):
 
 
 def test_intervals_are_told_with_their_sign():
-    cells = page.cells(Row("a", Interval(2.0, 2.2), Interval(0.9, 3.0, 1.5), "x", 0.0))
+    cells = page.row_cells(Row("a", Interval(2.0, 2.2), Interval(0.9, 3.0, 1.5), "x", 0.0))
     assert cells == ("a", "2 to 2.2", "1.5 (0.9 to 3), sign open", "x", "0", "inside", "pass")
-    cells = page.cells(Row("a", Interval(60.0, 60.0), Interval(70.0, 80.0, 75.0), "%", 0.0, beyond=True))
+    cells = page.row_cells(Row("a", Interval(60.0, 60.0), Interval(70.0, 80.0, 75.0), "%", 0.0, beyond=True))
     assert cells == ("a", "60", "75 (70 to 80), sign right", "%", "-14.3 %", "inside", "contradicts")
 
 
@@ -51,7 +51,7 @@ def test_no_gain_of_the_sheet_is_left_out(shared):
     table = text.partition("## 9. Published figures")[2].partition("## 10.")[0]
     schemes = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(schemes) == 11
-    published = read("gains.csv")
+    published = read_published("gains.csv")
     for scheme in schemes:
         assert scheme in set(published["scheme"]) | {one.paper for one in MISSING}, scheme
     # Figures stand in the sheet as they stand here, those of posts apart.
@@ -65,7 +65,7 @@ def test_no_gain_of_the_sheet_is_left_out(shared):
 
 def test_every_published_gain_has_a_row():
     gained = [one for name, one in REPRODUCTIONS.items() if name.startswith("gain-")]
-    published = read("gains.csv")
+    published = read_published("gains.csv")
     assert {one.paper for one in gained} == set(published["scheme"])
     for one in gained:
         rows = len(published.query("scheme == @one.paper"))
@@ -88,7 +88,7 @@ def test_steps_of_zero_one_adam_are_counted_as_by_hand():
             if count == 8:
                 interval, count = 2 * interval, 0
     silent = sum(step % 2 for step in range(22 + 5, 41))
-    assert found == gains_adam.Steps(dense, 40 - dense - silent, silent)
+    assert found == gains_adam.AdamSteps(dense, 40 - dense - silent, silent)
 
 
 def test_exchanges_of_megatron_take_what_a_link_carries():
@@ -107,7 +107,7 @@ def test_blocks_gain_no_more_than_bytes_say():
 
 def test_settings_stand_on_the_page():
     text = page.stated("gains")
-    assert all(f"| {one} | " in text for one in read("stated.csv").query("page == 'gains'")["run"])
+    assert all(f"| {one} | " in text for one in read_published("stated.csv").query("page == 'gains'")["run"])
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from measuring_jobs.settings import Setting, links
 
 from commands import on_ranks
 from simnet.cluster.hooks import COLUMNS
-from simnet.cluster.hooks.log import Clock, Iteration, IterationLog, Span
-from simnet.cluster.hooks.messages import Message
+from simnet.cluster.hooks.log import IterationLog, LoggedIteration, LoggedSpan, StageClock
+from simnet.cluster.hooks.messages import HookMessage
 from simnet.cost_models.calibration.device import profile_yaml
 from simnet.cost_models.costs.devices import load_device
 from simnet.scenario import load
@@ -137,15 +137,15 @@ def test_the_log_adds_up(tmp_path):
 
 
 def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteration(tmp_path):
-    clock, times, buckets, shortest = Clock(), 400, 25, 0.02
+    clock, times, buckets, shortest = StageClock(), 400, 25, 0.02
     log, began = IterationLog(tmp_path, 0, clock), time.thread_time()
     for number in range(times):
-        one, first = Iteration(number, "AR-Topk", 0.01), clock.mark()
+        one, first = LoggedIteration(number, "AR-Topk", 0.01), clock.mark()
         for _ in range(buckets):
-            one.selecting.append(Span(clock.mark(), clock.mark()))
+            one.selecting.append(LoggedSpan(clock.mark(), clock.mark()))
             taken = clock.mark()
-            one.messages += [Message("all_reduce", (8,), clock.mark(), clock.mark()) for _ in range(2)]
-            one.exchanging.append(Span(taken, clock.mark()))
+            one.messages += [HookMessage("all_reduce", (8,), clock.mark(), clock.mark()) for _ in range(2)]
+            one.exchanging.append(LoggedSpan(taken, clock.mark()))
         log.add(one, 0.0, first, clock.mark(), clock.mark())
     taken = time.thread_time() - began
     log.close()

@@ -5,7 +5,7 @@ import pytest
 from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
 from simnet.topologies import Routes
-from simnet.topologies.graphs import check
+from simnet.topologies.graphs import check_graph
 
 
 def gpu(number, bus, links, sm=90):
@@ -51,7 +51,7 @@ def kinds(graph, src, dst):
 
 def test_one_node_with_switches(tmp_path):
     graph = read(tmp_path, *H100)
-    assert check(graph) == 2
+    assert check_graph(graph) == 2
     assert kinds(graph, 0, 1) == ["nvlink", "nvlink"]
     assert Routes(graph).bottleneck(0, 1) == pytest.approx(18 * 20.6e9)
     # Device 0 hangs on processor 1.
@@ -62,7 +62,7 @@ def test_one_node_with_switches(tmp_path):
 
 def test_several_nodes_leave_by_the_nearest_card(tmp_path):
     graph = read(tmp_path, *H100, nodes=3, network_latency=5e-6)
-    assert check(graph) == 6
+    assert check_graph(graph) == 6
     routes = Routes(graph)
     way = [routes.links[i] for i in routes.route(0, 4)]
     assert ("node:0/net:mlx5_1:1", "fabric") in way

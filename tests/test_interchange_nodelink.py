@@ -9,7 +9,7 @@ from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.interchange.nodelink import read_nodelink
 from simnet.topologies import fat_tree, multi_gpu_nodes, ring, star, tree, wan
-from simnet.topologies.graphs import check
+from simnet.topologies.graphs import check_graph
 
 GRAPHS = [
     star(5, 1e-3, 1.1e9),
@@ -30,7 +30,7 @@ def test_there_and_back(tmp_path, graph):
     assert list(again.edges(data=True)) == list(graph.edges(data=True))
     theirs = nx.node_link_graph(json.loads((tmp_path / "g.json").read_text(encoding="utf-8")), edges="edges")
     assert set(theirs.edges) == set(graph.edges)
-    check(theirs)
+    check_graph(theirs)
 
 
 @pytest.mark.parametrize("name", ["edges", "links"])

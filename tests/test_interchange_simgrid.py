@@ -9,7 +9,7 @@ import pytest
 from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.collectives import alltoallv_pairwise
-from simnet.interchange import read_nodelink, read_platform, read_profile, write_platform
+from simnet.interchange import read_link_profile, read_nodelink, read_platform, write_platform
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
@@ -188,7 +188,7 @@ def test_weather_is_written_as_profiles_and_read_back(tmp_path):
 )
 def test_profiles(tmp_path, text, at):
     (tmp_path / "x.profile").write_text(text)
-    signal = read_profile(tmp_path / "x.profile", nominal=7)
+    signal = read_link_profile(tmp_path / "x.profile", nominal=7)
     assert {t: signal.at(t) for t in at} == at
 
 
@@ -209,7 +209,7 @@ def test_profiles(tmp_path, text, at):
 def test_profiles_refused(tmp_path, text, message):
     (tmp_path / "x.profile").write_text(text)
     with pytest.raises(InputError, match=re.escape(message)):
-        read_profile(tmp_path / "x.profile", 1.0)
+        read_link_profile(tmp_path / "x.profile", 1.0)
 
 
 LINK = '<link id="l" bandwidth="1GBps" latency="1us"/>'

@@ -28,8 +28,8 @@ from simnet.studies.iteration import PARTS, predict_job
 from simnet.training.job.job import Overlap, create_sparsifier, gradient_buckets
 from simnet.training.job.running import run_policy
 from simnet.validate.jobs import report
-from simnet.validate.jobs.comparing import compared
-from simnet.validate.jobs.tables import over_ranks, read_logs
+from simnet.validate.jobs.comparing import compare_iterations
+from simnet.validate.jobs.tables import over_ranks, read_job_logs
 
 SCENARIO = """
 workers: 4
@@ -110,7 +110,7 @@ def made_up():
 
 
 def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
-    monkeypatch.setattr(iteration_errors, "errors", made_up)
+    monkeypatch.setattr(iteration_errors, "iteration_errors", made_up)
     one = np.ones(1)
 
     def off(stack, share, seconds):
@@ -127,7 +127,7 @@ def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
 
 
 def test_intervals_join_those_of_device_links_and_computing(scenario, monkeypatch):
-    monkeypatch.setattr(iteration_errors, "errors", made_up)
+    monkeypatch.setattr(iteration_errors, "iteration_errors", made_up)
     row = predict_job(load(scenario)).medians().loc["AG"]
     # The device says from half to twice as long, which is more than jobs differ by; computing has jobs alone.
     assert (row["select_low_s"], row["select_high_s"]) == pytest.approx((2e-3, 8e-3))
@@ -240,10 +240,10 @@ def logs(folder, prediction, factor):
 
 
 def test_logs_beside_the_prediction(tmp_path, scenario, monkeypatch):
-    monkeypatch.setattr(iteration_errors, "errors", made_up)
+    monkeypatch.setattr(iteration_errors, "iteration_errors", made_up)
     prediction = predict_job(load(scenario))
     logs(tmp_path / "logs", prediction, 1.5)
-    found = compared(over_ranks(read_logs(tmp_path / "logs")), prediction)
+    found = compare_iterations(over_ranks(read_job_logs(tmp_path / "logs")), prediction)
     parts = found.parts.set_index(["policy", "part"])
     assert parts.loc[("AG", "total"), "error"] == pytest.approx(1 / 1.5 - 1)
     assert parts.loc[("AG", "select"), "inside"] == 1
@@ -266,9 +266,9 @@ def test_policies_with_the_same_exchange_are_equally_likely_the_fastest_and_lose
 def test_a_wrong_winner_is_told(tmp_path, scenario):
     prediction = predict_job(load(scenario))
     logs(tmp_path / "logs", prediction, 1.0)
-    rows = over_ranks(read_logs(tmp_path / "logs"))
+    rows = over_ranks(read_job_logs(tmp_path / "logs"))
     rows.loc[rows["policy"] == "AG", "total_s"] *= 10
-    found = compared(rows, prediction)
+    found = compare_iterations(rows, prediction)
     assert found.winner_is_right() is False
     assert found.pairs() == (1, 0)
 
@@ -292,9 +292,9 @@ def test_commands(tmp_path, scenario, monkeypatch):
 
 def test_what_came_of_the_shipped_jobs_is_told(tmp_path):
     did("validate", "jobs", "--out", tmp_path / "jobs.md")
-    assert (tmp_path / "jobs.md").read_text() == report.section()
+    assert (tmp_path / "jobs.md").read_text() == report.job_section()
     told = json.loads(did("validate", "jobs", "--json").stdout)["jobs"]
-    assert told == json.loads(json.dumps(report.figures(report.shipped())))
+    assert told == json.loads(json.dumps(report.job_figures(report.shipped_jobs())))
     logs_of = tmp_path / "logs"
     logs_of.mkdir()
     (logs_of / "rank_0.csv").write_text("")
@@ -322,7 +322,7 @@ def test_logs_that_are_no_good_are_refused(tmp_path, scenario, change, said):
     (tmp_path / "logs" / "AG" / "rank_1.csv").unlink()
     change(tmp_path / "logs" / "AG" / "rank_0.csv")
     with pytest.raises(InputError, match=re.escape(said)):
-        read_logs(tmp_path / "logs")
+        read_job_logs(tmp_path / "logs")
 
 
 def test_a_hook_takes_time_where_the_profile_says_so(scenario):
@@ -367,7 +367,7 @@ def test_what_a_hook_takes_is_found_in_logs_of_its_processes(tmp_path):
 
 def test_the_page_has_what_the_shipped_jobs_say():
     page = (Path(__file__).parents[1] / "docs" / "validation.md").read_text(encoding="utf-8")
-    assert report.section() in page
+    assert report.job_section() in page
 
 
 def test_the_first_measured_job_is_predicted_from_links_stack_and_device():

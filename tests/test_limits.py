@@ -25,7 +25,7 @@ from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, bounds_error
 from simnet.cost_models.calibration.readers import read_measurements as read_measured
 from simnet.cost_models.costs.devices import DeviceOp, load_device
 from simnet.interchange import kinds
-from simnet.interchange.simgrid_profiles import read_profile
+from simnet.interchange.simgrid_profiles import read_link_profile
 from simnet.network import ConstantLoad, Network, OnOffFlow, Sharing, Stack
 from simnet.network.transport import Incast
 from simnet.network.weather import Weather, constant, trace_csv
@@ -83,7 +83,7 @@ def of_profile(folder, text):
     path = folder / "link.profile"
     path.write_text(text)
     graph = topologies.star(2, 1e-3, 1e6)
-    timed(Network(graph, {next(iter(graph.edges)): Weather(read_profile(path, 1e6), None)}))
+    timed(Network(graph, {next(iter(graph.edges)): Weather(read_link_profile(path, 1e6), None)}))
 
 
 WEATHER = "time_s,bandwidth_Bps,latency_s\n0,{bandwidth},{latency}\n{time},1e6,1e-3\n"

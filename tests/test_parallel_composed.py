@@ -62,7 +62,7 @@ EXPERTS: dict[str, Any] = {"experts": 8, "tokens": 100, "width": 16, "expert_par
 def cost(call: CollectiveCall) -> float:
     """Seconds of a call alone, by the closed form of its algorithm."""
     algorithm = {"broadcast": "binomial", "reduce": "binomial", "alltoall": "pairwise"}.get(call.operation, "ring")
-    formula = registry.find(call.operation, algorithm).cost
+    formula = registry.collective_by_algorithm(call.operation, algorithm).cost
     assert formula is not None
     each = call.in_bytes / (call.ranks if call.operation == "alltoall" else 1)
     return float(formula(ALPHA, 1 / RATE, each, call.ranks))

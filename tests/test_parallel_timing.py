@@ -52,7 +52,7 @@ def steps(workers: int, *, overlap: bool) -> dict[str, StepGraph]:
 def cost(call: CollectiveCall, alpha: float = ALPHA, rate: float = RATE) -> float:
     """Seconds of a call alone, by the closed form of its algorithm."""
     algorithm = "binomial" if call.operation in ("broadcast", "reduce") else "ring"
-    formula = registry.find(call.operation, algorithm).cost
+    formula = registry.collective_by_algorithm(call.operation, algorithm).cost
     assert formula is not None
     return float(formula(alpha, 1 / rate, call.in_bytes, call.ranks))
 

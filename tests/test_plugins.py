@@ -310,14 +310,17 @@ class TestRegistered:
         others = [one for one in registry.every() if one not in registry.built_in()]
         assert [one.name for one in others] == ([] if taken else [name])
         assert registry.named("allreduce_ring").function is collectives.allreduce_ring
-        assert registry.find("all_reduce", "ring").function is collectives.allreduce_ring
+        assert registry.collective_by_algorithm("all_reduce", "ring").function is collectives.allreduce_ring
 
     @pytest.mark.filterwarnings("ignore::simnet.base.plugins.PluginWarning")
     def test_a_collective_of_others_that_is_none_is_refused_by_its_names(self, install):
         install(
             "mine_unmarked", "def reduce(n_ranks, nbytes): ...\n", "[simnet.collectives]\nodd = mine_unmarked:reduce\n"
         )
-        for ask in (lambda: registry.named("allreduce_odd"), lambda: registry.find("all_reduce", "odd")):
+        for ask in (
+            lambda: registry.named("allreduce_odd"),
+            lambda: registry.collective_by_algorithm("all_reduce", "odd"),
+        ):
             with pytest.raises(plugins.PluginError, match=r"'odd', .* it is not marked by `collective`"):
                 ask()
         with pytest.raises(ValueError, match="there is no collective 'allreduce_od': did you mean"):

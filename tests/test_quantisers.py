@@ -11,7 +11,7 @@ from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
-from simnet.sparsifier_models.dense import rounded
+from simnet.sparsifier_models.dense import round_to_format
 from simnet.sparsifier_models.powersgd import orthonormal
 from simnet.sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
 
@@ -34,7 +34,7 @@ def test_rounding_to_half_is_that_of_numpy_up_to_the_largest(values):
     with np.errstate(over="ignore"):
         expected = values.astype(np.float16)
     expected = np.where(np.isinf(expected), np.copysign(65504, values), expected)
-    np.testing.assert_array_equal(rounded(values, "fp16"), expected)
+    np.testing.assert_array_equal(round_to_format(values, "fp16"), expected)
 
 
 @settings(max_examples=50)

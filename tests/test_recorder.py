@@ -18,7 +18,7 @@ import needs
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.traces import Recorder, recorded
-from simnet.traces.files import DTYPES, decode_values, encode_values, stored_tensor, write_tensors
+from simnet.traces.files import DTYPES, decode_stored, encode_stored, stored_tensor, write_tensors
 
 SHAPES = {"weight": (4, 5), "bias": (5,)}
 ROOT = Path(__file__).parents[1]
@@ -44,8 +44,8 @@ class TestTypes:
     @given(st.integers(0, 2**32 - 1))
     def test_bf16_is_the_nearest_of_its_numbers_and_the_even_one_of_two(self, bits):
         value = np.array([bits], dtype=np.uint32).view(np.float32)
-        stored = encode_values(value, "bf16")
-        found = decode_values(stored, "BF16")
+        stored = encode_stored(value, "bf16")
+        found = decode_stored(stored, "BF16")
         if not np.isfinite(value[0]):
             assert np.isnan(found[0]) == np.isnan(value[0])
             assert np.isnan(found[0]) or found[0] == value[0]
@@ -64,8 +64,8 @@ class TestTypes:
             path = tmp_path / f"{dtype}.safetensors"
             write_tensors(path, gradient(0, 0), dtype)
             for name, values in gradient(0, 0).items():
-                expected = decode_values(encode_values(values, dtype), DTYPES[dtype])
-                found = decode_values(stored_tensor(path, name), "BF16") if dtype == "bf16" else load_file(path)[name]
+                expected = decode_stored(encode_stored(values, dtype), DTYPES[dtype])
+                found = decode_stored(stored_tensor(path, name), "BF16") if dtype == "bf16" else load_file(path)[name]
                 np.testing.assert_array_equal(found, expected)
         assert len(list(tmp_path.iterdir())) == 3
 
@@ -94,7 +94,7 @@ class TestSampling:
         for step in (0, 2, 4):
             expected = np.stack([flat(step, worker) for worker in range(3)])
             np.testing.assert_array_equal(
-                source.gradients(step), decode_values(encode_values(expected, dtype), DTYPES[dtype])
+                source.gradients(step), decode_stored(encode_stored(expected, dtype), DTYPES[dtype])
             )
         assert [point.loss for point in source.info.points] == [1, 1 / 3, 1 / 5]
         assert source.scale == 1

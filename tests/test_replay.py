@@ -55,7 +55,7 @@ def test_every_message_is_sent_once_and_received_once_and_pairs_agree_on_their_o
 @settings(max_examples=10, deadline=None)
 @given(schedules())
 def test_any_schedule_runs_to_its_end_and_every_message_arrives(schedule):
-    results = run_ranks(schedule.n_ranks, lambda one: replay.measure(schedule, one, repetitions=2, warmup=1))
+    results = run_ranks(schedule.n_ranks, lambda one: replay.measure_replay(schedule, one, repetitions=2, warmup=1))
     for done in results:
         assert len(done) == 2
         assert all((one.seconds > 0).all() and one.seconds.shape == (schedule.n_ranks,) for one in done)
@@ -71,7 +71,8 @@ def test_compute_is_waited_for_only_if_asked(monkeypatch):
     for compute in (False, True):
         waits.clear()
         done = run_ranks(
-            2, lambda one, compute=compute: replay.measure(schedule, one, repetitions=1, warmup=2, compute=compute)
+            2,
+            lambda one, compute=compute: replay.measure_replay(schedule, one, repetitions=1, warmup=2, compute=compute),
         )
         counts.append(len(waits))
     assert done[0][0].seconds.min() >= 0.05
@@ -81,7 +82,7 @@ def test_compute_is_waited_for_only_if_asked(monkeypatch):
 
 def test_ranks_with_different_schedules_are_told_apart():
     def work(one):
-        return replay.measure(allreduce_ring(2, 100 + one.rank), one)
+        return replay.measure_replay(allreduce_ring(2, 100 + one.rank), one)
 
     with pytest.raises(InputError, match="do not have the same schedule"):
         run_ranks(2, work)
@@ -91,7 +92,7 @@ def test_what_arrives_wrong_is_noticed(monkeypatch):
     def work(one):
         if one.rank == 1:
             one.put = lambda buffer, content: buffer.fill(7)
-        return replay.measure(allgather_ring(3, 100), one)
+        return replay.measure_replay(allgather_ring(3, 100), one)
 
     with pytest.raises(RuntimeError, match="2 messages did not arrive"):
         run_ranks(3, work)
@@ -99,14 +100,14 @@ def test_what_arrives_wrong_is_noticed(monkeypatch):
 
 def test_job_of_another_size_and_buffers_without_measure_are_refused():
     with pytest.raises(InputError, match="4 ranks, the job 2"):
-        run_ranks(2, lambda one: replay.measure(allreduce_ring(4, 8), one))
+        run_ranks(2, lambda one: replay.measure_replay(allreduce_ring(4, 8), one))
     with pytest.raises(InputError, match="needs buffers of"):
-        run_ranks(2, lambda one: replay.measure(allreduce_ring(2, 2**50), one))
+        run_ranks(2, lambda one: replay.measure_replay(allreduce_ring(2, 2**50), one))
 
 
 def test_output_is_read_back_as_measurements(tmp_path):
     work = replay.of_collective("allgather_ring", 3, 1000)
-    done = run_ranks(3, lambda one: replay.measure(work.schedule, one, repetitions=4))[0]
+    done = run_ranks(3, lambda one: replay.measure_replay(work.schedule, one, repetitions=4))[0]
     rows = replay.table(work, done, "replay-threads")
     write_tidy(rows, tmp_path / "out.csv")
     back = read_measurements(tmp_path / "out.csv")

@@ -25,7 +25,7 @@ from simnet.report.html import report
 from simnet.report.page_data import POINTS, embedded, page_data
 from simnet.report.run_summary import RunFacts, spread_summary, summarize
 from simnet.report.summary import three_digits
-from simnet.report.timeline import Recorded, message_sample, write_timeline
+from simnet.report.timeline import RecordedTimeline, message_sample, write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
 
@@ -342,7 +342,7 @@ def test_the_page_has_messages_of_whole_iterations_or_says_that_it_has_not(event
         [["a", i, 0, "ring", k, (k + 1) % 3, 8.0 * (k + 1), i + 0.25 * k, i + 1.0] for i in range(3) for k in range(3)],
         columns=MESSAGES,
     )
-    found = message_sample(Recorded(spans, messages, two_hops_named), events)
+    found = message_sample(RecordedTimeline(spans, messages, two_hops_named), events)
     own = found["policies"]["a"]
     # Three messages, of two events each, and a span.
     fitting = min(events // 7, 3)

@@ -21,7 +21,7 @@ from simnet.validate.reproduction import (
     Row,
     artopk,
     as_frame,
-    counts,
+    kind_counts,
     page,
     published_runs,
     under_devices,
@@ -44,11 +44,11 @@ def rows_of(name):
 def holds(name, rows):
     """Check that a reproduction has the rows that it says, within their tolerance and as frozen, and is in the page."""
     one = REPRODUCTIONS[name]
-    assert counts(rows) == one.values
+    assert kind_counts(rows) == one.values
     assert [row for row in rows if row.fails] == []
     assert changed(name, rows) == []
     text = PAGE.read_text(encoding="utf-8")
-    assert page.section(one, rows) in text
+    assert page.reproduction_section(one, rows) in text
     assert page.summary_line(one, rows) in text
 
 
@@ -89,11 +89,11 @@ def test_simulated_times_are_those_of_the_formulas_and_not_of_the_paper():
 
 def test_shipped_step_times_are_the_sheets(shared):
     sheet = pd.read_csv(shared / "papers" / "data" / "artopk_table3_4_steptime_accuracy.csv")
-    both = pd.concat([tables.read("table_iii.csv"), tables.read("table_iv.csv")])
+    both = pd.concat([tables.read_published("table_iii.csv"), tables.read_published("table_iv.csv")])
     assert both["published_ms"].tolist() == sheet["t_step_ms"].tolist()
     sheet = pd.read_csv(shared / "papers" / "data" / "spardl_reference_bytes.csv")
     known = set(zip(sheet["run"], sheet["SRS_payload_bytes_all_ranks"], strict=True))
-    ours = tables.read("spardl_bytes.csv").query("phase == 'spar-reduce-scatter'")
+    ours = tables.read_published("spardl_bytes.csv").query("phase == 'spar-reduce-scatter'")
     assert set(zip(ours["run"], ours["published_bytes_of_all"], strict=True)) <= known
 
 
@@ -129,13 +129,13 @@ def test_runs_are_told_on_the_page_as_published(shared):
         if "Dolma" in row.setting or "all-reduce" in row.quantity or "utilization" in row.quantity
         if "eval" not in row.quantity and "Data-Parallel" not in row.method
     }
-    own = tables.read("hours.csv").set_index("source")
+    own = tables.read_published("hours.csv").set_index("source")
     streaming = own[own["method"] == "Streaming FP4"]
     assert streaming["hours_at_1_gbit_s"].tolist() == listed["2501.18512 Table 1", "hours at 1 Gbit/s"]
     assert streaming["terabytes"].tolist() == listed["2501.18512 Table 1", "TB exchanged"]
     eager = own.loc["2502.12996 Table 1", "hours_at_1_gbit_s"]
     assert eager.tolist() == listed["2502.12996 Table 1", "hours at 1 Gbit/s"]
-    runs = tables.read("runs.csv").query("paper == 'INTELLECT-1'")["value"].tolist()
+    runs = tables.read_published("runs.csv").query("paper == 'INTELLECT-1'")["value"].tolist()
     both = [listed["2412.01152 Table 2", what] for what in ("median all-reduce s", "compute utilization %")]
     assert runs == [*both[0], *both[1]]
 
@@ -160,7 +160,7 @@ def test_rows_known_to_be_outside_are_judged_and_said():
     assert len(hours) == 9
     assert all(row.tolerance is not None and 0 < row.tolerance < 0.04 for row in hours)
     assert [row.what for row in hours if row.passes is False] == [row.what for row in hours if row.beyond]
-    assert counts(rows) == {"echo": 12, "orientation": 6}
+    assert kind_counts(rows) == {"echo": 12, "orientation": 6}
     # The six of TB are ten times ours.
     assert [row.contradicts for row in rows].count(True) == 4 + 6
     assert did("streaming-table-1", "--check").exit_code == 0
@@ -281,7 +281,7 @@ def test_a_ratio_under_a_device_is_that_of_the_jobs(tmp_path):
     path.write_text(SMALL)
     headline = under_devices.Headline("toy", str(path), "gTopk", "AG", "nothing")
     names = ["v100-torch1.5", "a100-torch2.6", "ideal"]
-    step, found = under_devices.columns([headline], names)
+    step, found = under_devices.device_columns([headline], names)
     for name in names:
         took = {
             label: float(result.iterations["iteration_s"][-under_devices.LAST :].mean())

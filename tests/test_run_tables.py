@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.report import results as run_tables
-from simnet.report.results import rounded
+from simnet.report.results import round_iterations
 
 
 def iterations(count, seed, losses=True):
@@ -37,8 +37,8 @@ def test_a_table_in_pieces_has_the_rows_of_the_whole(tmp_path_factory, counts, p
     rows = {f"p{one}": run_tables.table_rows(iterations(count, one, has)) for one, (count, has) in enumerate(of)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_tables, "_PIECE", piece)
-        run_tables.write_table(folder, "table", rows, rounded)
-    whole = rounded(run_tables.concatenated({name: one.between(0, one.total) for name, one in rows.items()}))
+        run_tables.write_table(folder, "table", rows, round_iterations)
+    whole = round_iterations(run_tables.join_frames({name: one.between(0, one.total) for name, one in rows.items()}))
     assert (folder / "table.csv").read_text() == whole.to_csv(index=False, lineterminator="\n")
     plain = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(None)
     assert pq.read_table(folder / "table.parquet").equals(plain)

@@ -527,7 +527,7 @@ def test_the_json_schema_describes_the_shipped_scenarios() -> None:
     found = scenario.json_schema()
     assert found == json.loads(json.dumps(found))
     for path in scenario.shipped().values():
-        _check(loader.read(path).data, found, found)
+        _check(loader.read_scenario(path).data, found, found)
 
 
 _TYPES: dict[str, Any] = {
@@ -595,7 +595,7 @@ def _fits(value: Any, part: dict[str, Any], root: dict[str, Any]) -> bool:
 )
 def test_what_loads_as_a_stack_fits_the_json_schema_and_nothing_else(tmp_path: Path, stack: Any, fits: bool) -> None:
     found = scenario.json_schema()
-    data = loader.read(scenario.shipped()["quickstart"]).data
+    data = loader.read_scenario(scenario.shipped()["quickstart"]).data
     if stack is not None:
         data["network"]["stack"] = stack
     assert _fits(data, found, found) == fits

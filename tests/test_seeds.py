@@ -126,9 +126,11 @@ def summaries(times, **options):
 
 def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
     times = {"a": [10.0, 20.0, 30.0], "b": [10.5, 19.0, 31.0], "c": [20.0, 30.0, 40.0], "oracle": [9.0, 9.0, 9.0]}
-    summary, table, _ = seeds.summarize(summaries(times))
+    summary, table, _ = seeds.summarize_seeds(summaries(times))
     # 1/6 s with a standard error of 0.601 s, times 6.205, as both pairs hold together with 95 %.
-    assert seeds.sentence(summary) == ("a or b: tied over 3 seeds. a: 20.0 s on average; b 1 % more (-18 % to 19 %).")
+    assert seeds.sentence_over_seeds(summary) == (
+        "a or b: tied over 3 seeds. a: 20.0 s on average; b 1 % more (-18 % to 19 %)."
+    )
     assert summary["winner"] == {
         "policy": "a", "tied_with": ["b"], "runner_up": "c", "margin_s": 10.0, "margin_fraction": 0.333333333333,
     }  # fmt: skip
@@ -226,15 +228,15 @@ def test_the_page_stands_alone_and_says_everything_whatever_the_names_are(tmp_pa
     names = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "plain"]
     times = {name: [1.0 + at, 2.0 + at, 2.5 + 2 * at] for at, name in enumerate(names)}
     (tmp_path / "figures").mkdir()
-    summary = seeds.write(tmp_path, summaries(times), "workers: 4\n")
+    summary = seeds.write_seeds(tmp_path, summaries(times), "workers: 4\n")
     seen = Page((tmp_path / "report.html").read_text())
     assert not seen.open
     assert "script" not in seen.tags
     assert seen.tags.count("img") == 1
-    for text in [seeds.sentence(summary), *(row["to_best"] for row in seeds_answer(summary).rows)]:
+    for text in [seeds.sentence_over_seeds(summary), *(row["to_best"] for row in seeds_answer(summary).rows)]:
         assert " ".join(text.split()) in " ".join(seen.text.split())
     before = contents(tmp_path)
-    seeds.write(tmp_path, summaries(times), "workers: 4\n")
+    seeds.write_seeds(tmp_path, summaries(times), "workers: 4\n")
     assert contents(tmp_path) == before
 
 
@@ -245,14 +247,14 @@ def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_rea
 
     reached = {1: learning(1.0, [0.4, 0.6]), 2: learning(2.0, [0.5, 0.7])}
     names = ("time_to_target_s", "soonest", "soonest_paired", "reached")
-    rows = seeds_answer(seeds.summarize(reached)[0]).rows
+    rows = seeds_answer(seeds.summarize_seeds(reached)[0]).rows
     assert [row["policy"] for row in rows] == ["a", "b"]
     assert [rows[0][name] for name in names] == [2.0, "best, tied", "-", "2 of 2"]
-    rows = seeds_answer(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0]).rows
+    rows = seeds_answer(seeds.summarize_seeds(reached | {3: learning(1.0, [0.1, 0.2])})[0]).rows
     assert [rows[0][name] for name in names] == [None, "-", "-", "2 of 3"]
-    told = seeds.sentence(seeds.summarize(reached)[0])
+    told = seeds.sentence_over_seeds(seeds.summarize_seeds(reached)[0])
     assert told.startswith("a and b are tied as first to reach 50 % accuracy: 2 s on average, with 2 of 2 seeds. ")
-    told = seeds.sentence(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
+    told = seeds.sentence_over_seeds(seeds.summarize_seeds(reached | {3: learning(1.0, [0.1, 0.2])})[0])
     assert told.startswith("No policy reaches 50 % accuracy with all seeds. Seeds that reach it: a 2 of 3, b 2 of 3. ")
 
 
@@ -267,13 +269,13 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
 
     # Seeds differ by more than policies do, which pairs see through; c is the soonest, but not with every seed.
     given = {1: learning(1.0, 0.6), 2: learning(1.5, 0.6), 3: learning(2.0, 0.3), 4: learning(1.2, 0.6)}
-    summary = seeds.summarize(given)[0]
+    summary = seeds.summarize_seeds(given)[0]
     found = summary["policies"]
     assert [found[name]["time_to_target_rank"] for name in "abc"] == [1, 2, None]
     assert [found[name]["time_to_target_tied"] for name in "ab"] == [True, False]
     assert found["b"]["time_to_target_more_low_s"] > 0
     assert found["a"]["time_to_target_high_s"] > found["b"]["time_to_target_low_s"]
-    assert seeds.sentence(summary).startswith(
+    assert seeds.sentence_over_seeds(summary).startswith(
         "a reaches 50 % accuracy first: 2.85 s on average, with 4 of 4 seeds, 10 % before b (3.13 s). "
         "Seeds that reach it: c 3 of 4. c: "
     )

@@ -15,8 +15,8 @@ from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring
 from simnet.validate import shapednet
 from simnet.validate.replay import Workload, of_collective
-from simnet.validate.shapednet import Change, Setting
-from simnet.validate.shapednet.namespaces import Star, star, unavailable
+from simnet.validate.shapednet import Change, ShapedSetting
+from simnet.validate.shapednet.namespaces import Star, shaped_star, unavailable
 from simnet.validate.shapednet.rank import PRIORITY
 
 why_not = unavailable()
@@ -26,8 +26,10 @@ with_namespaces = pytest.mark.skipif(why_not is not None, reason=needs.reason("n
 def test_experiments_without_measure_are_refused():
     work = of_collective("allgather_ring", 4, 1e9)
     with pytest.raises(InputError, match="at most"):
-        shapednet.experiment([Setting((Change(0, 1e-3, 1e6),), (work,))], overhead=0)
-    mixed = Setting((Change(0, 1e-3, 1e6),), (Workload(allgather_ring(2, 8), {}), Workload(allgather_ring(3, 8), {})))
+        shapednet.experiment([ShapedSetting((Change(0, 1e-3, 1e6),), (work,))], overhead=0)
+    mixed = ShapedSetting(
+        (Change(0, 1e-3, 1e6),), (Workload(allgather_ring(2, 8), {}), Workload(allgather_ring(3, 8), {}))
+    )
     with pytest.raises(InputError, match="same ranks"):
         shapednet.experiment([mixed], overhead=0)
 
@@ -35,7 +37,7 @@ def test_experiments_without_measure_are_refused():
 def test_no_network_where_it_is_not_permitted(monkeypatch):
     monkeypatch.setattr("simnet.validate.shapednet.namespaces.os.geteuid", lambda: 1000)
     assert "root" in unavailable()
-    with pytest.raises(InputError, match="root"), star(2, 1e-3, 1e6):
+    with pytest.raises(InputError, match="root"), shaped_star(2, 1e-3, 1e6):
         pass
 
 
@@ -46,7 +48,7 @@ def namespaces():
 @with_namespaces
 def test_everything_is_taken_away_after_an_error():
     def fail():
-        with star(2, 1e-3, 1e6) as net:
+        with shaped_star(2, 1e-3, 1e6) as net:
             assert set(net.namespaces) <= set(namespaces().split())
             net.set(1e-3, 0)
 
@@ -58,7 +60,7 @@ def test_everything_is_taken_away_after_an_error():
 
 @with_namespaces
 def test_no_way_out_of_the_namespaces():
-    with star(2, 0, 1e7) as net:
+    with shaped_star(2, 0, 1e7) as net:
         routes = subprocess.run(
             ["ip", "-n", net.namespaces[0], "route"], capture_output=True, text=True, check=True
         ).stdout
@@ -69,7 +71,11 @@ def measured(tmp_path, backend="tcp"):
     links = Change(0, 10e-3, 2.5e6)
     work = tuple(of_collective(name, 4, 40_000) for name in ("allreduce_ring", "broadcast_binomial"))
     return shapednet.experiment(
-        [Setting((links,), work)], backend=backend, overhead=1e-4, repetitions=3, predicted_to=tmp_path / "before.csv"
+        [ShapedSetting((links,), work)],
+        backend=backend,
+        overhead=1e-4,
+        repetitions=3,
+        predicted_to=tmp_path / "before.csv",
     )
 
 
@@ -91,7 +97,7 @@ def test_measured_times_are_those_predicted_where_nothing_else_runs(tmp_path):
     rows = measured(tmp_path)
     assert rows["drops"].max() == 0
     assert (rows["seconds"] > 0.9 * rows["predicted"]).all()
-    assert shapednet.errors(rows)["error"].abs().max() < 0.5
+    assert shapednet.prediction_errors(rows)["error"].abs().max() < 0.5
 
 
 @with_namespaces
@@ -99,7 +105,7 @@ def test_measured_times_are_those_predicted_where_nothing_else_runs(tmp_path):
 def test_flows_fill_the_link_they_share_and_what_its_buffer_cannot_hold_is_lost(congestion):
     # Payload of 1,448 bytes takes 1,538 on the wire.
     link = Bottleneck(congestion, bandwidth=1e6, buffer=15_000, round_trips=(5e-3, 10e-3))
-    with star(3, 0, 1e7) as net:
+    with shaped_star(3, 0, 1e7) as net:
         goodput = rates(net, link, starts=(0.0, 0.2), ends=(1.0, 2.0, 3.0))
         drops = net.traffic().drops
         taken = durations(net, link, (100_000, 50_000), rounds=2)
@@ -114,13 +120,13 @@ def test_flows_fill_the_link_they_share_and_what_its_buffer_cannot_hold_is_lost(
 
 @with_namespaces
 def test_a_congestion_control_that_is_not_there_is_refused():
-    with star(2, 0, 1e7) as net, pytest.raises(InputError, match="no congestion control 'swift'"):
+    with shaped_star(2, 0, 1e7) as net, pytest.raises(InputError, match="no congestion control 'swift'"):
         rates(net, Bottleneck("swift", 1e6, 15_000, (1e-3,)), starts=(0.0,), ends=(0.1, 0.2))
 
 
 @with_namespaces
 def test_a_buffer_below_one_packet_is_refused():
-    with star(2, 0, 1e7) as net, pytest.raises(ValueError, match="buffer must be 1500"):
+    with shaped_star(2, 0, 1e7) as net, pytest.raises(ValueError, match="buffer must be 1500"):
         net.set(0, 1e7, buffer=1000)
 
 
@@ -172,7 +178,9 @@ def test_what_changes_links_comes_before_ranks_that_poll(monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE", 20.0)
     before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
     links = (Change(0, 1e-4, 1e7), Change(0.001, 1e-4, 2e7))
-    shapednet.experiment([Setting(links, (of_collective("allgather_ring", 2, 100),))], overhead=0, repetitions=9000)
+    shapednet.experiment(
+        [ShapedSetting(links, (of_collective("allgather_ring", 2, 100),))], overhead=0, repetitions=9000
+    )
     assert seen[0] == before[1]
     assert seen[1:] == [PRIORITY + 1]
     assert (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) == before

@@ -89,7 +89,7 @@ def test_gradients_of_a_replicated_model_take_the_closed_form_of_an_all_reduce(t
     sharding = {"as": "ddp", "overlap": False, "bucket_cap_mb": 1e6}
     result = one(load(scenario(tmp_path, sharding, job={"update": "3 ms"})).build())
     profile = load_model("resnet18")
-    cost = registry.find("all_reduce", "ring").cost
+    cost = registry.collective_by_algorithm("all_reduce", "ring").cost
     assert cost is not None
     nbytes = 4.0 * profile.parameters
     reduced = float(cost(LATENCY, 1 / RATE, nbytes, 4))

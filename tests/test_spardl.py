@@ -14,7 +14,7 @@ from gradients import gradients_of, jobs
 from looping import each
 from simnet.sparsifier_models import spar_reduce_scatter as short_blocks
 from simnet.sparsifier_models.spar_reduce_scatter import (
-    Adaptive,
+    AdaptiveBudget,
     Entries,
     ReducedBlocks,
     adapted,
@@ -479,7 +479,7 @@ def test_at_its_least_h_stays_and_its_step_does_not_run_away():
     state = started(1, 1.0, 8, least_step=1)
     for _ in range(300):
         state = adapted(state, np.array([8]), 1, 8)
-    assert state == Adaptive(np.array([1]), np.array([-1]), state.flag)
+    assert state == AdaptiveBudget(np.array([1]), np.array([-1]), state.flag)
     assert adapted(state, np.array([1]), 1, 8).h.tolist() == [2]
 
 

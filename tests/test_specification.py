@@ -27,7 +27,7 @@ from simnet.cost_models.calibration.platform import (
     STAGED_SHARE,
     TRANSPORTS,
     Platform,
-    Transport,
+    PlatformTransport,
     load_platform,
     platform_names,
 )
@@ -239,7 +239,7 @@ def bias(case: Case) -> float:
     return float(np.median(np.concatenate(log_errors))) if log_errors else math.nan
 
 
-def without(left_out: str) -> tuple[dict[str, Transport], float]:
+def without(left_out: str) -> tuple[dict[str, PlatformTransport], float]:
     """Return transports, and the share that staging leaves, fitted to all systems but one.
 
     A transport that no other system has is taken for a mean one.

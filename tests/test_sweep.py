@@ -306,7 +306,7 @@ def test_cells_with_the_same_gradients_make_them_once_and_are_what_each_is_alone
     tasks = [tasks[0], tasks[1], tasks[2], tasks[2], tasks[3]]
 
     def outcome(task):
-        return cell.run(task, cell.check(task, "nowhere", 1).identity)
+        return cell.run_cell(task, cell.check_cell(task, "nowhere", 1).identity)
 
     alone = []
     for task in tasks:
@@ -380,12 +380,12 @@ def test_the_first_to_the_target_can_be_run_and_the_winner_stays_the_fastest(tra
 def test_policies_that_failed_cost_the_others_what_is_measured_by_them(trained):
     run = load(trained[1]).build()
     results = {"AG": run_policy(run.job, "AG", run.policies["AG"])}
-    failed, other = cell.rows(run, results, {"dense": "it stalled"}, 0.45)[:2]
+    failed, other = cell.cell_rows(run, results, {"dense": "it stalled"}, 0.45)[:2]
     assert {failed[name] for name in learning.COLUMNS} == {None}
     assert other["time_to_target_s"] > 0
     assert other["first_to_target"] is True
     assert other["statistical_efficiency"] is None, "in other cells it is over the iterations of dense"
-    *_, other, _ = cell.rows(run, results, {"dense": "it stalled"})
+    *_, other, _ = cell.cell_rows(run, results, {"dense": "it stalled"})
     assert [other[name] for name in ("target_accuracy", "time_to_target_s", "first_to_target")] == [None] * 3
     assert other["best_accuracy"] >= other["accuracy"] > 0
 
@@ -508,7 +508,7 @@ def test_a_process_that_ends_costs_no_cell(tiny):
     planned = work.plan(str(tiny), ["seed=1,2,3"], policies=["AG"])
     tasks = [(one, cell.identity(one.load(), cell.FORMAT)) for one in planned.tasks]
     with processes.Pool(1) as workers:
-        outcomes = workers.each(cell.run, tasks, lambda number, share: None, retry=True)
+        outcomes = workers.each(cell.run_cell, tasks, lambda number, share: None, retry=True)
         found = dict([next(outcomes)])
         (process,) = multiprocessing.active_children()
         os.kill(process.pid, signal.SIGKILL)
@@ -563,7 +563,7 @@ def test_ctrl_c_keeps_what_is_done(here, swept, tiny, tmp_path, monkeypatch):
     class Interrupted(Here):
         def each(self, work, tasks, progress, **options):
             for number, found in super().each(work, tasks, progress):
-                if work is cell.run and number == 5:
+                if work is cell.run_cell and number == 5:
                     raise KeyboardInterrupt
                 yield number, found
 
@@ -724,7 +724,7 @@ def test_a_job_that_dies_loses_its_cells_alone(tiny, tmp_path, monkeypatch):
 def dies_of_the_last(tasks):
     if tasks[0][1] == "deadly":
         os._exit(9)
-    return [processes.run_task(cell.run, task) for task in tasks]
+    return [processes.run_task(cell.run_cell, task) for task in tasks]
 
 
 @pytest.mark.extras

@@ -13,7 +13,7 @@ from simnet.network.event_loop import codes
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
-from simnet.topologies.routes import as_table
+from simnet.topologies.routes import route_table
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -57,7 +57,7 @@ def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
 
     def start(route):
         f = store.loop.take_flow(store.state)
-        store.flows.write(f, 1, route=store.add_routes(as_table([route])), limit=np.inf, remaining=np.inf)
+        store.flows.write(f, 1, route=store.add_routes(route_table([route])), limit=np.inf, remaining=np.inf)
         store.loop.start_flow(store.state, f, 0.0)
         return f
 

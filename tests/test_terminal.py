@@ -15,7 +15,7 @@ import needs
 from commands import NO_PAGE, did, invoke, refused
 from simnet.scenario import shipped
 from simnet.verbs import app, terminal
-from simnet.verbs.completion import candidates
+from simnet.verbs.completion import completion_words
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +50,7 @@ def output(command: list[str], environment: dict[str, str]) -> str:
     ],
 )
 def test_fields_that_can_be_set_are_completed(typed, wanted, unwanted):
-    found = candidates("set", typed)
+    found = completion_words("set", typed)
     assert wanted is None or wanted in found
     assert unwanted not in found
     assert all(word.startswith(typed) for word in found)
@@ -75,12 +75,12 @@ def test_fields_that_can_be_set_are_completed(typed, wanted, unwanted):
 )
 def test_names_are_those_that_there_are(name, typed, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(ROOT)
-    assert wanted in candidates(name, typed)
+    assert wanted in completion_words(name, typed)
 
 
 def test_policies_are_those_of_the_scenario_that_was_named() -> None:
-    assert candidates("policies", "AG,or", "quickstart") == ["AG,oracle"]
-    assert candidates("policies", "", "nosuch") == []
+    assert completion_words("policies", "AG,or", "quickstart") == ["AG,oracle"]
+    assert completion_words("policies", "", "nosuch") == []
 
 
 @needs.posix

@@ -14,7 +14,7 @@ from simnet.base.errors import InputError
 from simnet.scenario import load
 from simnet.traces import fit, recorded, synthetic
 from simnet.traces.comparing import compare_with_synthetic, describe_trace, overlap
-from simnet.traces.converting import ReadArchive, part_of, write_npz
+from simnet.traces.converting import ReadArchive, trace_part, write_npz
 from simnet.traces.ordering import SHARES, EntryKinds, count_largest, fit_order, overall_share_beyond, share_beyond
 
 STEPS = (0, 1, 20, 40, 41, 79)
@@ -302,7 +302,7 @@ class TestConvert:
     def test_archives_of_strangers(self, small, tmp_path):
         def refused(change):
             path = tmp_path / "bad.npz"
-            write_npz(part_of(recorded(small), steps=[0]), path, "fp32")
+            write_npz(trace_part(recorded(small), steps=[0]), path, "fp32")
             with zipfile.ZipFile(path) as archive:
                 members = {name: archive.read(name) for name in archive.namelist()}
             change(members)

@@ -11,7 +11,7 @@ from simnet.base.errors import InputError
 from simnet.cost_models.calibration.readers import read_measurements, write_tidy
 from simnet.network.stack import IDEAL, STACKS, Stack
 from simnet.validate import shapednet
-from simnet.validate.shapednet import Change, Setting, predict
+from simnet.validate.shapednet import Change, ShapedSetting, predict
 from simnet.validate.shapednet.exchanges import of_exchange, schedule_of
 from simnet.validate.shapednet.libraries import from_links
 from simnet.validate.shapednet.links import COLUMNS, of_each
@@ -132,14 +132,14 @@ def test_settings_that_cannot_be_made_are_refused_before_anything_is_measured():
         (Change(0.0, (1e-3, 11.0, 1e-3, 1e-3), 1e6), "host 1: latency must be"),
     ):
         with pytest.raises(InputError, match=message):
-            shapednet.experiment([Setting((links,), work)], overhead=0)
+            shapednet.experiment([ShapedSetting((links,), work)], overhead=0)
     with pytest.raises(ValueError, match="not known what all_reduce by 'direct' sends"):
         of_exchange("all_reduce", "direct", 4, 1000)
 
 
 def experiment(path, links, repetitions, *work):
     """Return what was measured, as it is read again from a table."""
-    setting = Setting(links, tuple(of_exchange(*one) for one in work))
+    setting = ShapedSetting(links, tuple(of_exchange(*one) for one in work))
     rows = shapednet.experiment([setting], overhead=1e-4, repetitions=repetitions, predicted_to=path / "before.csv")
     write_tidy(rows, path / "rows.csv")
     return read_measurements(path / "rows.csv").rows

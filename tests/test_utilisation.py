@@ -16,7 +16,7 @@ from simnet.collectives import allreduce_ring
 from simnet.studies.utilisation import (
     GRID,
     TARGETS,
-    Training,
+    TrainingPlan,
     bandwidth_for,
     bucket_times,
     equal_buckets,
@@ -25,17 +25,17 @@ from simnet.studies.utilisation import (
     utilisation,
 )
 from simnet.topologies import star
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction import lowcomm
 
-ONE = Training(2, 10**9, 0.1, period=100, bits=16, buckets=equal_buckets(128))
+ONE = TrainingPlan(2, 10**9, 0.1, period=100, bits=16, buckets=equal_buckets(128))
 GIGABIT = 1e9 / 8
 
 
 @st.composite
 def trainings(draw):
     period = draw(st.integers(1, 300))
-    return Training(
+    return TrainingPlan(
         workers=draw(st.integers(2, 64)),
         parameters=draw(st.integers(1, 10**10)),
         compute=draw(st.floats(1e-3, 100)),
@@ -60,7 +60,7 @@ def test_71_of_the_75_published_bandwidths_are_within_a_step_of_their_grid():
     steps = [
         GRID.index(bandwidth_for(one.training, one.target, grid=True))
         - int(np.abs(np.array(GRID) * 8e-9 - lowcomm.on_grid(one.published)).argmin())
-        for one in lowcomm.cells()
+        for one in lowcomm.bandwidth_cells()
     ]
     assert len(steps) == 75
     assert sum(abs(one) <= 1 for one in steps) == 71
@@ -69,13 +69,13 @@ def test_71_of_the_75_published_bandwidths_are_within_a_step_of_their_grid():
 
 def test_published_bandwidths_lie_on_the_grid():
     assert len(GRID) == 50
-    for one in lowcomm.cells():
+    for one in lowcomm.bandwidth_cells():
         assert lowcomm.on_grid(one.published) == pytest.approx(one.published, abs=0.06)
 
 
 def test_shipped_values_are_the_sheets(shared):
     sheet = shared / "papers" / "data" / "lowcomm" / "published_compute_utilization.csv"
-    assert read("utilisation.csv").to_csv() == pd.read_csv(sheet).to_csv()
+    assert read_published("utilisation.csv").to_csv() == pd.read_csv(sheet).to_csv()
 
 
 # Against simnet's own clock, and event by event
@@ -84,7 +84,7 @@ def test_shipped_values_are_the_sheets(shared):
 @pytest.mark.parametrize("workers", [2, 3, 8])
 @pytest.mark.parametrize("latency", [0.0, 3e-3])
 def test_an_exchange_takes_what_the_network_says(workers, latency):
-    one = Training(workers, 12_345_678, 0.1, bits=16, latency=latency)
+    one = TrainingPlan(workers, 12_345_678, 0.1, bits=16, latency=latency)
     network = Network(star(workers, latency=latency, bandwidth=2e8))
     finish = network.time(allreduce_ring(workers, 2 * 12_345_678)).finish
     assert bucket_times(one, 2e8).sum() == pytest.approx(float(np.max(finish)), rel=1e-9)
@@ -120,7 +120,7 @@ def run(one, bandwidth, rounds):
 @pytest.mark.parametrize("buckets", [16, 1])
 @pytest.mark.parametrize("busy", [0.3, 0.9, 1.1, 2.0, 12.0])
 def test_the_closed_form_is_a_run_bucket_by_bucket(period, fragments, delay, busy, buckets):
-    one = Training(4, 10**8, 0.5, period, fragments, delay, latency=1e-4, buckets=equal_buckets(buckets))
+    one = TrainingPlan(4, 10**8, 0.5, period, fragments, delay, latency=1e-4, buckets=equal_buckets(buckets))
     # The link is busy for this part of the time from one exchange to the next, were there no waits.
     bandwidth = 1e8
     for _ in range(60):

@@ -162,6 +162,6 @@ def of_parts(both: pd.DataFrame) -> Iterator[tuple[object, ...]]:
 
 def table() -> str:
     """Return the table, as CSV."""
-    rows = pd.DataFrame([*of_links(calls()), *of_parts(report.shipped())], columns=COLUMNS)
+    rows = pd.DataFrame([*of_links(calls()), *of_parts(report.shipped_jobs())], columns=COLUMNS)
     rows["workers_per_device"] = rows["workers_per_device"].astype("Int64")
     return rows.to_csv(index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n")

@@ -16,7 +16,7 @@ from measuring_jobs import worker
 from measuring_jobs.settings import CORES, Setting
 from simnet.base.errors import InputError
 from simnet.validate.shapednet.links import Change
-from simnet.validate.shapednet.namespaces import IDLE, Star, star
+from simnet.validate.shapednet.namespaces import IDLE, Star, shaped_star
 
 LIMIT = 300.0
 """Seconds that the jobs of one call may take; ranks have a limit of as much processor time."""
@@ -88,7 +88,7 @@ def _ranks(
         if any(one.exitcode for one in started):
             raise InputError("a rank has failed; what it said is above", file="shaped network")
 
-    with star(count, *IDLE) as net:
+    with shaped_star(count, *IDLE) as net:
         try:
             for rank in range(count):
                 place = worker.Place(rank, net.namespaces[rank], net.addresses[0], count, os.getpid(), LIMIT)

@@ -33,7 +33,7 @@ from simnet.cost_models.costs.devices import DeviceProfile, KernelMethod, load_d
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.closed_forms import ClosedForms, Estimate, OperatingPoint
+from simnet.studies.choosing.closed_forms import ClosedForms, FormEstimate, OperatingPoint
 from simnet.studies.choosing.policy import make
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
@@ -223,13 +223,13 @@ def policy_table(loaded: Scenario) -> str:
     return make(forms, loaded, job, latency, bandwidth).text()
 
 
-def _weighed(exchange: Candidate, point: OperatingPoint) -> Estimate:
+def _weighed(exchange: Candidate, point: OperatingPoint) -> FormEstimate:
     """Return the time of an exchange by the closed form that the flexible policy weighs it by."""
     nbytes = 4.0 * np.asarray(point.parameters, dtype=np.float64)
     seconds = closed_form(exchange)(
         point.latency, 1 / point.bandwidth, nbytes, 4.0 * point.kept / nbytes, point.workers
     )
-    return Estimate(seconds, np.zeros(()))
+    return FormEstimate(seconds, np.zeros(()))
 
 
 def _weather(setting: Setting, host: int) -> dict[str, Any]:

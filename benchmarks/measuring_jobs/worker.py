@@ -30,7 +30,7 @@ from measuring_jobs.settings import (
     WORKED,
     Setting,
 )
-from simnet.cluster.hooks.log import Clock
+from simnet.cluster.hooks.log import StageClock
 from simnet.cluster.hooks.messages import GroupMessages
 from simnet.traces import live
 from simnet.validate.shapednet.namespaces import inside
@@ -145,7 +145,7 @@ def _use_connections(hook: Hook) -> None:
     """Open the window of each connection, as a job that runs for long does: one that is open stays so."""
     import torch
 
-    messages = GroupMessages(hook.group, Clock())
+    messages = GroupMessages(hook.group, StageClock())
     others = [one for one in range(messages.size) if one != messages.rank]
     sent = torch.zeros(_WINDOW // 4)
     messages.swap(dict.fromkeys(others, sent), {one: torch.empty_like(sent) for one in others})

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.progress import track_progress
 from simnet.base.rng import stream
-from simnet.cost_models.evidence.chances import CONFIDENCE, SURE, Part, chances
+from simnet.cost_models.evidence.chances import CONFIDENCE, SURE, ErrorPart, chances
 from simnet.cost_models.evidence.intervals import NAMED, UNNAMED, ErrorModel
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from validating import residuals
@@ -165,7 +165,7 @@ def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame
     found = []
     for row in both.to_dict("records"):
         seconds, low, high = (np.array([row[f"{name}_{side}"] for side in "ab"]) for name in ("ours", "low", "high"))
-        said = chances(("a", "b"), [Part(seconds, low, high, (row["kind_a"], row["kind_b"]))], models)
+        said = chances(("a", "b"), [ErrorPart(seconds, low, high, (row["kind_a"], row["kind_b"]))], models)
         found.append((row["site"], said.fastest[0], row["measured_a"] < row["measured_b"], any(said.sure)))
     return pd.DataFrame(found, columns=_JUDGED)
 

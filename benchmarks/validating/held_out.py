@@ -124,7 +124,7 @@ def of_links() -> pd.DataFrame:
 
 def of_iterations() -> pd.DataFrame:
     """Return iterations of settings without a say in interval widths, with whether each part is inside."""
-    rows = report.shipped()
+    rows = report.shipped_jobs()
     rows = rows[(rows["policy"] != "flexible") & ~rows["setting"].isin(TELLING)]
     low, high = (rows["select_s_ours"] * factor_in_job(end, "select") for end in get_args(IntervalEnd))
     found = {"select": rows["select_s"].between(low, high)}
@@ -153,7 +153,7 @@ class Whole(NamedTuple):
 
 def whole_jobs(among: tuple[str, ...] = tuple(EXCHANGES)) -> list[Whole]:
     """Return the jobs with one exchange and one bucket, judged as commands do; errors of links are of no job."""
-    rows, found = report.shipped(), []
+    rows, found = report.shipped_jobs(), []
     least, most = (factor_in_job(end, "compute") for end in get_args(IntervalEnd))
     for one in SETTINGS:
         own = rows[(rows["setting"] == one.name) & rows["policy"].isin(among)]

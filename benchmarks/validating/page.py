@@ -206,7 +206,7 @@ def page(
     parts += [chances.section(judged, figures.get("chances"))] if judged else []
     parts += [constants.section(table, CONSTANTS)] if CONSTANTS.is_file() else []
     parts += [likeness.section(likeness.EVERY_STEP, likeness.TABLE)] if likeness.TABLE.is_file() else []
-    parts += [jobs.section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
+    parts += [jobs.job_section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
     return "\n".join(part.strip() + "\n" for part in parts if part)
 
 

@@ -155,7 +155,7 @@ def of_jobs() -> pd.DataFrame:
     DataFrame
         As `of_clusters`, with ``telling``, whether a setting tells how wide the intervals of iterations are.
     """
-    both = report.shipped()
+    both = report.shipped_jobs()
     fixed = both[both["policy"] != "flexible"]
     rows = fixed.groupby(["setting", "policy"], sort=False).median(numeric_only=True).reset_index()
     where = dict.fromkeys(("site", "set", "cluster", "place"), rows["setting"])

@@ -34,7 +34,7 @@ Progress: TypeAlias = Callable[[int, Any], None]
 _REPORT_EVERY = 0.1
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """Result of a task: ``done`` with a value, ``refused`` or ``failed`` and why, or ``lost`` with its process."""
 
     kind: Literal["done", "refused", "failed", "lost"]
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A process that receives a function and its arguments, and sends an `Outcome`, repeatedly."""
+    """A process that receives a function and its arguments, and sends an `TaskOutcome`, repeatedly."""
 
     connection: Connection
     process: BaseProcess
@@ -76,7 +76,7 @@ class Pool:
         *,
         at_once: int | None = None,
         retry: bool = False,
-    ) -> Iterator[tuple[int, Outcome]]:
+    ) -> Iterator[tuple[int, TaskOutcome]]:
         """Run tasks in any order; yield the number and outcome of each.
 
         `work` is a module-level function, called with the arguments of a task, taken in this order, and a `Report`;
@@ -106,9 +106,9 @@ class Pool:
                     if retry:
                         lost.append(number)
                     else:
-                        yield number, Outcome("lost", f"its process {ending}")
+                        yield number, TaskOutcome("lost", f"its process {ending}")
                     continue
-                if isinstance(found, Outcome):
+                if isinstance(found, TaskOutcome):
                     del self._busy[ready]
                     self._idle.append(worker)
                     yield number, found
@@ -119,15 +119,15 @@ class Pool:
                 yield number, outcome
 
 
-def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> Outcome:
+def run_task(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> TaskOutcome:
     """Run a task in this process and return its outcome, errors included."""
     try:
         with name_authors():
-            return Outcome("done", work(*task, report))
+            return TaskOutcome("done", work(*task, report))
     except SimnetError as error:
-        return Outcome("refused", str(error))
+        return TaskOutcome("refused", str(error))
     except Exception:
-        return Outcome("failed", traceback.format_exc())
+        return TaskOutcome("failed", traceback.format_exc())
 
 
 def _progress_of(number: int, progress: Progress, _: int, done: Any) -> None:

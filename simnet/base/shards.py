@@ -10,7 +10,7 @@ from typing import Any
 
 from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, SimnetError
-from simnet.base.processes import Outcome, Report, Worker, end_workers, start_worker
+from simnet.base.processes import Report, TaskOutcome, Worker, end_workers, start_worker
 from simnet.base.rows import Ask, Separable, Shard, Shards
 
 
@@ -58,7 +58,7 @@ def _process_answer(worker: Worker, workers: Sequence[int], work: Callable[..., 
     """Return the result of a function in the process of a shard of workers, or raise its error."""
     try:
         worker.connection.send((work, task))
-        outcome: Outcome = worker.connection.recv()
+        outcome: TaskOutcome = worker.connection.recv()
     except (EOFError, OSError):
         ending = worker.ended("have more processes, or another machine, by --on")
         named = ", ".join(map(str, workers))

@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.checks import check_int
-from simnet.collectives.program import Program, Step
+from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import collective
 from simnet.cost_models.costs.collectives import pairwise_alltoall
 from simnet.cost_models.costs.collectives import parameter_server as server_cost
 from simnet.schedule import Schedule
 
 
-def all_to_all(n_ranks: int) -> Program:
+def all_to_all(n_ranks: int) -> ChunkProgram:
     """Personalised exchange of P x P chunks in P - 1 rounds; chunk i P + j goes from rank i to rank j.
 
     In round s = 1 .. P - 1 rank r sends to r + s and receives from r - s.
@@ -23,11 +23,11 @@ def all_to_all(n_ranks: int) -> Program:
     steps = []
     for s in range(1, P):
         to = (rank + s) % P
-        steps.append(Step(rank, to, first=rank * P + to, phase="all-to-all"))
-    return Program(P, P * P, steps, "alltoall", "pairwise")
+        steps.append(ChunkStep(rank, to, first=rank * P + to, phase="all-to-all"))
+    return ChunkProgram(P, P * P, steps, "alltoall", "pairwise")
 
 
-def through_server(n_ranks: int, server: int = 0) -> Program:
+def through_server(n_ranks: int, server: int = 0) -> ChunkProgram:
     """All-reduce of one chunk in 2 rounds: everyone sends to the server, the server sends to everyone.
 
     The messages of a round share the server's link, which is what makes them follow each other.
@@ -36,7 +36,9 @@ def through_server(n_ranks: int, server: int = 0) -> Program:
     check_int(server, "server", 0, P - 1)
     workers = np.delete(np.arange(P), server)
     home = np.full_like(workers, server)
-    return Program(P, 1, [Step(workers, home, reduce=True, phase="push"), Step(home, workers, phase="pull")])
+    return ChunkProgram(
+        P, 1, [ChunkStep(workers, home, reduce=True, phase="push"), ChunkStep(home, workers, phase="pull")]
+    )
 
 
 @collective("all_reduce", "parameter_server", program=through_server, cost=server_cost, offered="never")

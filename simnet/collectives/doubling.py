@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Ranks
 from simnet.base.checks import check_int
-from simnet.collectives.program import Program, Step, gathered, one_size
+from simnet.collectives.program import ChunkProgram, ChunkStep, gathered, one_size
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.cost_models.costs.collectives import (
     allgather,
@@ -36,70 +36,72 @@ from simnet.cost_models.costs.collectives import (
 from simnet.schedule import Call, Round, Schedule
 
 
-def all_reduce(n_ranks: int) -> Program:
+def all_reduce(n_ranks: int) -> ChunkProgram:
     """All-reduce of one chunk: partners exchange and reduce the whole vector, at distance 1, 2, 4, ..."""
     P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold_ranks(P)
     q = np.arange(len(stay))
-    steps = [Step(leave, leave - 1, reduce=True, phase="fold")]
-    steps += [Step(stay, stay[q ^ d], reduce=True, phase="recursive doubling") for d in _powers_below(len(stay))]
-    steps += [Step(leave - 1, leave, phase="unfold")]
-    return Program(P, 1, steps, "all_reduce", "recursive_doubling")
+    steps = [ChunkStep(leave, leave - 1, reduce=True, phase="fold")]
+    steps += [ChunkStep(stay, stay[q ^ d], reduce=True, phase="recursive doubling") for d in _powers_below(len(stay))]
+    steps += [ChunkStep(leave - 1, leave, phase="unfold")]
+    return ChunkProgram(P, 1, steps, "all_reduce", "recursive_doubling")
 
 
-def rabenseifner(n_ranks: int) -> Program:
+def rabenseifner(n_ranks: int) -> ChunkProgram:
     """All-reduce of 2^floor(log2 P) chunks: reduce-scatter by recursive halving, all-gather by recursive doubling."""
     P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold_ranks(P)
     Q = len(stay)
     q = np.arange(Q)
-    steps = [Step(leave, leave - 1, count=Q, reduce=True, phase="fold")]
+    steps = [ChunkStep(leave, leave - 1, count=Q, reduce=True, phase="fold")]
     # At distance d the aligned 2 d chunks that q and its partner work on are halved: each sends the partner's half.
     for d in reversed([*_powers_below(Q)]):
         partner = q ^ d
-        steps.append(Step(stay, stay[partner], partner // d * d, d, reduce=True, phase="reduce-scatter"))
-    steps += [Step(stay, stay[q ^ d], q // d * d, d, phase="all-gather") for d in _powers_below(Q)]
-    steps += [Step(leave - 1, leave, count=Q, phase="unfold")]
-    return Program(P, Q, steps, "all_reduce", "rabenseifner")
+        steps.append(ChunkStep(stay, stay[partner], partner // d * d, d, reduce=True, phase="reduce-scatter"))
+    steps += [ChunkStep(stay, stay[q ^ d], q // d * d, d, phase="all-gather") for d in _powers_below(Q)]
+    steps += [ChunkStep(leave - 1, leave, count=Q, phase="unfold")]
+    return ChunkProgram(P, Q, steps, "all_reduce", "rabenseifner")
 
 
-def all_gather(n_ranks: int) -> Program:
+def all_gather(n_ranks: int) -> ChunkProgram:
     """All-gather of P chunks: partners at distance 1, 2, 4, ... exchange all they have; rank r contributes chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
     stay, leave = _fold_ranks(P)
     q = np.arange(len(stay))
     # Neighbours fold into neighbours, so that what an aligned group of d ranks holds is one range of chunks.
     start = np.append(stay, P)
-    steps = [Step(leave, leave - 1, first=leave, phase="fold")]
+    steps = [ChunkStep(leave, leave - 1, first=leave, phase="fold")]
     for d in _powers_below(len(stay)):
         group = q // d * d
-        steps.append(Step(stay, stay[q ^ d], start[group], start[group + d] - start[group], phase="recursive doubling"))
+        steps.append(
+            ChunkStep(stay, stay[q ^ d], start[group], start[group + d] - start[group], phase="recursive doubling")
+        )
     # All but the chunk that the rank itself contributed.
-    steps += [Step(leave - 1, leave, first=leave + 1, count=P - 1, phase="unfold")]
-    return Program(P, P, steps, "all_gather", "recursive_doubling")
+    steps += [ChunkStep(leave - 1, leave, first=leave + 1, count=P - 1, phase="unfold")]
+    return ChunkProgram(P, P, steps, "all_gather", "recursive_doubling")
 
 
-def bruck(n_ranks: int) -> Program:
+def bruck(n_ranks: int) -> ChunkProgram:
     """All-gather of P chunks in ceil(log2 P) rounds for every P; rank r contributes chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
-    steps = [Step(rank, (rank - d) % P, rank, min(d, P - d), phase="Bruck") for d in _powers_below(P)]
-    return Program(P, P, steps, "all_gather", "bruck")
+    steps = [ChunkStep(rank, (rank - d) % P, rank, min(d, P - d), phase="Bruck") for d in _powers_below(P)]
+    return ChunkProgram(P, P, steps, "all_gather", "bruck")
 
 
-def shortest(n_ranks: int) -> Program:
+def shortest(n_ranks: int) -> ChunkProgram:
     """All-gather of P chunks in ceil(log2 P) rounds: recursive doubling at powers of two, Bruck's algorithm else."""
     P = check_int(n_ranks, "n_ranks", 1)
     return all_gather(P) if POWERS_OF_TWO.among(P) else bruck(P)
 
 
-def halving(n_ranks: int) -> Program:
+def halving(n_ranks: int) -> ChunkProgram:
     """Reduce-scatter of P chunks: recursive doubling backwards, at distance ..., 4, 2, 1; rank r ends with chunk r."""
     phases = {"fold": "unfold", "recursive doubling": "recursive halving", "unfold": "fold"}
     steps = reversed(all_gather(n_ranks).steps)
-    back = [Step(s.dst, s.src, s.first, s.count, reduce=True, phase=phases[s.phase]) for s in steps]
-    return Program(n_ranks, n_ranks, back, "reduce_scatter", "recursive_halving")
+    back = [ChunkStep(s.dst, s.src, s.first, s.count, reduce=True, phase=phases[s.phase]) for s in steps]
+    return ChunkProgram(n_ranks, n_ranks, back, "reduce_scatter", "recursive_halving")
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:

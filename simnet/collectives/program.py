@@ -1,7 +1,7 @@
 """A collective written once: in each round, who moves which chunks of the buffer to whom, copied or reduced.
 
 Every rank holds a buffer of the same chunks, numbered round a circle: after the last comes the first again, so that
-the pieces a ring or Bruck's algorithm moves are plain ranges. From one `Program` follow the `Schedule` (how many
+the pieces a ring or Bruck's algorithm moves are plain ranges. From one `ChunkProgram` follow the `Schedule` (how many
 bytes travel, for any chunk sizes) and the execution on real arrays (what the ranks hold afterwards).
 """
 
@@ -21,7 +21,7 @@ from simnet.schedule import Call, Round, Schedule
 Array: TypeAlias = NDArray[Any]
 
 
-class Step:
+class ChunkStep:
     """One round of a collective, or several that differ only in the chunks they move.
 
     Parameters
@@ -76,14 +76,14 @@ class Step:
     def __repr__(self) -> str:
         return f"Step({len(self)} messages x {self.times} rounds, phase={self.phase!r})"
 
-    def between(self, ranks: Ranks) -> Step:
+    def between(self, ranks: Ranks) -> ChunkStep:
         """Return the step with ``ranks[r]`` in the part of rank r."""
         moved = copy(self)
         moved.src, moved.dst = ranks[self.src], ranks[self.dst]
         return moved
 
 
-class Program:
+class ChunkProgram:
     """A collective between `n_ranks` ranks on a buffer of `n_chunks` chunks.
 
     Parameters
@@ -116,12 +116,12 @@ class Program:
     __slots__ = ("algorithm", "n_chunks", "n_ranks", "operation", "steps")
 
     def __init__(
-        self, n_ranks: int, n_chunks: int, steps: Iterable[Step] = (), operation: str = "", algorithm: str = ""
+        self, n_ranks: int, n_chunks: int, steps: Iterable[ChunkStep] = (), operation: str = "", algorithm: str = ""
     ) -> None:
         self.operation, self.algorithm = operation, algorithm
         self.n_ranks = check_int(n_ranks, "n_ranks", 1)
         self.n_chunks = check_int(n_chunks, "n_chunks", 1)
-        self.steps: tuple[Step, ...] = tuple(step for step in steps if len(step) and step.times > 0)
+        self.steps: tuple[ChunkStep, ...] = tuple(step for step in steps if len(step) and step.times > 0)
         for step in self.steps:
             if min(step.src.min(), step.dst.min()) < 0 or max(step.src.max(), step.dst.max()) >= n_ranks:
                 raise ValueError(f"a step names a rank outside 0..{n_ranks - 1}")
@@ -208,7 +208,7 @@ class Program:
         """Return the messages for chunks of so many bytes each."""
         return self.schedule(one_size(nbytes))
 
-    def _reduction(self, step: Step, nbytes: Floats, gamma: float) -> float | Floats:
+    def _reduction(self, step: ChunkStep, nbytes: Floats, gamma: float) -> float | Floats:
         """Seconds each rank takes to reduce what the step brought it; one number where all take as long."""
         if not gamma or not step.reduce.any():
             return 0.0
@@ -271,7 +271,7 @@ class Program:
                 held[dst][place] = op(held[dst][place], values) if reduce else values
         return held
 
-    def _rounds(self) -> Iterator[tuple[Step, Ranks]]:
+    def _rounds(self) -> Iterator[tuple[ChunkStep, Ranks]]:
         """Yield the step and the first chunks of every round."""
         for step in self.steps:
             for repetition in range(step.times):
@@ -286,7 +286,7 @@ def _chunk_elements(cuts: NDArray[np.int64], first: int, count: int) -> list[sli
     return [slice(int(cuts[first]), int(cuts[-1])), slice(0, int(cuts[last - n_chunks]))]
 
 
-def gathered(program: Callable[[int], Program], sizes: ArrayLike, padded: bool) -> Schedule:
+def gathered(program: Callable[[int], ChunkProgram], sizes: ArrayLike, padded: bool) -> Schedule:
     """Return the messages of an all-gather of contributions of these sizes, all padded to the largest if `padded`.
 
     Parameters

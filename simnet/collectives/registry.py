@@ -21,7 +21,7 @@ from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.errors import suggest_names
 from simnet.base.plugins import PluginError
-from simnet.collectives.program import Program
+from simnet.collectives.program import ChunkProgram
 from simnet.schedule import Schedule
 
 F = TypeVar("F", bound=Callable[..., Schedule])
@@ -80,7 +80,7 @@ class Collective:
     operation: Operation
     algorithm: str
     function: Callable[..., Schedule]
-    program: Callable[..., Program] | None = None
+    program: Callable[..., ChunkProgram] | None = None
     varying: Callable[[ArrayLike], Schedule] | None = None
     cost: Callable[..., Floats] | None = None
     ranks: Ranks = ANY
@@ -259,7 +259,7 @@ def find_collective(operation: str, algorithm: str) -> Collective | None:
     return _first_wanted(lambda one: (one.operation, one.algorithm) == (operation, algorithm))
 
 
-def find(operation: Operation, algorithm: str) -> Collective:
+def collective_by_algorithm(operation: Operation, algorithm: str) -> Collective:
     """Return the collective that carries an operation out by an algorithm.
 
     Raises

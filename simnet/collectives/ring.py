@@ -11,34 +11,34 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.checks import check_int
-from simnet.collectives.program import Program, Step, gathered
+from simnet.collectives.program import ChunkProgram, ChunkStep, gathered
 from simnet.collectives.registry import collective
 from simnet.cost_models.costs.collectives import ring_allgather, ring_allreduce, ring_reduce_scatter
 from simnet.schedule import Schedule
 
 
-def all_gather(n_ranks: int) -> Program:
+def all_gather(n_ranks: int) -> ChunkProgram:
     """All-gather of P chunks in P - 1 rounds; rank r contributes chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on chunk r - s, which its left neighbour sent it the round before.
-    step = Step(rank, (rank + 1) % P, first=rank, times=P - 1, stride=-1, phase="all-gather")
-    return Program(P, P, [step], "all_gather", "ring")
+    step = ChunkStep(rank, (rank + 1) % P, first=rank, times=P - 1, stride=-1, phase="all-gather")
+    return ChunkProgram(P, P, [step], "all_gather", "ring")
 
 
-def reduce_scatter(n_ranks: int) -> Program:
+def reduce_scatter(n_ranks: int) -> ChunkProgram:
     """Reduce-scatter of P chunks in P - 1 rounds; rank r ends with chunk r."""
     P = check_int(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on what it has of chunk r - 1 - s; chunk r has then come full circle to rank r.
-    step = Step(rank, (rank + 1) % P, first=rank - 1, reduce=True, times=P - 1, stride=-1, phase="reduce-scatter")
-    return Program(P, P, [step], "reduce_scatter", "ring")
+    step = ChunkStep(rank, (rank + 1) % P, first=rank - 1, reduce=True, times=P - 1, stride=-1, phase="reduce-scatter")
+    return ChunkProgram(P, P, [step], "reduce_scatter", "ring")
 
 
-def all_reduce(n_ranks: int) -> Program:
+def all_reduce(n_ranks: int) -> ChunkProgram:
     """All-reduce of P chunks in 2 (P - 1) rounds: reduce-scatter, then all-gather."""
     steps = [*reduce_scatter(n_ranks).steps, *all_gather(n_ranks).steps]
-    return Program(n_ranks, n_ranks, steps, "all_reduce", "ring")
+    return ChunkProgram(n_ranks, n_ranks, steps, "all_reduce", "ring")
 
 
 @collective("all_reduce", "ring", program=all_reduce, cost=ring_allreduce, nccl="Ring", mpi=("ring",), calibrated=True)

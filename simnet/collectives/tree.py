@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks
 from simnet.base.checks import check_int
-from simnet.collectives.program import Program, Step
+from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.cost_models.costs.collectives import binomial_reduce, tree_allreduce
 from simnet.cost_models.costs.collectives import broadcast as binomial_broadcast
 from simnet.schedule import Schedule
 
 
-class Edges(NamedTuple):
+class TreeEdges(NamedTuple):
     """Edges of a tree over ranks, each with the round (from 0) in which segment 0 crosses it."""
 
     src: Ranks
@@ -35,7 +35,7 @@ class Edges(NamedTuple):
     reduce: NDArray[np.bool_]
 
 
-def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
+def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
     """Broadcast of `segments` chunks from `root` down a binomial (`arity` None) or k-ary tree.
 
     Parameters
@@ -52,10 +52,10 @@ def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments
     P = check_int(n_ranks, "n_ranks", 1)
     down, _ = _tree_edges(P, arity)
     steps = _in_pipeline(_from_root(down, root, P), segments)
-    return Program(P, segments, steps, "broadcast", _tree_name(arity, segments))
+    return ChunkProgram(P, segments, steps, "broadcast", _tree_name(arity, segments))
 
 
-def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
+def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
     """Reduction of `segments` chunks to `root` up a binomial (`arity` None) or k-ary tree.
 
     Parameters
@@ -66,10 +66,10 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
     P = check_int(n_ranks, "n_ranks", 1)
     down, depth = _tree_edges(P, arity)
     up = _from_root(_reverse_edges(down, depth), root, P)
-    return Program(P, segments, _in_pipeline(up, segments), "reduce", _tree_name(arity, segments))
+    return ChunkProgram(P, segments, _in_pipeline(up, segments), "reduce", _tree_name(arity, segments))
 
 
-def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> Program:
+def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> ChunkProgram:
     """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment turns round at the root.
 
     Parameters
@@ -80,15 +80,15 @@ def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> 
     P = check_int(n_ranks, "n_ranks", 1)
     down, depth = _tree_edges(P, arity)
     up, down = _reverse_edges(down, depth), down._replace(at=down.at + depth)
-    both = Edges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
-    return Program(P, segments, _in_pipeline(both, segments), "all_reduce", "tree")
+    both = TreeEdges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
+    return ChunkProgram(P, segments, _in_pipeline(both, segments), "all_reduce", "tree")
 
 
 def _tree_name(arity: int | None, segments: int) -> str:
     return "binomial" if arity is None and segments == 1 else "tree"
 
 
-def _tree_edges(P: int, arity: int | None) -> tuple[Edges, int]:
+def _tree_edges(P: int, arity: int | None) -> tuple[TreeEdges, int]:
     """Edges from parent to child of a tree rooted at rank 0, and the rounds a broadcast of one segment takes."""
     child = np.arange(1, P)
     if arity is None:
@@ -104,19 +104,19 @@ def _tree_edges(P: int, arity: int | None) -> tuple[Edges, int]:
         while level_starts[-1] < P:
             level_starts.append(arity * level_starts[-1] + 1)
         at, depth = np.searchsorted(level_starts, parent, side="right") - 1, len(level_starts) - 2
-    return Edges(parent, child, at, np.zeros(P - 1, np.bool_)), depth
+    return TreeEdges(parent, child, at, np.zeros(P - 1, np.bool_)), depth
 
 
-def _reverse_edges(down: Edges, depth: int) -> Edges:
-    return Edges(down.dst, down.src, depth - 1 - down.at, np.ones_like(down.reduce))
+def _reverse_edges(down: TreeEdges, depth: int) -> TreeEdges:
+    return TreeEdges(down.dst, down.src, depth - 1 - down.at, np.ones_like(down.reduce))
 
 
-def _from_root(edges: Edges, root: int, P: int) -> Edges:
+def _from_root(edges: TreeEdges, root: int, P: int) -> TreeEdges:
     check_int(root, "root", 0, P - 1)
     return edges._replace(src=(edges.src + root) % P, dst=(edges.dst + root) % P)
 
 
-def _in_pipeline(edges: Edges, segments: int) -> list[Step]:
+def _in_pipeline(edges: TreeEdges, segments: int) -> list[ChunkStep]:
     """In round t, every edge that segment 0 crossed at most `segments` rounds ago carries segment t - at."""
     check_int(segments, "segments", 1)
     order = np.argsort(edges.at, kind="stable")
@@ -125,7 +125,7 @@ def _in_pipeline(edges: Edges, segments: int) -> list[Step]:
     for t in range(int(at[-1]) + segments if at.size else 0):
         now = slice(*np.searchsorted(at, [t - segments + 1, t + 1]).tolist())
         phase = "reduce" if reduce[now].all() else "reduce and broadcast" if reduce[now].any() else "broadcast"
-        steps.append(Step(src[now], dst[now], first=t - at[now], reduce=reduce[now], phase=phase))
+        steps.append(ChunkStep(src[now], dst[now], first=t - at[now], reduce=reduce[now], phase=phase))
     return steps
 
 

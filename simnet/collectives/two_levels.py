@@ -6,13 +6,13 @@ import numpy as np
 
 from simnet.base.checks import check_int
 from simnet.collectives import ring
-from simnet.collectives.program import Program, Step
+from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import POWERS_OF_TWO, collective
 from simnet.cost_models.costs.collectives import hierarchical_allreduce
 from simnet.schedule import Schedule
 
 
-def two_levels(n_ranks: int, group_size: int) -> Program:
+def two_levels(n_ranks: int, group_size: int) -> ChunkProgram:
     """All-reduce: binomial reduction to the leaders, ring all-reduce between leaders, binomial broadcast.
 
     Groups are `group_size` consecutive ranks (the last may be smaller), leaders their first ranks, chunks as many as
@@ -25,10 +25,10 @@ def two_levels(n_ranks: int, group_size: int) -> Program:
     L = len(leaders)
     local = rank % group_size
     inside = [(rank[local % (2 * d) == d], d) for d in (1 << bit for bit in range((group_size - 1).bit_length()))]
-    steps = [Step(child, child - d, count=L, reduce=True, phase="reduce") for child, d in inside]
+    steps = [ChunkStep(child, child - d, count=L, reduce=True, phase="reduce") for child, d in inside]
     steps += [step.between(leaders) for step in ring.all_reduce(L).steps]
-    steps += [Step(child - d, child, count=L, phase="broadcast") for child, d in reversed(inside)]
-    return Program(P, L, steps, "all_reduce", "hierarchical")
+    steps += [ChunkStep(child - d, child, count=L, phase="broadcast") for child, d in reversed(inside)]
+    return ChunkProgram(P, L, steps, "all_reduce", "hierarchical")
 
 
 @collective(

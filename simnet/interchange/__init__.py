@@ -13,7 +13,7 @@ from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_sc
 from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.interchange.nodelink import read_nodelink
 from simnet.interchange.simgrid import read_platform
-from simnet.interchange.simgrid_profiles import read_profile
+from simnet.interchange.simgrid_profiles import read_link_profile
 from simnet.interchange.simgrid_writing import write_platform
 
 __all__ = [
@@ -21,11 +21,11 @@ __all__ = [
     "kind_of",
     "read_fabric_network",
     "read_goal",
+    "read_link_profile",
     "read_messages",
     "read_network",
     "read_nodelink",
     "read_platform",
-    "read_profile",
     "read_schedule",
     "write_chakra",
     "write_goal",

@@ -20,7 +20,7 @@ from simnet.base.errors import InputError
 from simnet.base.quantities import MOST_BYTES
 from simnet.base.reading import read_bytes
 from simnet.base.writing import explain_write_errors
-from simnet.interchange.operations import Operation, Program, rounds_of_program
+from simnet.interchange.operations import Operation, RankOperations, rounds_of_program
 from simnet.interchange.rank_operations import CALC, SEND, RankOperation, operations_of
 from simnet.schedule import Round, Schedule
 
@@ -97,7 +97,7 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
     missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
     """
     ranks = {rank: _rank_operations(path, rank, largest) for rank, path in enumerate(trace_paths(prefix))}
-    return rounds_of_program(Program(str(prefix), len(ranks), ranks), strict, 1e6)
+    return rounds_of_program(RankOperations(str(prefix), len(ranks), ranks), strict, 1e6)
 
 
 class TraceNode(NamedTuple):

@@ -19,7 +19,7 @@ from simnet.base.checks import check_positive
 from simnet.base.errors import suggest_names
 from simnet.base.reading import read_text
 from simnet.base.writing import explain_write_errors
-from simnet.interchange.operations import Operation, Program, rounds_of_program
+from simnet.interchange.operations import Operation, RankOperations, rounds_of_program
 from simnet.interchange.rank_operations import CALC, RECV, SEND, RankOperation, operations_of
 from simnet.schedule import Schedule
 
@@ -107,11 +107,11 @@ class _GoalText:
 
     def __init__(self, path: Path, largest: int) -> None:
         self._path, self._largest = path, largest
-        self._program = Program(str(path), 0, {})
+        self._program = RankOperations(str(path), 0, {})
         self._labels: dict[str, Operation] = {}
         self._needs: list[tuple[int, str, str, str]] = []
 
-    def read(self) -> Program:
+    def read(self) -> RankOperations:
         """Return the operations of the file."""
         program, rank, opened = self._program, -1, 0
         for line, rest in self._lines():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from simnet.base.checks import check_int, read_number
 from simnet.base.quantities import Seconds, bounds_error
 from simnet.interchange.xmlfile import Element, read_xml
-from simnet.topologies.checks import affordable, seconds
+from simnet.topologies.checks import affordable, latency_seconds
 from simnet.topologies.graphs import Node, empty
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def read_nccl_topology(
     (80000000000.0, 24000000000.0)
     """
     check_int(nodes, "nodes", 1)
-    seconds(latency, "latency")
-    seconds(network_latency, "network_latency")
+    latency_seconds(latency, "latency")
+    latency_seconds(network_latency, "network_latency")
     top = read_xml(path, ["system"])
     if top.get("version") != "1":
         top.refuse(f"must be 1, got {top.get('version')[:20]!r}", "version")

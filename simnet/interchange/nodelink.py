@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet.base.errors import InputError, shorten_text, suggest_names
 from simnet.base.reading import read_text
-from simnet.topologies.graphs import Node, check, label
+from simnet.topologies.graphs import Node, check_graph, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -78,7 +78,7 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
                 refuse(f"the link {label(way[0])} -> {label(way[1])} stands twice", f"{links}[{number}]")
             graph.add_edges_from([(*way, facts)])
     try:
-        hosts = check(graph)
+        hosts = check_graph(graph)
     except ValueError as error:
         raise InputError(str(error), file=file) from None
     graph.graph.setdefault("hosts", hosts)

@@ -54,7 +54,7 @@ class Operation:
 
 
 @dataclass
-class Program:
+class RankOperations:
     """The operations of a file by rank; `set_levels` brings them into an executable order."""
 
     name: str
@@ -77,7 +77,7 @@ Placed = dict[Operation, int]
 Pairs = list[tuple[Operation, Operation]]
 
 
-def rounds_of_program(file: Program, strict: bool, per_second: float) -> Schedule:
+def rounds_of_program(file: RankOperations, strict: bool, per_second: float) -> Schedule:
     """Return the schedule of operations, in rounds by levels; `per_second` units of work are a second.
 
     With `strict`, InputError if an operation waits for less than rounds would make it wait for.
@@ -94,7 +94,7 @@ def rounds_of_program(file: Program, strict: bool, per_second: float) -> Schedul
     return build_schedule(file, messages, rounds_of_levels(file, messages), per_second)
 
 
-def match_messages(file: Program) -> Pairs:
+def match_messages(file: RankOperations) -> Pairs:
     """Return the pairs of a send and its receive, in the order of the sends."""
     waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
     ops = [op for one in file.ranks.values() for op in one]
@@ -117,7 +117,7 @@ def match_messages(file: Program) -> Pairs:
     return pairs
 
 
-def set_levels(file: Program, ops: list[Operation]) -> None:
+def set_levels(file: RankOperations, ops: list[Operation]) -> None:
     """Set the level of each operation of a rank, and sort them into an executable order."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
@@ -130,7 +130,7 @@ def set_levels(file: Program, ops: list[Operation]) -> None:
     ops[:] = order
 
 
-def check_levels(file: Program, ops: list[Operation]) -> None:
+def check_levels(file: RankOperations, ops: list[Operation]) -> None:
     """Refuse a rank whose waiting differs from that of rounds."""
     sent: dict[int, set[Operation]] = defaultdict(set)
     worked: dict[int, set[Operation]] = defaultdict(set)
@@ -167,7 +167,7 @@ def check_levels(file: Program, ops: list[Operation]) -> None:
                     file.refuse_at(op, f"works on another cpu beside {ranked[0]}; rounds have one (level {level})")
 
 
-def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
+def rounds_of_levels(file: RankOperations, messages: Pairs) -> Placed:
     """Return the earliest rounds in which every rank meets the messages of its levels in order.
 
     Sends of a rank at one level are of one round. Receives may come later, as nothing waits for them before the next
@@ -217,7 +217,7 @@ def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
     return placed
 
 
-def build_schedule(file: Program, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
+def build_schedule(file: RankOperations, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
     """Return the schedule of operations whose rounds are known; `per_second` units of work are a second."""
     for send, _ in messages:
         if wrong := bounds_error(send.size, Size):

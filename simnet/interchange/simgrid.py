@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import MOST_RATE, Bandwidth, Rate, Seconds, bounds_error
-from simnet.interchange.simgrid_profiles import read_profile
+from simnet.interchange.simgrid_profiles import read_link_profile
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.network.weather import Signal, Weather
 from simnet.topologies import Routes
@@ -60,7 +60,7 @@ _IGNORED = ("prop", "config", "disk", "storage", "storage_type", "mount", "actor
 _CONNECTOR_WEIGHT = 1e-6
 
 
-class Platform(NamedTuple):
+class SimGridPlatform(NamedTuple):
     """A platform as a topology."""
 
     # The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
@@ -71,7 +71,7 @@ class Platform(NamedTuple):
     hosts: tuple[str, ...]
 
 
-def read_platform(path: str | Path) -> Platform:
+def read_platform(path: str | Path) -> SimGridPlatform:
     """Read a SimGrid platform of version 4 or 4.1.
 
     Zones of routing Full, Floyd and Dijkstra are flattened, flat clusters with or without backbone become stars. Speeds
@@ -232,7 +232,7 @@ class _PlatformReader:
             return None
         if (name, nominal) not in self.profiles:
             quantity = Seconds if attribute == "latency_file" else Rate
-            self.profiles[name, nominal] = read_profile(self.folder / name, nominal, quantity)
+            self.profiles[name, nominal] = read_link_profile(self.folder / name, nominal, quantity)
         return self.profiles[name, nominal]
 
     def cluster(self, one: Element) -> None:
@@ -303,7 +303,7 @@ class _PlatformReader:
             back = tuple((name, swapped[direction]) for name, direction in reversed(lanes))
             self.connections.append(_PlatformRoute(dst, src, back, one, fixed))
 
-    def finish(self, top: Element) -> Platform:
+    def finish(self, top: Element) -> SimGridPlatform:
         """Return the graph of all elements."""
         if not self.hosts:
             top.refuse("has no hosts")
@@ -359,7 +359,7 @@ class _PlatformReader:
                 paths[-1][-1:] = enter, leave, one.dst
             connect(here, one.dst)
         self._keep_routes(graph, lane_of, paths)
-        return Platform(graph, weather, tuple(self.hosts))
+        return SimGridPlatform(graph, weather, tuple(self.hosts))
 
     def _keep_routes(
         self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]

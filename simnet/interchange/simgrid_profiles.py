@@ -19,7 +19,7 @@ MAX_PROFILE_BYTES = 64 * 2**20
 """The largest profile that is read."""
 
 
-def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Signal:
+def read_link_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Signal:
     r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
 
     ``PERIODICITY p`` repeats the pattern every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates count

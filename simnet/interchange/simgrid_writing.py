@@ -14,7 +14,7 @@ from simnet.base.units import format_bytes
 from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather
 from simnet.topologies import Routes
-from simnet.topologies.graphs import Link, Node, check, label
+from simnet.topologies.graphs import Link, Node, check_graph, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,7 +53,7 @@ def write_platform(
     ...     list(read_platform(Path(folder, "star.xml")).graph.edges)[:3]
     [(0, 'switch'), (1, 'switch'), (2, 'switch')]
     """
-    hosts = check(graph)
+    hosts = check_graph(graph)
     weather = dict(weather or {})
     for link in weather:
         if not graph.has_edge(*link):

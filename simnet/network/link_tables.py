@@ -25,7 +25,7 @@ from simnet.network.event_loop.codes import (
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
 from simnet.network.tables import Store
-from simnet.topologies.routes import as_table
+from simnet.topologies.routes import route_table
 
 # Links on a detour around links that are down, at most.
 _DETOUR = 256
@@ -187,7 +187,7 @@ class LinkTables(Store):
         if not self._multipath:
             return routes.table(src, dst), np.ones(src.size, dtype=np.int64)
         candidates = [routes.candidates(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)]
-        return as_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
+        return route_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
         """Write own link, latency and loss of routes, given their links."""
@@ -247,7 +247,7 @@ class LinkTables(Store):
             self._scale(f, self._payload(flow.route))
         for r, around in wanted.items():
             self.change_route(r, around)
-            self._describe(r, as_table([around]))
+            self._describe(r, route_table([around]))
         for f in loads:
             self.loop.count_assigned(s, s.flows[f].route, 1)
         for f in moved:

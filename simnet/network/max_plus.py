@@ -26,7 +26,7 @@ from simnet.network import recurrence
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
-from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, NEVER, Progress, RouteState, Traffic
+from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, NEVER, Progress, RoundTraffic, RouteState
 from simnet.network.timing import Split
 from simnet.network.weather_forecast import WeatherForecast
 from simnet.schedule import Round
@@ -170,7 +170,7 @@ class _PreparedRound(NamedTuple):
     """A round on its routes. It keeps the round alive, so its id stays unique."""
 
     one: Round
-    traffic: Traffic
+    traffic: RoundTraffic
     routes: RouteState
 
 
@@ -207,7 +207,7 @@ class _RoundLayout:
         compute = np.zeros(self._hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
         if links.constant and not one.nbytes.all():
             table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
-        traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
+        traffic = RoundTraffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
         if links.constant:
             # Latencies that never change are looked up once for all rounds of a pattern.
             return _PreparedRound(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
@@ -237,7 +237,7 @@ class _RoundLayout:
 
 
 class _RoundPattern(NamedTuple):
-    """Data shared by rounds of one pattern: as in `Traffic`, with latency [s], route and own-link rate [byte/s].
+    """Data shared by rounds of one pattern: as in `RoundTraffic`, with latency [s], route and own-link rate [byte/s].
 
     `down` lists messages with a link of no capacity on their route.
     """

@@ -28,11 +28,11 @@ from simnet.network.engine_selection import EngineSelector
 from simnet.network.jitter import Delays, Jitter, draw_jitter
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import MaxPlusResult, split_max_plus, time_max_plus
-from simnet.network.program import Entry, Parts, Program, entry_of, failures_of, hosts_of, parts_of
+from simnet.network.program import Entry, Parts, Program, entry_times, failures_of, hosts_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.symmetric_ranks import SymmetryCache, split_symmetric, time_symmetric
-from simnet.network.timing import HostWork, Messages, Run, Split, Timing, move_software, work_intervals
+from simnet.network.timing import HostWork, Messages, Split, TimedRun, Timing, move_software, work_intervals
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
@@ -262,7 +262,7 @@ class Network:
         # SimPy's sums of delays may be off by a rounding.
         if earliest < (1 - 1e-9) * now:
             raise ValueError(f"start must not be before now, {now:g} s, got {earliest:g} s")
-        return clock.run(Run(program, self.env.event(), messages))
+        return clock.run(TimedRun(program, self.env.event(), messages))
 
     def time(
         self,
@@ -335,7 +335,7 @@ class Network:
 
         env = simpy.Environment(initial_time=float(program.start.min()))
         clock = Clock(env, self._timing, program.origin)
-        timing = env.run(until=clock.run(Run(program, env.event(), messages)))
+        timing = env.run(until=clock.run(TimedRun(program, env.event(), messages)))
         assert isinstance(timing, Timing)
         return timing
 
@@ -458,7 +458,7 @@ class Network:
         picks = np.zeros(0, dtype=np.int64)
         if by_flow:
             picks = named_stream(self.seed, "routes", *stream).integers(_PICKS, size=n_messages)
-        entered = entry_of(parts, start, entry.get("accounted_from"), entry.get("origin"))
+        entered = entry_times(parts, start, entry.get("accounted_from"), entry.get("origin"))
         streams, computed = None, None
         if (computing := entry.get("computing")) is not None:
             entered, streams, computed = entered.beside(computing, [one for one, _ in bare], of_rounds)

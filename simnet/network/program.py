@@ -167,7 +167,7 @@ class EntryTimes(NamedTuple):
         return self, Streams(slices, select, factors, computing.side_stream, tuple(of_rounds())), None
 
 
-def entry_of(
+def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> EntryTimes:
     """Return when ranks enter, from an origin: that given, or else the first entry."""

@@ -28,7 +28,7 @@ link without bandwidth; all ranks entered and left a round at once.
 _TOUCH = 1e-10
 
 
-class Traffic(NamedTuple):
+class RoundTraffic(NamedTuple):
     """The messages of a round on their routes.
 
     - `src`, `dst` (m,): ranks.
@@ -79,7 +79,7 @@ class Cursors(NamedTuple):
     segment: NDArray[np.int64]
 
 
-class Forecast(NamedTuple):
+class LinkForecast(NamedTuple):
     """Bandwidth [byte/s] and latency [s] of all links, as far as known."""
 
     bandwidth: Cursors
@@ -113,9 +113,9 @@ class Progress(NamedTuple):
 
 
 def run_round(
-    traffic: Traffic,
+    traffic: RoundTraffic,
     routes: RouteState,
-    forecast: Forecast | None,
+    forecast: LinkForecast | None,
     progress: Progress,
     delays: Floats,
     overheads: tuple[float, float],
@@ -172,9 +172,9 @@ def _all_equal(times: Floats) -> bool:
 
 
 def _carry_round(
-    traffic: Traffic,
+    traffic: RoundTraffic,
     routes: RouteState,
-    forecast: Forecast | None,
+    forecast: LinkForecast | None,
     progress: Progress,
     delays: Floats,
     overheads: tuple[float, float],
@@ -209,9 +209,9 @@ def _carry_round(
 
 
 def _one_by_one(
-    traffic: Traffic,
+    traffic: RoundTraffic,
     routes: RouteState,
-    forecast: Forecast | None,
+    forecast: LinkForecast | None,
     progress: Progress,
     delays: Floats,
     overheads: tuple[float, float],
@@ -271,7 +271,7 @@ def _one_by_one(
 
 
 def _left_at(
-    message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: Forecast | None
+    message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: LinkForecast | None
 ) -> tuple[int, float]:
     """Return the outcome, and when a message that begins to leave by its own link has left [s]."""
     left = begins + routes.own[message]

@@ -18,7 +18,7 @@ from simnet.base.errors import SimnetError, StalledError
 from simnet.network.engine_selection import EngineSelector
 from simnet.network.event_loop.codes import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.program import Program
-from simnet.network.timing import Run
+from simnet.network.timing import TimedRun
 
 # Links that come up while nothing moves, after which there is no more waiting for a route around those that are down.
 _PATIENCE = 20_000
@@ -47,7 +47,7 @@ class Clock:
         self._links = engines.links
         self._armed = math.inf
         self._alarm: simpy.Event | None = None
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, TimedRun] = {}
         self._transfers: dict[int, _SingleTransfer] = {}
         self._count = 0
         self._waits, self._left = 0, (0, 0.0)
@@ -71,7 +71,7 @@ class Clock:
         self._arm()
         return one.done
 
-    def run(self, run: Run) -> simpy.Event:
+    def run(self, run: TimedRun) -> simpy.Event:
         """Start the ranks of a schedule; return the event of its completion."""
         self.expect(run.program)
         self._runs[run.enter(self._engine, self._engine.state.now)] = run

@@ -56,7 +56,7 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Work:
+class BusyIntervals:
     """Intervals in which ranks were busy for a part, as columns of equal length, in seconds since the origin."""
 
     rank: Ranks
@@ -65,22 +65,26 @@ class Work:
     ended: Floats
 
     @classmethod
-    def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> Work:
+    def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> BusyIntervals:
         """Return the intervals that are not empty, from columns that broadcast; NaN for none."""
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
 
-    def later(self, seconds: float) -> Work:
+    def later(self, seconds: float) -> BusyIntervals:
         """Return the same with times shifted by `seconds`."""
-        return Work(self.rank, self.part, self.begun + seconds, self.ended + seconds)
+        return BusyIntervals(self.rank, self.part, self.begun + seconds, self.ended + seconds)
 
-    def and_of(self, other: Work) -> Work:
+    def and_of(self, other: BusyIntervals) -> BusyIntervals:
         """Return the intervals of both."""
-        return Work(*(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return BusyIntervals(
+            *(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
-def work_intervals(program: Program, numbers: ArrayLike, begun: Floats, ended: Floats) -> tuple[Work, Work]:
+def work_intervals(
+    program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
+) -> tuple[BusyIntervals, BusyIntervals]:
     """Return the intervals of work before rounds, and those of library software that follows it.
 
     Parameters
@@ -103,7 +107,7 @@ def work_intervals(program: Program, numbers: ArrayLike, begun: Floats, ended: F
         through, behind = ended, np.where(np.isnan(ended), begun, ended)
         ended = behind + software
     rank, part = np.arange(program.hosts.size), program.part_of(at)[:, np.newaxis]
-    return Work.of(rank, part, begun, through), Work.of(rank, part, behind, ended)
+    return BusyIntervals.of(rank, part, begun, through), BusyIntervals.of(rank, part, behind, ended)
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,13 @@ class HostWork:
         Messages taken in together are recorded at one of them.
     """
 
-    before_rounds: Work
+    before_rounds: BusyIntervals
     for_messages: Floats
 
-    def of_ranks(self, messages: Messages) -> Work:
+    def of_ranks(self, messages: Messages) -> BusyIntervals:
         """Return all intervals, given the messages."""
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
-        own = Work.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
+        own = BusyIntervals.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
 
 
@@ -167,7 +171,7 @@ class Timing:
     left: Floats
     account: Callable[[], Split]
     messages: Messages | None = None
-    work: Work | None = None
+    work: BusyIntervals | None = None
     software: HostWork | None = None
     computed: Computed | None = None
 
@@ -248,7 +252,7 @@ def move_software(split: Split, program: Program) -> Split:
     return Split(split.communicate + moved, split.compute - moved, split.wait)
 
 
-class Run:
+class TimedRun:
     """A schedule in flight, as its caller sees it.
 
     Parameters
@@ -302,7 +306,7 @@ class Run:
             if self.program.streams is not None and computed is not None:
                 begun, ended = computed.begun["unpack"], computed.ended["unpack"]
                 parts = np.arange(len(begun))[:, np.newaxis]
-                work = work.and_of(Work.of(np.arange(finish.size), parts, begun, ended))
+                work = work.and_of(BusyIntervals.of(np.arange(finish.size), parts, begun, ended))
 
         def account() -> Split:
             return move_software(Split(communicate, compute, wait), self.program)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.network.links import Links, moments_around
-from simnet.network.recurrence import Cursors, Forecast
+from simnet.network.recurrence import Cursors, LinkForecast
 
 # Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
 # the other clock.
@@ -42,11 +42,11 @@ class WeatherForecast:
         self.__dict__.pop("forecast", None)
 
     @cached_property
-    def forecast(self) -> Forecast | None:
+    def forecast(self) -> LinkForecast | None:
         """Timelines of the links; None if they never change."""
         if self._links.constant:
             return None
-        return Forecast(
+        return LinkForecast(
             *(Cursors(one.counted_from(self._origin), one.values, one.at(self._first)) for one in self._timelines)
         )
 

@@ -132,7 +132,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
 
 def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> _Cost | None:
     """Return the closed form of a collective, with the options it needs; None if it has none."""
-    found = registry.find(operation, algorithm)
+    found = registry.collective_by_algorithm(operation, algorithm)
     if found.cost is None:
         return None
     cost, needed = found.cost, {name: getattr(options, name) for name in found.needs}

@@ -15,7 +15,7 @@ from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.report import calls, cost_summary, learning, run_events, run_setup, seeds, wording
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, start_ranges
-from simnet.report.results import joined, rounded
+from simnet.report.results import joined, round_iterations
 from simnet.report.run_summary import RunSummary, known_of, learning_columns, ranked, with_exploration
 from simnet.report.summary import Column, Row, Summary, table_columns
 from simnet.training.job.record import MAIN
@@ -46,7 +46,7 @@ class RunAnswer(Summary):
     @property
     def iterations(self) -> pd.DataFrame:
         """A row per policy and iteration: what iterations.csv holds."""
-        return rounded(joined(self.results, lambda one: one.iterations))
+        return round_iterations(joined(self.results, lambda one: one.iterations))
 
     @property
     def workers(self) -> pd.DataFrame:
@@ -68,22 +68,22 @@ def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None =
         next=NEXT if len(rows) > 1 else "",
         details=details,
         plots=_plots(summary, results) if results else {},
-        notes=notes(summary),
+        notes=run_notes(summary),
         results=results or {},
     )
 
 
 def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = None) -> RunAnswer:
-    """Return the answer of a run over several seeds, given its summary; see `simnet.report.seeds.summarize`."""
+    """Return the answer of a run over several seeds, given its summary; see `simnet.report.seeds.summarize_seeds`."""
     run = summary["run"]
-    rows = [seeds.row(summary, name) for name in seeds.ranking(summary["policies"])]
+    rows = [seeds.row(summary, name) for name in seeds.ranking_over_seeds(summary["policies"])]
     method = f"Paired intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
     trained = any("reached_with" in one for one in summary["policies"].values())
     columns = [*table_columns("run seeds")]
     if trained:
         columns[1:1] = table_columns("run seeds learning")
     return RunAnswer(
-        answer=seeds.sentence(summary),
+        answer=seeds.sentence_over_seeds(summary),
         columns=_filled(rows, columns),
         rows=rows,
         evidence=" ".join([*(f"Warning: {one}" for one in run.get("warnings", ())), evidence(run)]).strip(),
@@ -178,7 +178,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def notes(summary: RunSummary) -> list[str]:
+def run_notes(summary: RunSummary) -> list[str]:
     """Return what else is to be said of a run, a line each."""
     policies, winners = summary["policies"], leaders(summary)
     rates = {name: one for name, one in policies.items() if name != summary["bound"] and "throughput" in one}
@@ -220,7 +220,7 @@ def what_happened(summary: RunSummary) -> list[str]:
 
 def share_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
-    return run_events.share_rows({name: one["shares"] for name, one in summary["policies"].items()})
+    return run_events.event_share_rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
 def switching(summary: RunSummary) -> str | None:
@@ -249,17 +249,17 @@ def _outcome(summary: RunSummary) -> str:
         return _nobody(summary)
     winners = leaders(summary) if not known_of(summary, "learning") else _tied_by_time(summary, order)
     seconds = {name: _seconds(summary, name) for name in order}
-    tied = f"{wording.either(winners, _NAMED)}: tied" if len(winners) > 1 else ""
+    tied = f"{wording.alternatives_text(winners, _NAMED)}: tied" if len(winners) > 1 else ""
     if compares_exchanges(summary) and tied:
         return f"{tied}, {_range_text([seconds[name] for name in winners])} an iteration."
     first, later = order[0], [name for name in order if name not in winners]
     took = _duration_text(summary, first)
     if tied:
-        more = wording.ahead(seconds[winners[1]] / seconds[first]) if seconds[first] else "<1 %"
+        more = wording.lead_text(seconds[winners[1]] / seconds[first]) if seconds[first] else "<1 %"
         same = seconds[winners[1]] <= (1 + TIE) * seconds[first]
         return f"{tied}. {first}: {took}" + (", as all of them." if same else f", {winners[1]} {_more(more)}.")
     if later and seconds[first]:
-        took += f", {wording.ahead(seconds[later[0]] / seconds[first])} faster than {later[0]}"
+        took += f", {wording.lead_text(seconds[later[0]] / seconds[first])} faster than {later[0]}"
         took += f" ({wording.seconds_text(seconds[later[0]])})"
     return f"{first}: {took}."
 
@@ -396,13 +396,13 @@ def _depends_on(summary: RunSummary) -> str:
         often = "" if count == 1 else f", the first of {count} changes"
         said.append(f"{_cause(first)}{format_seconds(first['at_s'])}, when {changed} takes {first['to']}{often}")
     said += [
-        f"{one['field']}={one['other']}: then {one['first']}, {wording.ahead(one['lead'])} ahead"
+        f"{one['field']}={one['other']}: then {one['first']}, {wording.lead_text(one['lead'])} ahead"
         for one in summary.get("depends_on", ())
         if one["lead"] is not None
     ]
     overlap = summary.get("overlap")
     if overlap is not None and overlap["lead"] is not None:
-        said.append(f"overlap: the other way {overlap['otherwise']}, {wording.ahead(overlap['lead'])} ahead")
+        said.append(f"overlap: the other way {overlap['otherwise']}, {wording.lead_text(overlap['lead'])} ahead")
     return "; ".join(said)
 
 

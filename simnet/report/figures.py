@@ -39,7 +39,7 @@ from simnet.report.drawing import (
     unit,
 )
 from simnet.report.run_summary import PHASES, with_exploration
-from simnet.report.seeds import MORE, ranking
+from simnet.report.seeds import MORE, ranking_over_seeds
 
 # Title and explanation of each figure.
 _CAPTIONS = {row["name"]: (row["title"], row["explanation"]) for row in read_shipped_rows("data/figures.csv")}
@@ -356,7 +356,7 @@ def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plo
     if winner is None or len(each) < 2:
         return []
     first, looks = winner["policy"], policy_looks(each, summary["bound"])
-    shown = [name for name in ranking(each) if each[name]["simulated_rank"] is not None and name != first]
+    shown = [name for name in ranking_over_seeds(each) if each[name]["simulated_rank"] is not None and name != first]
     times = table.pivot(index="seed", columns="policy", values="simulated_s")
     percent = 100 / (each[first]["simulated_s"] or 1.0)
     with canvas(9.2, 1.4 + 0.5 * max(len(shown), 1)) as (figure, axes):

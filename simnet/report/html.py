@@ -24,7 +24,7 @@ from simnet.report.drawing import Plot
 from simnet.report.page_data import embedded, page_data
 from simnet.report.run_summary import PHASES, RunSummary
 from simnet.report.summary import Summary, column_cells, percent
-from simnet.report.timeline import Recorded
+from simnet.report.timeline import RecordedTimeline
 
 # Columns of the table at the top: on a screen, and on a narrow one.
 _MOST, _NARROW = 7, 3
@@ -39,7 +39,7 @@ def report(
     scenario: str,
     iterations: pd.DataFrame,
     setting: Mapping[str, str] | None = None,
-    recorded: Recorded | None = None,
+    recorded: RecordedTimeline | None = None,
 ) -> str:
     """Return the page of a run."""
     answer, names = answers.run_answer(summary), answers.ranking(summary)

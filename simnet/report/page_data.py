@@ -15,7 +15,7 @@ from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
 from simnet.report.run_summary import RunSummary, ranked, with_exploration
 from simnet.report.summary import json_value
-from simnet.report.timeline import Recorded, message_sample
+from simnet.report.timeline import RecordedTimeline, message_sample
 
 POINTS = 2_000
 """Points of a line up to which every iteration is drawn."""
@@ -25,7 +25,9 @@ _DIGITS = 7
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def page_data(summary: RunSummary, iterations: pd.DataFrame, recorded: Recorded | None = None) -> dict[str, Any]:
+def page_data(
+    summary: RunSummary, iterations: pd.DataFrame, recorded: RecordedTimeline | None = None
+) -> dict[str, Any]:
     """Return what the charts of the page are drawn from.
 
     Returns

@@ -39,7 +39,7 @@ from simnet.base.atomic_replace import FileSet
 from simnet.base.spreadsheets import guard_table
 from simnet.base.writing import atomic_write, explain_write_errors, temporary_name, write_files
 from simnet.report.run_summary import RunFacts, RunSummary, significant, summarize, with_exploration
-from simnet.report.timeline import LinkNames, Recorded, write_timeline
+from simnet.report.timeline import LinkNames, RecordedTimeline, write_timeline
 
 if TYPE_CHECKING:
     from simnet.report.drawing import Plot
@@ -69,7 +69,7 @@ RUN = FileSet("run", RESULTS, "summary.json")
 _PIECE = 1 << 16
 
 
-class Rows(NamedTuple):
+class ResultRows(NamedTuple):
     """The rows of a policy, made on demand: their number, and those of a range."""
 
     total: int
@@ -89,15 +89,19 @@ def write_run(
     """Write the files of a run into an empty folder; see `simnet.base.atomic_replace` for one that is not."""
     folder = prepare_folder(folder)
     summary = summary_of(results, facts, scenario_lock)
-    recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
+    recorded = RecordedTimeline(
+        joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links
+    )
     files, text = {LOCK: scenario_lock.encode()}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
     if report:
         # Of what the files are going to hold, so that who draws it again from these gets the same.
-        iterations = rounded(joined(results, lambda result: result.iterations))
+        iterations = round_iterations(joined(results, lambda result: result.iterations))
         files |= draw_run(json.loads(text), iterations, scenario_lock, setting or {}, recorded)
     write_files(folder, files)
-    write_table(folder, "iterations", {name: table_rows(one.iterations) for name, one in results.items()}, rounded)
-    by_worker = {name: Rows(len(one.worker_rows), one.worker_rows.frame) for name, one in results.items()}
+    write_table(
+        folder, "iterations", {name: table_rows(one.iterations) for name, one in results.items()}, round_iterations
+    )
+    by_worker = {name: ResultRows(len(one.worker_rows), one.worker_rows.frame) for name, one in results.items()}
     write_table(folder, "workers", by_worker, csv=False)
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
@@ -149,15 +153,15 @@ def versions() -> dict[str, str]:
     return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
 
 
-def table_rows(table: pd.DataFrame) -> Rows:
+def table_rows(table: pd.DataFrame) -> ResultRows:
     """Return the rows of a table."""
-    return Rows(len(table), lambda first, last: table.iloc[first:last])
+    return ResultRows(len(table), lambda first, last: table.iloc[first:last])
 
 
 def write_table(
     folder: Path,
     name: str,
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, ResultRows],
     finish: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table,
     *,
     csv: bool = True,
@@ -174,18 +178,18 @@ def write_table(
             writer.write_table(table)
 
 
-def _pieces(rows: Mapping[str, Rows]) -> Iterator[pd.DataFrame]:
+def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
     """Yield the rows of all policies, a few at a time, with the columns and types of the table of all of them."""
-    like = concatenated({name: one.between(0, min(one.total, 1)) for name, one in rows.items()})
+    like = join_frames({name: one.between(0, min(one.total, 1)) for name, one in rows.items()})
     for name, one in rows.items():
         for first in range(0, one.total, _PIECE):
-            piece = concatenated({name: one.between(first, min(one.total, first + _PIECE))})
+            piece = join_frames({name: one.between(first, min(one.total, first + _PIECE))})
             yield piece.reindex(columns=like.columns).astype(like.dtypes.to_dict())
     if not any(one.total for one in rows.values()):
         yield like
 
 
-def concatenated(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def join_frames(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the frames of policies one below the other, with a column ``policy`` where they have names."""
     named = [frame.assign(policy=name) if name else frame for name, frame in frames.items()]
     # An empty frame has no types of its own and would spoil those of the others.
@@ -194,10 +198,10 @@ def concatenated(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
     """Return the frames of the results of all policies as one table."""
-    return concatenated({name: frame(one) for name, one in results.items()})
+    return join_frames({name: frame(one) for name, one in results.items()})
 
 
-def rounded(iterations: pd.DataFrame) -> pd.DataFrame:
+def round_iterations(iterations: pd.DataFrame) -> pd.DataFrame:
     """Return iterations without the digits that differ between machines, and whole bytes: iterations.csv."""
     counts = [name for name in iterations.columns if name.endswith("_B")]
     whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
@@ -209,7 +213,11 @@ def _round_column(column: pd.Series) -> pd.Series:
 
 
 def draw_run(
-    summary: RunSummary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
+    summary: RunSummary,
+    iterations: pd.DataFrame,
+    scenario_lock: str,
+    setting: Mapping[str, str],
+    recorded: RecordedTimeline,
 ) -> dict[str, bytes]:
     """Return the figures and the page of a run, by the names of their files."""
     names = dict.fromkeys([*iterations["policy"], *summary["policies"]])

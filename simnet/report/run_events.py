@@ -71,7 +71,7 @@ def _worker_text(numbers: Sequence[int]) -> str:
     return f"worker{'s' * (len(numbers) != 1)} {shown}"
 
 
-def share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+def event_share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
     """Return the cells of the table of jobs that shared the network, policy by policy."""
     rows = ((policy, one) for policy, jobs in shares.items() for one in jobs)
     return [

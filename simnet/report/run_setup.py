@@ -15,7 +15,7 @@ from simnet.network import STACKS, Network, Sharing, Stack
 from simnet.network.stack import name_of
 from simnet.report.calls import describe_calibration
 from simnet.report.columns import Fields
-from simnet.report.wording import ahead, listed
+from simnet.report.wording import lead_text, listed
 
 
 def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) -> Fields:
@@ -209,4 +209,4 @@ def describe_overlap(overlap: Mapping[str, Any]) -> str:
         return said
     if overlap["lead"] is None:
         return f"{said} {other} the first place would be the same."
-    return f"{said} {other} {overlap['otherwise']} would be fastest, {ahead(overlap['lead'])} before {first}."
+    return f"{said} {other} {overlap['otherwise']} would be fastest, {lead_text(overlap['lead'])} before {first}."

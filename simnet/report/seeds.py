@@ -81,7 +81,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
     return table.astype({name: "float64" for name in table if name not in _NO_FLOATS})
 
 
-def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
+def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     """Return a row per policy: its times over seeds, compared, and means of the rest."""
     found = paired.comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
@@ -118,18 +118,18 @@ def _seed_column(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[
     return [table.loc[table["policy"] == name, column] for name in found["policy"]]
 
 
-def summarize(
+def summarize_seeds(
     summaries: Mapping[int, RunSummary], sha256: str = "", missing: Sequence[str] = ()
 ) -> tuple[Fields, pd.DataFrame, pd.DataFrame]:
     """Return what the summaries of seeds come to together, and the tables by seed and by policy.
 
     The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
-    includes 0. `policies` have the columns of ``paired.csv``, and means over seeds of the rest.
+    includes 0. `policies_over_seeds` have the columns of ``paired.csv``, and means over seeds of the rest.
     """
     first = next(iter(summaries.values()))
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
-    each = policies(table, bound)
+    each = policies_over_seeds(table, bound)
     rows = each.astype(object).where(each.notna(), None).to_dict("records")
     made: Fields = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
@@ -153,11 +153,11 @@ def _seed_winner(each: pd.DataFrame, stem: str) -> Fields | None:
     return winner_among(list(ranked.index), set(ranked.index[ranked[f"{stem}_tied"]]), more.__getitem__, seconds)
 
 
-def write(
+def write_seeds(
     folder: Path, summaries: Mapping[int, RunSummary], lock: str, missing: Sequence[str] = (), *, report: bool = True
 ) -> Fields:
     """Write what several seeds come to together into an empty folder, and return the summary."""
-    summary, table, each = summarize(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
+    summary, table, each = summarize_seeds(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
     files = {LOCK: lock.encode()}
     for name, frame in (("seeds", table), ("paired", each)):
         rounded = frame.apply(lambda one: pd.Series(significant(one)) if one.dtype == np.float64 else one)
@@ -175,7 +175,7 @@ def write(
     return summary
 
 
-def sentence(summary: Fields) -> str:
+def sentence_over_seeds(summary: Fields) -> str:
     """Say over which seeds who was the fastest, and who is tied with it; first who reaches the target, if trained."""
     count, each = len(summary["seeds"]), summary["policies"]
     before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
@@ -193,7 +193,7 @@ def sentence(summary: Fields) -> str:
     return " ".join([before + _outcome_text(summary), *unsettled])
 
 
-def leaders(summary: Fields) -> list[str]:
+def leaders_over_seeds(summary: Fields) -> list[str]:
     """Return the policy with the least mean time, and those tied with it: seed by seed, or within the error."""
     winner, each = summary["winner"], summary["policies"]
     first = [winner["policy"], *winner["tied_with"]]
@@ -221,7 +221,7 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
 
 
 def _outcome_text(summary: Fields) -> str:
-    each, winners = summary["policies"], leaders(summary)
+    each, winners = summary["policies"], leaders_over_seeds(summary)
     first = each[winners[0]]
     compared, count = first["simulated_compared"], len(summary["seeds"])
     ends = first["simulated_prediction_low_s"], first["simulated_prediction_high_s"]
@@ -233,7 +233,7 @@ def _outcome_text(summary: Fields) -> str:
     if other is not None:
         mean, within = versus(each[other], first["simulated_s"], "simulated")
         took += f"; {other} {mean} more ({within})"
-    return f"{wording.either(winners)}: tied {over}. {took}." if len(winners) > 1 else f"{took}."
+    return f"{wording.alternatives_text(winners)}: tied {over}. {took}." if len(winners) > 1 else f"{took}."
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
@@ -248,7 +248,7 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
     return more, f"{least} to {most}" if bounded else "-"
 
 
-def ranking(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def ranking_over_seeds(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the policies, the fastest on average first; among equals by name, and those without a time last.
 
     Of policies that train a model the first to the target come first.

@@ -33,7 +33,7 @@ _TRACKS_PER_POLICY = 1_000_000
 _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
-class Recorded(NamedTuple):
+class RecordedTimeline(NamedTuple):
     """What was kept message by message: spans, messages and names of links as for `write_timeline`."""
 
     spans: pd.DataFrame
@@ -77,7 +77,7 @@ def write_timeline(
     events: list[Event] = []
     numbers = (f"{number:#x}" for number in itertools.count(1))
     for pid, policy in enumerate(policies, start=1):
-        own = Recorded(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
+        own = RecordedTimeline(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
         pairs = zip(own.messages["src"], own.messages["dst"], strict=True)
         # A message begins and ends on each link.
         costs = np.array([2 * len(route(*pair)) for pair in pairs], dtype=np.int64)
@@ -155,7 +155,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
             yield common["name"], {"ph": "e", "ts": max(start, finish) / 1000, **common}
 
 
-def trim_to_budget(own: Recorded, costs: NDArray[np.int64], budget: int) -> Recorded:
+def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
     """Return the first iterations that fit into the budget of events, or the beginning of the first one."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
@@ -166,12 +166,12 @@ def trim_to_budget(own: Recorded, costs: NDArray[np.int64], budget: int) -> Reco
             for frame in (spans, messages)
         )
         spans = spans.head(budget // 2)
-        return Recorded(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
+        return RecordedTimeline(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
     spans, messages = (frame[frame["iteration"].isin(fitting)] for frame in (spans, messages))
-    return Recorded(spans, messages)
+    return RecordedTimeline(spans, messages)
 
 
-def message_sample(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
+def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
     """Return the first iterations of each policy that fit, or the beginning of the first one.
 
     Examples
@@ -188,7 +188,7 @@ def message_sample(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
     policies: dict[str, Any] = {}
     pairs: dict[tuple[int, int], None] = {}
     for name in names:
-        own = Recorded(*(frame[frame["policy"] == name] for frame in recorded[:2]))
+        own = RecordedTimeline(*(frame[frame["policy"] == name] for frame in recorded[:2]))
         shown = trim_to_budget(own, np.full(len(own.messages), 2), events // len(names))
         iterations = {}
         for iteration in dict.fromkeys([*shown.spans["iteration"], *shown.messages["iteration"]]):

@@ -27,11 +27,11 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
     said += f"{winners[0]} takes " * (most > (1 + TIE) * least) + f"{format_seconds(least)}{each}"
     later = min(((time, name) for name, time in seconds.items() if name not in winners), default=None)
     if later is not None and least > 0:
-        said += f", {ahead(later[0] / least)} before {later[1]} ({format_seconds(later[0])})"
+        said += f", {lead_text(later[0] / least)} before {later[1]} ({format_seconds(later[0])})"
     return f"{said}."
 
 
-def ahead(ratio: float) -> str:
+def lead_text(ratio: float) -> str:
     """Return by how much something is ahead: a factor from 2 on, else in per cent.
 
     Examples
@@ -58,7 +58,7 @@ def to_best(name: str, winners: Sequence[str], seconds: float | None, best: floa
         return "best" if name == winners[0] else "tied"
     if seconds is None or not best:
         return "-"
-    return ahead(seconds / best) if seconds >= 2 * best else percent(seconds / best - 1, "+")
+    return lead_text(seconds / best) if seconds >= 2 * best else percent(seconds / best - 1, "+")
 
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -80,7 +80,7 @@ def seconds_text(seconds: float, low: float | None = None, high: float | None = 
     return f"{three_digits(seconds / factor)} {name}{interval}"
 
 
-def either(names: Sequence[str], most: int = 4) -> str:
+def alternatives_text(names: Sequence[str], most: int = 4) -> str:
     """Return names as alternatives, `most` of them.
 
     Examples

@@ -222,7 +222,7 @@ class Findings:
             raise InputError("\n  ".join([f"{len(found)} problems", *lines]))
 
 
-def read(path: str | Path) -> Document:
+def read_scenario(path: str | Path) -> Document:
     """Read a scenario file. InputError: unreadable, too large, or not one YAML mapping of plain values."""
     return Document(read_text(Path(path), MAX_BYTES), str(path))
 

@@ -91,7 +91,7 @@ def candidate(label: str, exchange: schema.Exchange) -> Candidate:
     return Candidate(label, exchange.scheme, dict(exchange.options))
 
 
-def candidates(config: schema.Config) -> dict[str, Candidate]:
+def candidates_by_label(config: schema.Config) -> dict[str, Candidate]:
     """Return what policies take, by its label: exchanges, or ways of sharding."""
     if config.job.shardings:
         return {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
@@ -107,7 +107,7 @@ def labels_of(policy: schema.Policy) -> list[str]:
 def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
     """Build a policy of a resolved scenario."""
     kind, part = given.choice
-    known = candidates(config)
+    known = candidates_by_label(config)
     among = [known[label] for label in labels_of(given)]
     if kind == "fixed":
         return Fixed(among[0])

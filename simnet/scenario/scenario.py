@@ -44,7 +44,7 @@ from simnet.scenario.job import (
     memory_limit,
     try_exchanges,
 )
-from simnet.scenario.loader import Document, Findings, problems, read
+from simnet.scenario.loader import Document, Findings, problems, read_scenario
 from simnet.scenario.marked_fields import Fields, FieldsButSeed
 from simnet.scenario.named_choices import own_options
 from simnet.scenario.network import build_network
@@ -361,7 +361,7 @@ def load(
 
 def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
     """Read a scenario file with fields set, whose names may be short; InputError as of `load`."""
-    document = read(find(path))
+    document = read_scenario(find(path))
     # A short name means a field of the scenario that the full ones make.
     short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]
     for assignment in (*(one for one in overrides if one not in short), *short):

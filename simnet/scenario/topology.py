@@ -11,7 +11,7 @@ from simnet.base.errors import InputError
 from simnet.base.reading import read_text
 from simnet.interchange.kinds import NetworkRead
 from simnet.scenario import topology_parts
-from simnet.topologies.graphs import check
+from simnet.topologies.graphs import check_graph
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -100,6 +100,6 @@ def _with_hosts(part: Part) -> nx.DiGraph[Any]:
     if not hasattr(graph, "graph"):
         raise plugins.return_error(part.function, graph, "a networkx.DiGraph")
     if "hosts" not in graph.graph:
-        hosts = check(graph)
+        hosts = check_graph(graph)
         graph.graph["hosts"] = hosts
     return graph

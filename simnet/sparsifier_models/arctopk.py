@@ -236,5 +236,5 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return self.options.scale * self.parameters
 
     def _reduced(self, phase: str, nbytes: float) -> Schedule:
-        found = registry.find("all_reduce", self.options.collective).schedule(self.workers, nbytes)
+        found = registry.collective_by_algorithm("all_reduce", self.options.collective).schedule(self.workers, nbytes)
         return found.in_phase(phase)

@@ -207,7 +207,9 @@ class ARTopk(
         yield DeviceOp("topk", np.where(selected > 0, float(self.parameters), 0.0))
         if self.options.selection == "var":
             yield DeviceOp("norm", self.parameters if self._released else k)
-            yield registry.find("all_gather", self.options.allgather).schedule(self.workers, wire.scalar_bytes)
+            yield registry.collective_by_algorithm("all_gather", self.options.allgather).schedule(
+                self.workers, wire.scalar_bytes
+            )
         if wire.released:
             yield broadcast(wire.count_bytes)
         yield from wire.encoding_kernels(k, self.parameters, ascending=False, values=False)

@@ -72,7 +72,7 @@ class Contribution(NamedTuple):
     coded: Coded | None
 
 
-class Tensor(NamedTuple):
+class ChunkedTensor(NamedTuple):
     """A tensor of the model, and what of it is in the gradient."""
 
     # Blocks of the tensor.
@@ -116,18 +116,20 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
             "conserves": to_mean and not self.traits.transforms,
         }
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _tensors(self) -> Iterator[ChunkedTensor]:
         """Yield the tensors of the model."""
         found = list(chunking.places(self.shapes or ((self.parameters,),)))
         if not self.true_shapes:
             for place, shape in found:
                 blocks = self._blocks(shape)
-                yield Tensor(self.options.scale * blocks.number, blocks, ((place, blocks),))
+                yield ChunkedTensor(self.options.scale * blocks.number, blocks, ((place, blocks),))
             return
         for (place, shape), true in zip(found, self.true_shapes, strict=True):
             whole = self._blocks(true)
             same = math.prod(shape) == math.prod(true)
-            yield Tensor(whole.number, whole, ((place, whole),) if same else tuple(chunking.alike(place, whole.size)))
+            yield ChunkedTensor(
+                whole.number, whole, ((place, whole),) if same else tuple(chunking.alike(place, whole.size))
+            )
 
     def _blocks(self, shape: tuple[int, ...]) -> Blocks:
         """Return how a tensor is cut."""

@@ -189,13 +189,13 @@ SIGMAS = 6.0
 """Standard deviations that the bins of the statistical quantiser span together, as in all released codes."""
 
 HALVES = {"float16": "fp16", "bfloat16": "bf16"}
-"""Formats of two bytes, as `rounded` calls them."""
+"""Formats of two bytes, as `round_to_format` calls them."""
 
 LARGEST = {"fp16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127}
 """Largest finite number of each format."""
 
 
-def rounded(values: Values, form: str) -> Values:
+def round_to_format(values: Values, form: str) -> Values:
     """Return the nearest numbers of a format, ties to even; overflow becomes the largest finite number.
 
     `form` is ``fp16``, IEEE binary16, or ``bf16``, the upper half of a float32.
@@ -214,14 +214,14 @@ def rounded(values: Values, form: str) -> Values:
 def read_back(values: Values, code: ValueCode) -> Values:
     """Return what is read of values that were sent.
 
-    ``float16`` and ``bfloat16`` round as `rounded`. ``8bit``, ``4bit`` and ``2bit`` are bins of
+    ``float16`` and ``bfloat16`` round as `round_to_format`. ``8bit``, ``4bit`` and ``2bit`` are bins of
     `lookup_quantisers.statistical`, 6 sigma wide together; with ``_linear``, the levels of `linear`. ``1bit`` is the
     sign of each, and the mean of all magnitudes; a zero counts as positive.
     """
     if code == "float32" or not values.size:
         return values
     if code in HALVES:
-        return rounded(values, HALVES[code])
+        return round_to_format(values, HALVES[code])
     if code == "1bit":
         return _signed(np.signbit(values), _mean_magnitude(values))
     return _finite(_coded(values, code).values()[0])
@@ -237,9 +237,9 @@ def encode_values(values: Values, code: ValueCode) -> Bytes:
     if code == "float32" or not values.size:
         return _bytes(values)
     if code == "float16":
-        return _bytes(rounded(values, "fp16").astype(np.float16))
+        return _bytes(round_to_format(values, "fp16").astype(np.float16))
     if code == "bfloat16":
-        return _bytes((rounded(values, "bf16").view(np.uint32) >> 16).astype(np.uint16))
+        return _bytes((round_to_format(values, "bf16").view(np.uint32) >> 16).astype(np.uint16))
     if code == "1bit":
         table, codes = _mean_magnitude(values), np.signbit(values).astype(np.uint8)
     else:

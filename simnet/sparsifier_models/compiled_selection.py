@@ -39,7 +39,7 @@ def sample(bits: Any, step: int, taken: Any) -> None:
 
 
 @compile_function(int64(_BITS, uint32, uint32))
-def count(bits: Any, low: int, high: int) -> int:
+def count_between(bits: Any, low: int, high: int) -> int:
     """Count the magnitudes from `low` to `high`, both included."""
     width = uint32(high - low)
     found = 0

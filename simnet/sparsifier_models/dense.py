@@ -13,7 +13,7 @@ from simnet.cost_models.costs import fp16
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
-from simnet.sparsifier_models.codes import LARGEST, rounded
+from simnet.sparsifier_models.codes import LARGEST, round_to_format
 from simnet.sparsifier_models.options import AlgorithmOf, Options
 from simnet.sparsifier_models.selection import Values, squared_norm, squared_norms
 from simnet.sparsifier_models.wire import Wire
@@ -69,7 +69,7 @@ class Dense(
 
     def _reduction(self, nbytes: float) -> Schedule:
         """Return the messages that reduce a vector of so many bytes."""
-        chosen = registry.find("all_reduce", self.options.algorithm)
+        chosen = registry.collective_by_algorithm("all_reduce", self.options.algorithm)
         return chosen.schedule(self.workers, nbytes, **{name: getattr(self.options, name) for name in chosen.needs})
 
 
@@ -135,11 +135,11 @@ class FP16(Dense, overlaps=True, keeps_residual=True, costs=(fp16,)):
             total, rows = update[start : start + _BLOCK], corrected[:, start : start + _BLOCK]
             for worker, row in enumerate(rows):
                 if self.traits.conserves:
-                    own = rounded(row, form)
+                    own = round_to_format(row, form)
                     total += own
                 else:
-                    share = rounded(np.clip(row, -LARGEST[form], LARGEST[form]) / P, form)
-                    total[:] = rounded(total + share, form)
+                    share = round_to_format(np.clip(row, -LARGEST[form], LARGEST[form]) / P, form)
+                    total[:] = round_to_format(total + share, form)
                     own = share * P
                 sent[worker] += squared_norm(own)
                 row -= own

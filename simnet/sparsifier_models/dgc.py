@@ -18,10 +18,10 @@ from simnet.base.rng import stream
 from simnet.cost_models.costs import threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.gathered import GatheredOptions, Sent
+from simnet.sparsifier_models.gathered import GatheredOptions, GatheredPart
 from simnet.sparsifier_models.options import Beta
 from simnet.sparsifier_models.selection import Values, above, entries_kept, kth_magnitude, top_k
-from simnet.sparsifier_models.thresholded import Found, Thresholded
+from simnet.sparsifier_models.thresholded import Thresholded, ThresholdSelection
 
 SAMPLED = 0.01
 """Fraction of the entries in a sample."""
@@ -173,13 +173,13 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
             self.velocity = gradients
         return super()._communicate(corrected, gradients)
 
-    def _taken(self, corrected: Values) -> Iterator[Sent]:
+    def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
         for worker, sent in enumerate(super()._taken(corrected)):
             if self.options.momentum and self.options.masking:
                 self.velocity[worker, sent.indices] = 0
             yield sent
 
-    def _find(self, values: Values, worker: int) -> Found:
+    def _find(self, values: Values, worker: int) -> ThresholdSelection:
         k, variant = self.k, VARIANTS[self.options.variant]
         samples, top, drawn = self._sample(values, worker)
         threshold = np.float32(kth_magnitude(samples, top))
@@ -200,7 +200,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
             indices = above(values, float(threshold), strict=False)
             tries += 1
         kernels.append(DeviceOp("scan", values.size, launches=tries))
-        return Found(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
+        return ThresholdSelection(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
         """Return a sample, the entries of it that the threshold keeps, and the entries that its kernels pass."""

@@ -14,7 +14,7 @@ from simnet.cost_models.costs import ef21, ring_allreduce
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, GatheredPart
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
@@ -172,7 +172,7 @@ class EF21(
     def _densely(self, corrected: Values) -> Exchange:
         """Exchange what trackers begin with."""
         n, scale = self.parameters, self.options.scale
-        reduce = registry.find("all_reduce", self.options.collective)
+        reduce = registry.collective_by_algorithm("all_reduce", self.options.collective)
         value = float(self.options.value_bytes or 4)
         return self._make_exchange(
             self._track(corrected.copy()),
@@ -185,7 +185,7 @@ class EF21(
     def _chooses(self) -> bool:
         return self.options.variant == "ef21plus"
 
-    def _send(self, row: Values, indices: Indices) -> Sent:
+    def _send(self, row: Values, indices: Indices) -> GatheredPart:
         """Take entries out of a row; a block has one index, and the released code counts no indices."""
         one, wire = super()._send(row, indices), self.wire
         if wire.released:

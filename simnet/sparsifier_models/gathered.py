@@ -40,10 +40,10 @@ class GatheredOptions(Options):
 
     def gather(self, nbytes: NDArray[np.float64]) -> Schedule:
         """Return the messages by which all workers get the bytes of each, shape (P,)."""
-        return registry.find("all_gather", self.allgather).schedule_of_sizes(nbytes)
+        return registry.collective_by_algorithm("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
 
-class Sent(NamedTuple):
+class GatheredPart(NamedTuple):
     """What a worker sends."""
 
     # Shape (k,): Where.
@@ -106,21 +106,21 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
             stats={"threshold": threshold},
         )
 
-    def _taken(self, corrected: Values) -> Iterator[Sent]:
+    def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
         """Take what each worker sends out of its row; yield that."""
         return self._each(self._take, corrected)
 
-    def _take(self, row: Values, worker: int) -> Sent:
+    def _take(self, row: Values, worker: int) -> GatheredPart:
         return self._send(row, self._select(row, worker))
 
-    def _send(self, row: Values, indices: Indices) -> Sent:
+    def _send(self, row: Values, indices: Indices) -> GatheredPart:
         """Take entries out of a row, which keeps what their encoding loses."""
         values = take_entries(row, indices)
         read = read_back(values, self.options.values or "float32")
         if read is not values:
             row[indices] = values - read
         nbytes = float(self.wire.entries(indices, (0, self.parameters))[0])
-        return Sent(indices, read, float(np.abs(values).min(initial=np.inf)), nbytes)
+        return GatheredPart(indices, read, float(np.abs(values).min(initial=np.inf)), nbytes)
 
     def _steps(self, selected: NDArray[np.int64], nbytes: Floats) -> Iterator[Step]:
         """Yield what workers do: select, pack what they selected, gather it, and add up what comes."""

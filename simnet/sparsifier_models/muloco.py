@@ -50,7 +50,7 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
     requantised: bool = True
 
 
-class Whole(NamedTuple):
+class WholeTensor(NamedTuple):
     """A tensor of the model: its entries and rows, which a sample stands for, and how many axes it has."""
 
     entries: float
@@ -58,7 +58,7 @@ class Whole(NamedTuple):
     axes: int
 
     @classmethod
-    def of(cls, shape: tuple[int, ...]) -> Whole:
+    def of(cls, shape: tuple[int, ...]) -> WholeTensor:
         """Return what a shape says."""
         return cls(math.prod(shape), shape[0] if len(shape) == 2 else 1.0, len(shape))
 
@@ -99,9 +99,9 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
     def _set_up(self) -> None:
         scale, shapes = self.options.scale, self.shapes or ((self.parameters,),)
         self.tensors = list(places(shapes))
-        self.wholes = [Whole.of(shape) for shape in self.true_shapes] or [
+        self.wholes = [WholeTensor.of(shape) for shape in self.true_shapes] or [
             whole._replace(entries=scale * whole.entries, rows=math.sqrt(scale) * whole.rows if whole.rows > 1 else 1.0)
-            for whole in map(Whole.of, shapes)
+            for whole in map(WholeTensor.of, shapes)
         ]
 
     def _option_traits(self) -> dict[str, Any]:
@@ -180,11 +180,11 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         """Bytes of a worker's compressed vector, with all that describes it."""
         return sum(sum(self._bytes(one)) for one in self.wholes)
 
-    def _selected(self, whole: Whole) -> int:
+    def _selected(self, whole: WholeTensor) -> int:
         """Return the entries to select of a tensor."""
         return self._entries(max(1, round(whole.entries)))
 
-    def _bytes(self, whole: Whole) -> tuple[float, float]:
+    def _bytes(self, whole: WholeTensor) -> tuple[float, float]:
         """Return the bytes of the values of a tensor, and of their scales."""
         entries, bins = whole.entries, self.options.bins
         number, released = self.wire.scalar_bytes, self.wire.released

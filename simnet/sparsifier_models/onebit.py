@@ -142,7 +142,11 @@ class OneBit(
     def _dense(self) -> Schedule:
         """Return the messages that reduce a gradient."""
         nbytes = float(self.options.value_bytes or 4) * self.parameters * self.options.scale
-        return registry.find("all_reduce", self.options.collective).schedule(self.workers, nbytes).in_phase("dense")
+        return (
+            registry.collective_by_algorithm("all_reduce", self.options.collective)
+            .schedule(self.workers, nbytes)
+            .in_phase("dense")
+        )
 
     def _warm(self) -> Iterator[Step]:
         """Yield what workers do in a dense step."""

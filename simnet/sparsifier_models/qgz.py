@@ -41,7 +41,7 @@ def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
     return P * next(one for one in range(most, 0, -1) if entries // P % one == 0)
 
 
-class Tensor(NamedTuple):
+class GroupedTensor(NamedTuple):
     """A tensor of the gradient."""
 
     # Where it lies.
@@ -52,7 +52,7 @@ class Tensor(NamedTuple):
     entries: int
 
 
-class Whole(NamedTuple):
+class GroupedWhole(NamedTuple):
     """A tensor of the model, which a sample stands for: its entries, and the groups of the first hop."""
 
     entries: float
@@ -101,10 +101,10 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         self.tensors = []
         for place, shape in places(shapes):
             groups, entries = groups_of(shape, self.nodes), place.stop - place.start
-            self.tensors.append(Tensor(slice(place.start, min(place.stop, self.parameters)), groups, entries))
+            self.tensors.append(GroupedTensor(slice(place.start, min(place.stop, self.parameters)), groups, entries))
         scale = self.options.scale
-        self._whole = [Whole(math.prod(one), groups_of(one, self.nodes)) for one in self.true_shapes]
-        self._whole = self._whole or [Whole(scale * one.entries, scale * one.groups) for one in self.tensors]
+        self._whole = [GroupedWhole(math.prod(one), groups_of(one, self.nodes)) for one in self.true_shapes]
+        self._whole = self._whole or [GroupedWhole(scale * one.entries, scale * one.groups) for one in self.tensors]
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         update, sent = np.empty(self.parameters, dtype=np.float32), np.zeros(self.workers)
@@ -178,7 +178,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
             entries = sum(-(-one.entries // self.workers) for one in self._whole)
             yield self._gathered(self._half * entries, "shards")
 
-    def _two_hops(self, tensors: Sequence[Whole]) -> Iterator[Step]:
+    def _two_hops(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
         """Yield what workers do about quantised tensors that travel together."""
         N, L = self.nodes
         entries, groups = sum(one.entries for one in tensors), sum(one.groups for one in tensors)
@@ -194,11 +194,11 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         """Yield what it takes to quantise so many entries."""
         yield DeviceOp("cast", entries)
 
-    def _reduced(self, tensors: Sequence[Whole]) -> Iterator[Step]:
+    def _reduced(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
         """Yield the reduce-scatter of tensors that are not quantised."""
         P = self.workers
         entries = sum(-(-one.entries // P) * P for one in tensors)
-        ring = registry.find("reduce_scatter", "ring")
+        ring = registry.collective_by_algorithm("reduce_scatter", "ring")
         yield ring.schedule(P, self._half * entries).in_phase("values")
 
 

@@ -28,7 +28,7 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
     return found
 
 
-def sample_size(entries: float, density: float) -> int:
+def divisible_sample_size(entries: float, density: float) -> int:
     """Return a size of about `entries` or more for which k is nearly a whole number."""
     least = max(1, round(entries * density))
     near = (round(k / density) for k in range(least, least + 64))

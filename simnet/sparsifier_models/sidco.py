@@ -17,7 +17,7 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Values, above, squared_norm
-from simnet.sparsifier_models.thresholded import Found, Thresholded, in_double, moments
+from simnet.sparsifier_models.thresholded import Thresholded, ThresholdSelection, in_double, moments
 
 MOST_STAGES = 100
 FIRST = 0.25
@@ -27,7 +27,7 @@ CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
 """Every so many exchanges the stages adapt, if a worker sent more or less than these multiples of what it should."""
 
 
-def exponential(mean: float, variance: float, delta: float) -> float:
+def exponential_quantile(mean: float, variance: float, delta: float) -> float:
     """Return the magnitude that a fraction delta of an exponential distribution exceeds: -mean ln delta."""
     return -mean * math.log(delta)
 
@@ -165,26 +165,26 @@ class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(thresh
             self.ratios, self.calls = np.zeros(used.shape), 0
         return exchange
 
-    def _find(self, values: Values, worker: int) -> Found:
+    def _find(self, values: Values, worker: int) -> ThresholdSelection:
         parts = []
         for group, (start, end) in enumerate(zip([0, *self._ends], self._ends, strict=False)):
             part = self._fit(values[start:end], int(self.stages[worker, group]))
             self.ratios[worker, group] += part.indices.size / (self.density * (end - start))
             parts.append(part._replace(indices=part.indices + start))
-        return Found(
+        return ThresholdSelection(
             np.concatenate([one.indices for one in parts]),
             min(one.threshold for one in parts),
             max(one.tries for one in parts),
             [kernel for one in parts for kernel in one.kernels],
         )
 
-    def _fit(self, values: Values, stages: int) -> Found:
+    def _fit(self, values: Values, stages: int) -> ThresholdSelection:
         tail = np.abs(values)
         mean, variance = moments(tail)
         if not mean:
-            return Found(np.zeros(0, dtype=np.int64), 0.0, 1, [DeviceOp("norm", values.size)])
+            return ThresholdSelection(np.zeros(0, dtype=np.int64), 0.0, 1, [DeviceOp("norm", values.size)])
         first, *later = stage_targets(self.density, stages, self.options.stage_ratio)
-        fit, passes = exponential if self.options.distribution == "exponential" else generalised_pareto, 1
+        fit, passes = exponential_quantile if self.options.distribution == "exponential" else generalised_pareto, 1
         if self.options.distribution == "gammapareto":
             threshold, passes = gamma(tail, mean, first, exact=self.options.error_feedback), 2
         else:
@@ -200,4 +200,4 @@ class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(thresh
             threshold = low + fit(mean - low, variance, delta)
             kernels.append(DeviceOp("count", tail.size))
             tries += 1
-        return Found(above(values, threshold), threshold, tries, [*kernels, DeviceOp("scan", values.size)])
+        return ThresholdSelection(above(values, threshold), threshold, tries, [*kernels, DeviceOp("scan", values.size)])

@@ -78,7 +78,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
     return Entries(union, total[union])
 
 
-class Outcome(NamedTuple):
+class GatheredBlock(NamedTuple):
     """A block after Spar-All-Gather."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
@@ -89,17 +89,17 @@ class Outcome(NamedTuple):
     dropped: list[tuple[range, Entries]]
 
 
-def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
+def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
     """B-SAG: add up the entries of all teams and keep the k_b largest sums, or all if there are no more.
 
     Each team would add in an order of its own, starting with its own entries, so that for d >= 3 results differed in
     the last bit. Here all have the order of team 0.
     """
     union = merged(teams, c)
-    return Outcome(union.cut(k_b)[0], union.indices.size, [])
+    return GatheredBlock(union.cut(k_b)[0], union.indices.size, [])
 
 
-def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
+def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
     """R-SAG: at distance d/2, d/4, ..., 1 partners add up what they have and keep the k_b largest sums.
 
     At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
@@ -117,10 +117,10 @@ def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
             if D > 1:
                 dropped.append((range(t, d, D), Entries(rest.indices, rest.values * np.float32(D / d))))
         del held[D:]
-    return Outcome(held[0], union, dropped)
+    return GatheredBlock(held[0], union, dropped)
 
 
-class Adaptive(NamedTuple):
+class AdaptiveBudget(NamedTuple):
     """State of B-SAG's h; all of shape (T,), a block each."""
 
     # Entries that a worker sends of its own block, >= 1.
@@ -131,7 +131,7 @@ class Adaptive(NamedTuple):
     flag: NDArray[np.bool_]
 
 
-def started(T: int, entries: float, d: int, *, least_step: int) -> Adaptive:
+def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
     """Return the initial state: h = floor(c rho / d), and a hundredth of the missing entries as the step.
 
     `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
@@ -139,10 +139,10 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> Adaptive:
     """
     h = max(1, int(entries / d))
     step = max(least_step, int((entries - h) / 100))
-    return Adaptive(np.full(T, h), np.full(T, step), np.zeros(T, dtype=np.bool_))
+    return AdaptiveBudget(np.full(T, h), np.full(T, step), np.zeros(T, dtype=np.bool_))
 
 
-def adapted(state: Adaptive, u: Indices, k_b: int, d: int) -> Adaptive:
+def adapted(state: AdaptiveBudget, u: Indices, k_b: int, d: int) -> AdaptiveBudget:
     """Return the state after an exchange in which the union of block b had ``u[b]`` entries before it was cut to k_b.
 
     Towards k_b the step doubles every other time; past it the step turns round, half as long.
@@ -154,7 +154,7 @@ def adapted(state: Adaptive, u: Indices, k_b: int, d: int) -> Adaptive:
     doubles = flag & ~((h == 1) & (step < 0))
     turned = np.where(np.abs(step) > 1, np.trunc(-step / 2).astype(np.int64), -step)
     step = np.where(right, np.where(doubles, 2 * step, step), turned)
-    return Adaptive(np.maximum(h + step, max(1, k_b // d)), step, right & ~flag)
+    return AdaptiveBudget(np.maximum(h + step, max(1, k_b // d)), step, right & ~flag)
 
 
 # Entries of messages, and of blocks, that are held at a time.
@@ -169,7 +169,7 @@ def batches(T: int, workers: int, kept: int, length: int) -> list[Indices]:
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 
 
-class Messages(NamedTuple):
+class SparseMessages(NamedTuple):
     """What is passed on in one step, of all lanes."""
 
     # Shape (m,): Which lane an entry is of, ascending.
@@ -179,9 +179,9 @@ class Messages(NamedTuple):
     # Shape (m,).
     values: Values
 
-    def where(self, chosen: NDArray[np.bool_]) -> Messages:
+    def where(self, chosen: NDArray[np.bool_]) -> SparseMessages:
         """Return those chosen."""
-        return Messages(self.lanes[chosen], self.columns[chosen], self.values[chosen])
+        return SparseMessages(self.lanes[chosen], self.columns[chosen], self.values[chosen])
 
     def split(self, lanes: int) -> list[Entries]:
         """Return the entries of each lane."""
@@ -223,9 +223,9 @@ class ReducedBlocks:
 
         ValueError: a sum overflows float32.
         """
-        self.received: list[list[Messages]] = [[] for _ in range(self._T)]
+        self.received: list[list[SparseMessages]] = [[] for _ in range(self._T)]
         nothing = np.zeros(0, dtype=np.int64)
-        self.sent = [Messages(nothing, nothing, np.zeros(0, dtype=np.float32))] * self._T
+        self.sent = [SparseMessages(nothing, nothing, np.zeros(0, dtype=np.float32))] * self._T
         there = np.arange(self._c) < self._sizes[:, None]
         places = np.where(there, self._starts[:, None] + np.arange(self._c), 0)
         # As seen from the owner, worker 0 of the route of block 0.
@@ -235,7 +235,7 @@ class ReducedBlocks:
                 held[message.lanes, message.columns] += message.values
             wanted = np.full(self._lanes, k_b) if src else np.tile(h, self._d)
             lanes, columns = np.nonzero(_largest(held, self._sizes, np.minimum(wanted, self._sizes)))
-            self.sent[src] = Messages(lanes, columns, held[lanes, columns])
+            self.sent[src] = SparseMessages(lanes, columns, held[lanes, columns])
             if not np.isfinite(self.sent[src].values).all():
                 raise ValueError("the sum over the workers overflows float32")
             if src:
@@ -246,7 +246,7 @@ class ReducedBlocks:
         lanes = self.sent[0].split(self._lanes)
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
-    def collect(self, outcomes: Sequence[Outcome], *, local: bool) -> tuple[Floats, Floats]:
+    def collect(self, outcomes: Sequence[GatheredBlock], *, local: bool) -> tuple[Floats, Floats]:
         """Turn the blocks at every worker into its residuals; `local` loses what is dropped on the way.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
@@ -279,7 +279,7 @@ class ReducedBlocks:
             keeps[of_block, ranks] = _squared_norms(self._rows[at_final], final_lanes, self._lanes)
         return gave, keeps
 
-    def _take_shares(self, outcomes: Sequence[Outcome], final: NDArray[np.bool_]) -> None:
+    def _take_shares(self, outcomes: Sequence[GatheredBlock], final: NDArray[np.bool_]) -> None:
         """Give the owners their shares of what was dropped where teams met."""
         for block, outcome, selected in zip(self._blocks.tolist(), outcomes, final, strict=True):
             for holders, share in outcome.dropped:

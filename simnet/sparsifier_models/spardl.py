@@ -23,7 +23,7 @@ from simnet.sparsifier_models import spar_reduce_scatter as srs
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Indices, Values
-from simnet.sparsifier_models.spar_reduce_scatter import Adaptive, Entries, Outcome
+from simnet.sparsifier_models.spar_reduce_scatter import AdaptiveBudget, Entries, GatheredBlock
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.wire import SUMS_OF_SUMS
 
@@ -154,7 +154,7 @@ class SparDL(
         """Entries of all blocks of the whole model, padding left out."""
         return min(self.true_parameters, self._T * self._k_block_of_model())
 
-    def _start(self) -> Adaptive:
+    def _start(self) -> AdaptiveBudget:
         frozen = "released" in (self.options.adapt, self.options.compat)
         return srs.started(self._T, self._block_length() * self.density, self._d, least_step=0 if frozen else 1)
 
@@ -192,7 +192,7 @@ class SparDL(
 
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
-    ) -> Iterator[tuple[list[Entries], Outcome, Floats, Floats]]:
+    ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
         """Turn blocks into what workers keep; yield what owners kept, the outcome, and results of `collect`."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
@@ -281,4 +281,4 @@ class SparDL(
         step = checked_part(state, "step", np.int64, (self._T,))
         flag = checked_part(state, "flag", np.bool_, (self._T,))
         k_b = checked_part(state, "k_block", np.int64, (), 1)
-        self._adaptive, self._k_b = Adaptive(h, step, flag), int(k_b)
+        self._adaptive, self._k_b = AdaptiveBudget(h, step, flag), int(k_b)

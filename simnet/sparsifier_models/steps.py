@@ -41,7 +41,7 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
 
 def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: str = "") -> list[Step]:
     """Return the steps by which workers reduce their values at k entries that all of them send."""
-    values = registry.find("all_reduce", collective).schedule(workers, k * wire.value_bytes)
+    values = registry.collective_by_algorithm("all_reduce", collective).schedule(workers, k * wire.value_bytes)
     return [
         DeviceOp("gather", k),
         *wire.value_kernels(k),

@@ -213,7 +213,7 @@ class THC(
         # Codes; and what they leave, transformed back.
         yield from (DeviceOp("cast", n), transform, DeviceOp("sum", n))
         if self.options.servers == "all":
-            gather = registry.find("all_gather", self.options.allgather)
+            gather = registry.collective_by_algorithm("all_gather", self.options.allgather)
             yield collectives.alltoall_pairwise(P, up / P).in_phase("codes")
             yield DeviceOp("sum", n / P, launches=P)
             yield gather.schedule_of_sizes(np.full(P, down / P)).in_phase("sums")

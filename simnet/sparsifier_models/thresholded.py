@@ -21,7 +21,7 @@ from simnet.cost_models.costs import gaussiank, threshold_allgather
 from simnet.cost_models.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, GatheredPart
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above, count_above, top_k
 
@@ -29,7 +29,7 @@ from simnet.sparsifier_models.selection import Indices, Values, above, count_abo
 _BLOCK = 8192
 
 
-class Found(NamedTuple):
+class ThresholdSelection(NamedTuple):
     """What a worker found."""
 
     # The entries it sends, ascending.
@@ -80,19 +80,19 @@ class Thresholded(Gathered, searches_threshold=True):
     ascending = True
 
     @abstractmethod
-    def _find(self, values: Values, worker: int) -> Found:
+    def _find(self, values: Values, worker: int) -> ThresholdSelection:
         """Return what a worker finds in its `values`, shape (n,)."""
 
     def _select(self, values: Values, worker: int) -> Indices:
         return self._find(values, worker).indices
 
-    def _taken(self, corrected: Values) -> Iterator[Sent]:
+    def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
         for found, sent in self._each(self._take_found, corrected):
             # The indices of all workers together could take more memory than the gradients.
             self._runs.append(found)
             yield sent
 
-    def _take_found(self, row: Values, worker: int) -> tuple[Found, Sent]:
+    def _take_found(self, row: Values, worker: int) -> tuple[ThresholdSelection, GatheredPart]:
         found = self._find(row, worker)
         sent = self._send(row, found.indices)
         return found._replace(indices=np.zeros(0, dtype=np.int64)), sent
@@ -101,7 +101,7 @@ class Thresholded(Gathered, searches_threshold=True):
         return side_by_side([one.kernels for one in self._runs])
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        self._runs: list[Found] = []
+        self._runs: list[ThresholdSelection] = []
         exchange = super()._communicate(corrected, gradients)
         exchange.stats["threshold"] = np.array([one.threshold for one in self._runs], dtype=np.float64)
         exchange.stats["tries"] = np.array([one.tries for one in self._runs], dtype=np.float64)
@@ -178,7 +178,7 @@ class GaussianK(Thresholded, separable=True, rounds_down=True, released_widths=(
     paper = "Shi et al., 2019, arXiv 1911.08772"
     options: GaussianKOptions
 
-    def _find(self, values: Values, worker: int) -> Found:
+    def _find(self, values: Values, worker: int) -> ThresholdSelection:
         rule, magnitude = RULES[self.options.rules], np.abs(values)
         low, high = rule.bounds(self.k)
         mean, variance = moments(magnitude if rule.magnitudes else values)
@@ -196,7 +196,7 @@ class GaussianK(Thresholded, separable=True, rounds_down=True, released_widths=(
             tries += 1
         # Mean and deviation are a pass each; the last one picks the entries out.
         kernels = [DeviceOp("count", self.parameters, launches=1 + tries), DeviceOp("scan", self.parameters)]
-        return Found(above(values, threshold), threshold, tries, kernels)
+        return ThresholdSelection(above(values, threshold), threshold, tries, kernels)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
@@ -263,7 +263,7 @@ class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4,
     def _set_up(self) -> None:
         self.ascending = not self.options.trimmed
 
-    def _find(self, values: Values, worker: int) -> Found:
+    def _find(self, values: Values, worker: int) -> ThresholdSelection:
         magnitude = np.abs(values)
         mean, _ = moments(magnitude)
         spread = float(magnitude.max()) - mean
@@ -283,9 +283,9 @@ class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4,
                 low = q
         # Mean, maximum, the counts, and the pass that picks the entries out.
         kernels = [DeviceOp("count", self.parameters, launches=2 + tries), DeviceOp("scan", self.parameters)]
-        return Found(above(values, threshold), threshold, tries, kernels)
+        return ThresholdSelection(above(values, threshold), threshold, tries, kernels)
 
-    def _trimmed(self, values: Values, magnitude: Values, mean: float, spread: float) -> Found:
+    def _trimmed(self, values: Values, magnitude: Values, mean: float, spread: float) -> ThresholdSelection:
         kept, tries = np.arange(values.size), 0
         while tries < round(1 / TRIM):
             tries += 1
@@ -296,4 +296,4 @@ class RedSync(Thresholded, separable=True, rounds_down=True, released_widths=(4,
         indices = kept[top_k(values[kept], self.k)]
         counts = DeviceOp("count", self.parameters, launches=1 + tries)
         kernels = [counts, DeviceOp("scan", self.parameters), DeviceOp("topk", kept.size)]
-        return Found(indices, float(magnitude[indices].min()), tries, kernels)
+        return ThresholdSelection(indices, float(magnitude[indices].min()), tries, kernels)

@@ -150,7 +150,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         match self.options.algorithm:
             case "split_allgather":
                 split, dense = [direct_split(entries, lengths, form)], False
-                gathered = concatenated(pieces, form)
+                gathered = join_streams(pieces, form)
             case "dense_allgather":
                 split, dense = [direct_split(entries, lengths, form)], True
             case _:
@@ -205,7 +205,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Stream:
+class SparseStream:
     """Indices, ascending, and their values; or a dense vector, without indices."""
 
     indices: Places | None
@@ -224,7 +224,7 @@ class Stream:
         return vector
 
 
-def added(one: Stream, other: Stream, length: int, form: Format) -> Stream:
+def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> SparseStream:
     """Return the sum of two streams, which may be modified: dense if one is, or if that takes no more bytes."""
     if one.indices is None or other.indices is None or form.is_dense(one.indices.size + other.indices.size, length):
         if one.indices is not None:
@@ -234,16 +234,16 @@ def added(one: Stream, other: Stream, length: int, form: Format) -> Stream:
             total += other.values
         else:
             total[other.indices] += other.values
-        return Stream(None, total)
+        return SparseStream(None, total)
     both = np.sort(np.concatenate([one.indices, other.indices]))
     indices = both[np.diff(both, prepend=-1) > 0]
     values = np.zeros(indices.size, dtype=np.float32)
     values[np.searchsorted(indices, one.indices)] = one.values
     values[np.searchsorted(indices, other.indices)] += other.values
-    return Stream(indices, values)
+    return SparseStream(indices, values)
 
 
-def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[Stream, tuple[Step, ...]]:
+def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[SparseStream, tuple[Step, ...]]:
     """SSAR_Recursive_double: in log2 P rounds partners exchange all they have summed so far.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
@@ -258,11 +258,11 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
     # Entries and elements that each worker receives in each round.
     folded, doubled, unfolded = np.zeros(P), np.zeros((levels, P)), np.zeros(P)
 
-    def own(worker: int) -> Stream:
+    def own(worker: int) -> SparseStream:
         values = rows[worker, chosen[worker]]
-        return Stream(None if values.size == n else chosen[worker], values)
+        return SparseStream(None if values.size == n else chosen[worker], values)
 
-    def summed(first: int, last: int) -> Stream:
+    def summed(first: int, last: int) -> SparseStream:
         """Return what the places first .. last - 1 have summed, having exchanged among themselves."""
         if last - first == 1:
             worker = int(worker_of[first])
@@ -306,7 +306,7 @@ def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
     return Schedule(P, [Round(src, dst, nbytes, phase="split")])
 
 
-def concatenated(pieces: NDArray[np.int64], form: Format) -> Schedule:
+def join_streams(pieces: NDArray[np.int64], form: Format) -> Schedule:
     """Return recursive doubling of streams of `pieces`, shape (P,), entries that share no index."""
     gather = allgatherv_recursive_doubling(pieces * form.entry)
     rounds = [Round(one.src, one.dst, one.nbytes + form.header, phase="doubling") for one in gather.rounds]

@@ -158,8 +158,10 @@ class TwoLevel(Sparsifier, codes=EVERY):
             **{name: getattr(there[0], name) for name in ("keeps_residual", "conserves", *_OF_ENTRIES)},
         )
         nbytes = self.parameters * self.options.scale * (self.options.value_bytes or 4)
-        scatter = registry.find("reduce_scatter", self.options.inner_reduce_scatter).schedule(L, nbytes)
-        gather = registry.find("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
+        scatter = registry.collective_by_algorithm("reduce_scatter", self.options.inner_reduce_scatter).schedule(
+            L, nbytes
+        )
+        gather = registry.collective_by_algorithm("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
         inside = list(np.arange(self.workers).reshape(N, L))
         self._scatter = merge_schedules([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
         self._gather = merge_schedules([gather] * N, inside, self.workers).in_phase("all-gather inside")

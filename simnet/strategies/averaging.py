@@ -192,6 +192,6 @@ def broadcast_tensors(
     replicas: Replicas, what: str, width: float, algorithm: str, workers: int, begin: int
 ) -> list[Sync]:
     """Return the broadcasts of `width` bytes for each parameter from the first worker, one for each tensor."""
-    chosen = registry.find("broadcast", algorithm)
+    chosen = registry.collective_by_algorithm("broadcast", algorithm)
     schedules = (chosen.schedule(workers, width * size * replicas.scale) for _, size in replicas.tensors)
     return [Sync(what, schedule, (), begin) for schedule in schedules]

@@ -72,7 +72,7 @@ class SPARTA(DiLoCo):
             )  # fmt: skip
         check_bounds(share, PositiveShare, "share")
         self._masks = masks
-        self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
+        self._reduce, self._broadcast = registry.collective_by_algorithm("all_reduce", algorithm), broadcast
         self._draw = draw or (
             lambda iteration: stream(replicas.seed, "sparta", iteration).random(replicas.parameters) < share
         )

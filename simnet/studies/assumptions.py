@@ -24,7 +24,7 @@ from simnet.report.paired import TIE, fastest
 from simnet.scenario import Run, Scenario
 from simnet.scenario.computing import sending_stack
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
+from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
 from simnet.training.job.job import DDP_OVERLAP, Overlap, job_buckets, job_overlap
 
 EFFORT = 0.25
@@ -74,7 +74,7 @@ class Assumed(NamedTuple):
         ]
 
 
-def notes(loaded: Scenario, built: Run) -> list[str]:
+def assumption_notes(loaded: Scenario, built: Run) -> list[str]:
     """Return what a run assumes, a line each, for commands without a summary."""
     found = overlap_assumed(loaded, built)
     return [] if found is None else [run_setup.describe_overlap(found)]
@@ -90,7 +90,7 @@ def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | No
     fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
     among = fixed or _exchange_labels(loaded)
     here = (
-        _first_place(ranked(loaded, built, among, policies=True))
+        _first_place(ranked_by_sample(loaded, built, among, policies=True))
         if took is None
         else _FirstPlace(fastest(took) if took else ())
     )
@@ -111,7 +111,7 @@ def assumed(
 ) -> Assumed:
     """Return what an answer rests on besides its scenario, given the ranking of its exchanges, if there is one."""
     among = _exchange_labels(loaded) if among is None else among
-    found = ranked(loaded, built, among) if found is None or is_large(built) else found
+    found = ranked_by_sample(loaded, built, among) if found is None or is_large(built) else found
     here = _first_place(found)
     overlap = _overlap_assumption(loaded, built, among, here) if _may_overlap(built) else None
     if found is None:
@@ -164,7 +164,7 @@ def _overlap_assumption(
     if not here.first:
         return found
     other = None if during else _ddp_overlap(loaded)
-    then = ranked(loaded, replace(built, job=replace(job, overlap=other)), among, policies=policies)
+    then = ranked_by_sample(loaded, replace(built, job=replace(job, overlap=other)), among, policies=policies)
     if then is None or not _leading_rows(then, here):
         return found
     change = _place_change(here, then)
@@ -198,7 +198,7 @@ def _first_place(found: WholeJob | None) -> _FirstPlace:
     return _FirstPlace([found.best.label, *found.tied_with], undecided)
 
 
-def _leading_rows(found: WholeJob, place: _FirstPlace) -> list[Forecast]:
+def _leading_rows(found: WholeJob, place: _FirstPlace) -> list[JobForecast]:
     """Return the rows of those who are first elsewhere."""
     return [row for row in found.rows if {row.label, *found.alike.get(row.label, ())} & {*place.first}]
 
@@ -220,7 +220,9 @@ def is_large(built: Run) -> bool:
     return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES or parts > MOST_BUCKETS
 
 
-def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False) -> WholeJob | None:
+def ranked_by_sample(
+    loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False
+) -> WholeJob | None:
     """Return the exchanges of a run, the fastest first, by a sample; None if sampling takes long."""
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
@@ -254,7 +256,7 @@ def _default_effects(
     for field, (value, other) in _deciding_defaults(loaded).items():
         try:
             changed = load([f"{field}={other}"])
-            then = ranked(changed, changed.build(), among)
+            then = ranked_by_sample(changed, changed.build(), among)
         except SimnetError:
             continue
         if then is not None:
@@ -279,7 +281,8 @@ def depends_told(found: Sequence[Dependence]) -> list[str]:
     if not found:
         return []
     changing = [
-        f"{one['field']}={one['other']} (not {one['value']}): {one['first']} first, {wording.ahead(one['lead'])} ahead"
+        f"{one['field']}={one['other']} (not {one['value']}): {one['first']} first, "
+        f"{wording.lead_text(one['lead'])} ahead"
         for one in found
         if one["lead"] is not None
     ]

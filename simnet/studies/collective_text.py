@@ -47,7 +47,7 @@ class CollectiveAsked(NamedTuple):
         if self.algorithm is None:
             return next((one for one in own if one.algorithm == "ring"), own[0])
         try:
-            return registry.find(self.operation, self.algorithm)  # type: ignore[arg-type]
+            return registry.collective_by_algorithm(self.operation, self.algorithm)  # type: ignore[arg-type]
         except ValueError as error:
             raise InputError(str(error)) from None
 

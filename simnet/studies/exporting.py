@@ -70,7 +70,7 @@ class Exported(NamedTuple):
     missing: list[str]
 
 
-class Sent(NamedTuple):
+class ExportedSchedule(NamedTuple):
     """A schedule, its name, and what it leaves out of its source."""
 
     schedule: Schedule
@@ -78,7 +78,7 @@ class Sent(NamedTuple):
     missing: list[str]
 
 
-def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> Sent:
+def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> ExportedSchedule:
     """Return the schedule of an iteration of a scenario whose iterations all use the same exchange.
 
     Under a training strategy that is every exchange that begins in it, one after the other.
@@ -138,10 +138,12 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     if job.placement is not None and list(job.placement) != list(range(workers)):
         missing.append("placement: ranks are workers, not the hosts that they are on")
     schedule = Schedule(workers).concat(*schedules)
-    return Sent(schedule, f"{scenario.name}-{label}-{iteration}", missing)
+    return ExportedSchedule(schedule, f"{scenario.name}-{label}-{iteration}", missing)
 
 
-def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, force: bool = False) -> Exported:
+def write_schedule(
+    sent: ExportedSchedule, to: ScheduleFormat, out: Path | None = None, *, force: bool = False
+) -> Exported:
     """Write a schedule."""
     schedule = sent.schedule
     most = MAX_BYTES[to]

@@ -30,7 +30,7 @@ from simnet.cost_models.costs.devices import IntervalEnd
 from simnet.cost_models.evidence.chances import Chances
 from simnet.cost_models.evidence.conditions import Evidence
 from simnet.cost_models.evidence.intervals import NAMED, error_models, factor_for_another
-from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
+from simnet.cost_models.evidence.iteration_errors import PartOfIteration, factor_in_job, measured_stacks, off_of_calls
 from simnet.network.stack import name_of
 from simnet.report import run_setup
 from simnet.report.paired import fastest
@@ -167,7 +167,7 @@ def job_summary(found: JobPrediction) -> Summary:
         rows=rows,
         evidence=found.evidence.line(),
         assumed="accuracy ignored" if several else "",
-        depends_on=" ".join([*warned, *assumptions.notes(found.scenario, found.run)]),
+        depends_on=" ".join([*warned, *assumptions.assumption_notes(found.scenario, found.run)]),
         details=details,
         notes=_job_notes(found),
     )
@@ -221,12 +221,12 @@ def _job_notes(found: JobPrediction) -> list[str]:
     """Return what is to be said besides."""
     job, own = found.run.job, found.run.job.strategy
     exchanges = {one.label: one for name in found.totals for one in found.run.policies[name].candidates}
-    wider = "" if found.stack in stacks() else f", the wider one for {found.stack}, which was not measured"
+    wider = "" if found.stack in measured_stacks() else f", the wider one for {found.stack}, which was not measured"
     return [
         "Parts are medians over steady iterations and means over workers: compute, select, exposed and update make an "
         "iteration; exposed has what messages and merge take after the backward pass.",
         f"Intervals hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job its time; their widths are "
-        f"of DDP over gloo on two processors, and of collectives of {listed(stacks())}{wider}.",
+        f"of DDP over gloo on two processors, and of collectives of {listed(measured_stacks())}{wider}.",
         found.evidence.sentence(),
         *costs_told(job.device, exchanges.values(), job.source.workers),
         *computing_told([found.scenario.computing]),

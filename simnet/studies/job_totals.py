@@ -18,7 +18,7 @@ import pandas as pd
 from simnet import sparsifier_models
 from simnet.base.units import finite
 from simnet.cost_models.calibration.software import CalibratedSoftware
-from simnet.cost_models.evidence.chances import Chances, Part, chances, in_job
+from simnet.cost_models.evidence.chances import Chances, ErrorPart, chances, in_job
 from simnet.cost_models.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.cost_models.evidence.intervals import GIVEN, interval, kind_of_stack
 from simnet.cost_models.evidence.iteration_errors import factor_in_job
@@ -79,12 +79,12 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
         # Exchanges of jobs differ from calls that follow each other.
         low = np.minimum(low, sending * factor_in_job("low", "messages"))
         high = np.maximum(high, sending * factor_in_job("high", "messages"))
-        parts.append(Part(sending, low, high, kinds, name=name, source=0))
+        parts.append(ErrorPart(sending, low, high, kinds, name=name, source=0))
         select, low, high = np.array([one[1:4] for one in each]).T
-        parts.append(in_job(Part(select, low, high, ["select"] * len(each), name=name, source=1)))
+        parts.append(in_job(ErrorPart(select, low, high, ["select"] * len(each), name=name, source=1)))
     computing = np.array([total.compute for total in totals])
     low, high = (computing * factor for factor in computes)
-    parts.append(Part(computing, low, high, [GIVEN] * len(totals), name="computing", source=2))
+    parts.append(ErrorPart(computing, low, high, [GIVEN] * len(totals), name="computing", source=2))
     found = chances([one.name for one in totals], parts, left_open=np.array([one.left_open for one in totals]))
     seconds = [one.seconds for one in totals]
     # Nobody loses more than the slowest that there is.

@@ -45,12 +45,12 @@ def schemes() -> Listing:
 def scenarios() -> Listing:
     """List scenarios that come with simnet."""
     from simnet.scenario.finding import shipped
-    from simnet.scenario.loader import read
+    from simnet.scenario.loader import read_scenario
 
     rows = []
     for name, path in shipped().items():
         try:
-            description = str(read(path).data.get("description", ""))
+            description = str(read_scenario(path).data.get("description", ""))
         except InputError as error:
             description = str(error)
         rows.append((name, " ".join(description.split())))
@@ -112,7 +112,7 @@ def _option_text(name: str, given: Parameter) -> str:
     return f"{name}={given.default}" if isinstance(given.default, bool | int | float | str) else f"{name}=..."
 
 
-def policies() -> Listing:
+def list_policies() -> Listing:
     """List kinds of policies."""
     from simnet.scenario import schema
 
@@ -255,7 +255,7 @@ LISTS: Mapping[str, Lists] = {
     "models": Lists("networks whose layers and compute time are known", models_),
     "devices": Lists("devices on which selecting has known costs", devices_),
     "strategies": Lists("training strategies, from local SGD to DiLoCo", strategies_),
-    "policies": Lists("policies, which choose the exchange of an iteration", policies),
+    "policies": Lists("policies, which choose the exchange of an iteration", list_policies),
     "weather": Lists("what moves latency and bandwidth", weather),
     "traces": Lists("recorded gradients", traces_),
     "measured": Lists("measurements of real clusters", measured_),

@@ -24,7 +24,7 @@ from simnet.report import html
 from simnet.report.columns import Fields
 from simnet.report.results import LOCK, PAGE, RUN, draw_run, picture_files, prepare_folder
 from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
-from simnet.report.timeline import Recorded
+from simnet.report.timeline import RecordedTimeline
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.loader import MAX_BYTES
@@ -94,13 +94,13 @@ class RunFolder:
             )
         return table
 
-    def recorded(self, built: Run) -> Recorded:
+    def recorded(self, built: Run) -> RecordedTimeline:
         """Return what was kept message by message, given the run as the scenario describes it."""
         spans, messages = (
             _read_table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
             for name, columns in (("spans.parquet", _SPANS), ("messages.parquet", _MESSAGES))
         )
-        return Recorded(spans, messages, built.links)
+        return RecordedTimeline(spans, messages, built.links)
 
     def scenario(self) -> Scenario:
         """Return the scenario that ran."""
@@ -120,7 +120,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
     return _write_page(place, files)
 
 
-def compare(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
+def compare_runs(folders: Sequence[Path], out: Path) -> tuple[RunSummary, Path]:
     """Write a page that compares the policies of several runs, with the differences of their scenarios.
 
     Bounds are left out: each is that of its own run. Times of runs of other seeds or other weather differ by these,

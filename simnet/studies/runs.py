@@ -176,7 +176,7 @@ class Seeds:
             _with_inputs(self._stage, self._loaded)
             ordered = {seed: self.summaries[seed] for seed in sorted(self.summaries)}
             mark(self._stage, done, missing)
-            return seeds.write(self._stage, ordered, self._lock, missing, report=self._report)
+            return seeds.write_seeds(self._stage, ordered, self._lock, missing, report=self._report)
 
     def _write(self, seed: int) -> None:
         one = self._loaded.with_seed(seed)

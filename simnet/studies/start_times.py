@@ -25,20 +25,20 @@ from simnet.training.job.record import JobRecord, PolicyResult
 
 
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return a function that finds the ranges of compared policies by name, as `start_ranges`."""
+    """Return a function that finds the ranges of compared policies by name, as `job_start_ranges`."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
         exchanges = {one.label: one for name in frames for one in built.policies[name].candidates}
-        return start_ranges(built, frames, exchanges.values())
+        return job_start_ranges(built, frames, exchanges.values())
 
     return found
 
 
-def start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
+def job_start_ranges(built: Run, frames: Mapping[str, pd.DataFrame], exchanges: Iterable[Candidate]) -> StartRanges:
     """Return how far the times of a job's leaders depend on start times; empty where that decides nothing.
 
-    Iterations may stand for several, as those of `simnet.studies.choosing.forecast.Forecast` do.
+    Iterations may stand for several, as those of `simnet.studies.choosing.forecast.JobForecast` do.
     """
     job = built.job
     varies = job.compute.spread > 0 or job.compute.straggle > 0

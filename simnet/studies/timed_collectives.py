@@ -49,7 +49,7 @@ class NamedCostModel(NamedTuple):
     nodes: int | None
 
 
-class Clock(NamedTuple):
+class ScenarioTimer(NamedTuple):
     """What times schedules: the network of a scenario from a moment on [s], and what of it was `given`."""
 
     scenario: Scenario
@@ -83,7 +83,7 @@ class Clock(NamedTuple):
         return [*said, f"stack {network.stack or 'ideal'}"] if links and given.get("stack") is None else said
 
 
-def sizes_of(size: Sequence[float | str] | float | str | None) -> list[float]:
+def message_sizes(size: Sequence[float | str] | float | str | None) -> list[float]:
     """Return sizes [byte]: one, several with commas between, or a range ``LO:HI:N`` or ``LO:HI:N:log``.
 
     Examples
@@ -124,7 +124,7 @@ def answer_time(
             workers = load("base", workers=fields.get("workers")).config.workers
             unsaid += [f"{workers} workers"] if fields.get("workers") is None else []
             return _predict_collective(asked, named, workers, sizes, unsaid)
-    clock = Clock(_request(overrides, fields), fields, start)
+    clock = ScenarioTimer(_request(overrides, fields), fields, start)
     return _simulate_collective(asked, clock, sizes, unsaid)
 
 
@@ -183,7 +183,7 @@ def _predict_collective(
 
 
 def _simulate_collective(
-    asked: CollectiveAsked, clock: Clock, sizes: Sequence[float], unsaid: Sequence[str]
+    asked: CollectiveAsked, clock: ScenarioTimer, sizes: Sequence[float], unsaid: Sequence[str]
 ) -> Summary:
     workers, rows = clock.scenario.config.workers, []
     for nbytes in track_progress(sizes):
@@ -220,7 +220,7 @@ def _time_schedules(
     for nbytes in track_progress(sizes or [None]):
         schedule = _read(what, nbytes, loose, overrides, fields.get("workers"))
         given = {**fields, "workers": schedule.n_ranks}
-        clock = Clock(_request(overrides, given), given, start)
+        clock = ScenarioTimer(_request(overrides, given), given, start)
         timed = clock.time(schedule)
         rows.append({"schedule": name, "size_B": nbytes, **timing.timing_row(timed)})
     first, last = rows[0], rows[-1]
@@ -298,7 +298,7 @@ def _more_sizes(rows: Sequence[Fields]) -> str:
     return "--size 1kB:1GB:7:log   how the time grows with the size" if len(rows) == 1 else ""
 
 
-def _message_tables(clock: Clock, timed: timing.Timed) -> dict[str, Callable[[Path], None]]:
+def _message_tables(clock: ScenarioTimer, timed: timing.Timed) -> dict[str, Callable[[Path], None]]:
     """Return what writes when each message went, in place of the table."""
 
     def write(path: Path) -> None:

@@ -53,7 +53,7 @@ def convert_trace(
     archive = out.suffix == ".npz"
     if archive and "per-worker" in part:
         raise InputError("per-worker is for folders", file="--part")
-    whole: converting.Steps
+    whole: converting.ConvertedSteps
     if trace.endswith(".npz"):
         whole, kinds = converting.ReadArchive(Path(trace)), ["F32"]
     else:
@@ -61,7 +61,7 @@ def convert_trace(
         whole, kinds = source, source.dtypes()
     kept = _TYPES.get(kinds[0], "fp32") if len(kinds) == 1 else "fp32"
     written = dtype or ("fp32" if archive and kept == "bf16" else kept)
-    chosen = converting.part_of(
+    chosen = converting.trace_part(
         whole,
         steps=read_indices(part.get("steps"), [point.step for point in whole.info.points]),
         workers=read_indices(part.get("workers"), range(whole.info.workers)),

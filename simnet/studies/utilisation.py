@@ -60,7 +60,7 @@ def equal_buckets(count: int) -> Buckets:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingPlan:
     """How P workers train n values, and what they exchange.
 
     A step computes for `compute` [s], a share `backward` of it the backward pass. Every `period` steps H there are
@@ -79,14 +79,14 @@ class Training:
     buckets: Buckets = ((1.0, 1.0),)
 
 
-def bucket_times(training: Training, bandwidth: float) -> Floats:
+def bucket_times(training: TrainingPlan, bandwidth: float) -> Floats:
     """Return the time that each bucket of an exchange takes [s]."""
     shares = np.array([share for share, _ in training.buckets])
     nbytes = training.bits / 8 * training.parameters / training.fragments * shares
     return np.asarray(ring_allreduce(training.latency, 1 / bandwidth, nbytes, training.workers))
 
 
-def stall(training: Training, bandwidth: float) -> float:
+def stall(training: TrainingPlan, bandwidth: float) -> float:
     """Return for how long workers wait for an exchange [s]."""
     takes, compute = bucket_times(training, bandwidth), training.compute
     # From when a bucket is released on, it and those after it keep the link busy.
@@ -97,7 +97,7 @@ def stall(training: Training, bandwidth: float) -> float:
     return max(0.0, late - (training.period if training.delay is None else training.delay) * compute, behind)
 
 
-def utilisation(training: Training, bandwidth: float) -> float:
+def utilisation(training: TrainingPlan, bandwidth: float) -> float:
     """Return the share of computing in the time of a training.
 
     Examples
@@ -109,7 +109,7 @@ def utilisation(training: Training, bandwidth: float) -> float:
     return computing / (computing + training.fragments * stall(training, bandwidth))
 
 
-def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> float:
+def bandwidth_for(training: TrainingPlan, target: float, *, grid: bool = False) -> float:
     """Return the least bandwidth that reaches a utilisation [byte/s]; infinite where latency alone forbids it.
 
     With `grid` it is one of `GRID`.
@@ -129,7 +129,7 @@ def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> f
     return high
 
 
-def period_for(training: Training, target: float, bandwidth: float) -> int:
+def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
     """Return the least H that reaches a utilisation at a bandwidth."""
 
     def reached(period: int) -> bool:
@@ -145,7 +145,7 @@ def period_for(training: Training, target: float, bandwidth: float) -> int:
 
 
 def interval_by_error(
-    found: Callable[[Training, float], float], training: Training, bandwidth: float = math.inf, off: float = 0.0
+    found: Callable[[TrainingPlan, float], float], training: TrainingPlan, bandwidth: float = math.inf, off: float = 0.0
 ) -> Within:
     """Return what a function finds, and between what as the time of a step and the bandwidth are off."""
     value, *ends = (
@@ -168,7 +168,7 @@ def read_share(value: float | str, option: str) -> float:
 class LinkedTraining(NamedTuple):
     """A training, the bandwidth at which a ring takes as long as its exchange does, and that of a worker's link."""
 
-    training: Training
+    training: TrainingPlan
     bandwidth: float
     link: float
 
@@ -201,7 +201,7 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
     takes = seconds(schedule)
     starts, nbytes = max(2 * seconds(schedule.scaled(0.5)) - takes, 0.0), job.source.true_parameters
     hops, bits = 2 * (job.source.workers - 1), 8 * model.wire.value_bytes / job.source.scale
-    training = Training(job.source.workers, nbytes, compute.mean + job.update, bits=bits, latency=starts / hops)
+    training = TrainingPlan(job.source.workers, nbytes, compute.mean + job.update, bits=bits, latency=starts / hops)
     bandwidth = hops / job.source.workers * bits / 8 * nbytes / (takes - starts)
     return LinkedTraining(_with_rounds(training, job, candidate), bandwidth, float(link_rates(job).min()))
 
@@ -214,7 +214,7 @@ def link_rates(job: Job) -> Floats:
     return np.array([leaving[host] for host in hosts])
 
 
-def _with_rounds(training: Training, job: Job, candidate: Candidate) -> Training:
+def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> TrainingPlan:
     """Return a training with its exchanges: after inner steps, or beside the backward pass."""
     own = job.strategy
     if own is None:
@@ -303,10 +303,10 @@ def goal_rows(linked: LinkedTraining, goals: Sequence[float], off: float, *, per
     training, scale, rows = linked.training, linked.link / linked.bandwidth, []
     for goal in goals:
 
-        def rate_for(one: Training, _: float, goal: float = goal) -> float:
+        def rate_for(one: TrainingPlan, _: float, goal: float = goal) -> float:
             return scale * bandwidth_for(one, goal)
 
-        def least_period(one: Training, rate: float, goal: float = goal) -> float:
+        def least_period(one: TrainingPlan, rate: float, goal: float = goal) -> float:
             return period_for(one, goal, rate)
 
         rate = map(finite, interval_by_error(rate_for, training, off=off))

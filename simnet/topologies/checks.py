@@ -61,13 +61,13 @@ def _annotation_check(hint: Any) -> Callable[[object, str], float] | None:
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     least: Any = next((one.ge for one in marks if isinstance(one, Ge)), 0)
     if TIME in marks or RATE in marks:
-        return seconds if TIME in marks else rate
+        return latency_seconds if TIME in marks else rate
     if kind is int and marks:
         return partial(check_int, low=least)
     return partial(factor, least=least) if kind is float and marks else None
 
 
-def seconds(value: object, name: str) -> float:
+def latency_seconds(value: object, name: str) -> float:
     """Return `value`, a latency [s], as a float.
 
     Raises

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from simnet.base.checks import check_int
-from simnet.topologies.checks import factor, rate, seconds
+from simnet.topologies.checks import factor, latency_seconds, rate
 from simnet.topologies.deferred import Deferred, add_link, deferred, nodes_and_links
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def label(node: object) -> str:
     return node if isinstance(node, str) else f"host:{node}"
 
 
-def check(graph: nx.DiGraph[Any]) -> int:
+def check_graph(graph: nx.DiGraph[Any]) -> int:
     """Return the number of hosts P of any graph that keeps the contract of this page.
 
     Raises
@@ -80,12 +80,12 @@ def check(graph: nx.DiGraph[Any]) -> int:
 
 
 def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
-    """Return the number of hosts P of a graph, checked as by `check`, its nodes, and its links with their attributes.
+    """Return the number of hosts P of a graph checked by `check_graph`, its nodes, and its links with attributes.
 
     Raises
     ------
     ValueError
-        As `check` does.
+        As `check_graph` does.
     """
     if not isinstance(graph, Deferred):
         import networkx as nx
@@ -104,7 +104,7 @@ def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[N
                 raise ValueError(f"link {u!r} -> {v!r}: {end!r} is neither a host (int) nor a switch (str)")
         if u == v:
             raise ValueError(f"link {label(u)} -> {label(v)} leads from a node to itself")
-        for what, check_one in (("latency", seconds), ("bandwidth", rate), ("weight", factor)):
+        for what, check_one in (("latency", latency_seconds), ("bandwidth", rate), ("weight", factor)):
             if what in link:
                 value = link[what]
                 if type(value) is float and (what, value) in allowed:

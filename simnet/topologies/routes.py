@@ -17,7 +17,7 @@ from simnet.base.checks import check_int
 from simnet.topologies.fat_tree import FatTreeShape
 from simnet.topologies.graphs import Link, Node, checked_parts
 from simnet.topologies.recognition import recognised
-from simnet.topologies.shapes import Places, every
+from simnet.topologies.shapes import Places, every_answer
 from simnet.topologies.splitmix import mix, mix_all
 from simnet.topologies.star import StarShape
 from simnet.topologies.wan_of_clusters import recognised_sites
@@ -246,7 +246,7 @@ class Routes:
         route = self.route(src, dst)
         if (src, dst) not in self._forked:
             return (route,)
-        found = tuple(islice(every(partial(self._find, src, dst)), _MOST + 1))
+        found = tuple(islice(every_answer(partial(self._find, src, dst)), _MOST + 1))
         if len(found) <= _MOST:
             return found
         # The first ones in order would all leave by the first way; drawn, they spread over all of it.
@@ -338,7 +338,7 @@ class Routes:
             longest = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
             return rows[:, :longest]
         routes = [self.route(*pair) for pair in zip(ends[0].tolist(), ends[1].tolist(), strict=True)]
-        return as_table(routes)
+        return route_table(routes)
 
     def _block(self, shape: StarShape | FatTreeShape, src: Places, dst: Places) -> NDArray[np.int64]:
         pair = mix_all(mix_all(np.uint64(self._salt) ^ src.astype(np.uint64)) ^ dst.astype(np.uint64))
@@ -474,7 +474,7 @@ class Routes:
         return host
 
 
-def as_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+def route_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """Return routes as the rows of a table, -1 after the last link; see `Routes.table`."""
     table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
     for row, route in zip(table, routes, strict=True):

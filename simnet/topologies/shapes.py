@@ -109,7 +109,7 @@ class ForwardingHosts:
 P = TypeVar("P")
 
 
-def every(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
+def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
     """Yield what `find` returns for every way of answering its choices, in lexicographic order of the answers.
 
     Parameters

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.checks import check_int
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from simnet.topologies.checks import affordable, checked, seconds
+from simnet.topologies.checks import affordable, checked, latency_seconds
 from simnet.topologies.deferred import add_link, add_node
 from simnet.topologies.graphs import Node, cable, empty
 
@@ -166,7 +166,7 @@ def between_sites(
     np.fill_diagonal(rates, 0)
     for a, b in np.argwhere(rates != 0).tolist():
         pair = f"from {names[a]} to {names[b]}"
-        seconds(seconds_between[a, b], f"latency {pair}")
+        latency_seconds(seconds_between[a, b], f"latency {pair}")
         if not 0 < rates[a, b] < np.inf:
             raise ValueError(
                 f"bandwidth {pair} must be finite and > 0 bytes per second, or 0 for no link, got {rates[a, b]}"

@@ -14,7 +14,7 @@ import numpy as np
 from simnet.base.errors import suggest_names
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from simnet.topologies.checks import affordable, checked
-from simnet.topologies.graphs import Link, Node, cable, check, empty, label
+from simnet.topologies.graphs import Link, Node, cable, check_graph, empty, label
 from simnet.topologies.recognition import described, links_of, recognised
 from simnet.topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
 from simnet.topologies.wan import between_sites, site_names
@@ -160,7 +160,7 @@ def _site_node(node: Node, site: str, first: int) -> Node:
 def _site_cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
     """Return the graph of a site, checked, and its shape if it has one."""
     try:
-        hosts = check(graph)
+        hosts = check_graph(graph)
     except ValueError as error:
         raise ValueError(f"site {name}: {error}") from None
     if graph.graph.get("hosts") != hosts:

@@ -25,7 +25,7 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors
 from simnet.cost_models.costs.layers import Layer
-from simnet.traces.files import check_finite, encode_values, write_tensors, write_text
+from simnet.traces.files import check_finite, encode_stored, write_tensors, write_text
 from simnet.traces.metadata import MAX_BYTES, parse_description
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
@@ -38,7 +38,7 @@ _MEMBER = re.compile(r"(\d{1,12})/(.+)\.npy", re.DOTALL)
 _MOST_MEMBERS = 1_000_000
 
 
-class Steps(Protocol):
+class ConvertedSteps(Protocol):
     """A trace to write: a description, and what returns the gradients of a recorded step, float32 of shape (P, n)."""
 
     @property
@@ -54,14 +54,14 @@ class _Steps(NamedTuple):
     recorded: Callable[[int], Values]
 
 
-def part_of(
-    whole: Steps,
+def trace_part(
+    whole: ConvertedSteps,
     *,
     steps: Sequence[int] | None = None,
     workers: Sequence[int] | None = None,
     entries: int | None = None,
     seed: int = 0,
-) -> Steps:
+) -> ConvertedSteps:
     """Return some recorded steps and workers of a trace, in this order, and at most so many `entries` of each layer.
 
     Default is all; entries are drawn at random by `seed`.
@@ -100,7 +100,7 @@ def part_of(
 
 def generated(
     source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
-) -> Steps:
+) -> ConvertedSteps:
     """Return synthetic gradients of some steps; one step must fit memory, see `in_memory`."""
     info = TraceInfo(
         version=1,
@@ -134,7 +134,7 @@ def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -
         )
 
 
-def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = False) -> None:
+def write_folder(steps: ConvertedSteps, folder: Path, dtype: str, per_worker: bool = False) -> None:
     """Write a trace into an empty folder."""
     info = steps.info.model_copy(update={"per_worker": per_worker})
     with explain_write_errors(folder, advice=""):
@@ -151,7 +151,7 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
         write_text(folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n")
 
 
-def write_npz(steps: Steps, path: Path, dtype: str) -> None:
+def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
     """Write a trace as an npz archive, of type ``fp32`` or ``fp16``."""
     if dtype == "bf16":
         raise InputError("numpy has no bfloat16; take fp32 or fp16 for .npz", file="--dtype")
@@ -169,7 +169,7 @@ def write_npz(steps: Steps, path: Path, dtype: str) -> None:
 
 
 class ReadArchive:
-    """A trace in an npz archive, as `Steps`; every value is checked once."""
+    """A trace in an npz archive, as `ConvertedSteps`; every value is checked once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -256,7 +256,7 @@ def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, V
 
 
 def _stored_values(values: Values, dtype: str, layer: str, step: int) -> NDArray[Any]:
-    stored = encode_values(values, dtype)
+    stored = encode_stored(values, dtype)
     if dtype != "fp32":
         largest = float(np.abs(values).max(initial=0.0))
         if largest > (65504.0 if dtype == "fp16" else 3.3895e38):

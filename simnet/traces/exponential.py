@@ -38,7 +38,7 @@ _LARGEST, _SMALLEST = np.float32(88.72283935546875), np.float32(-103.97208404541
 _LACKS, _MIDDLE = (1 << 29) - 1, 1 << 28
 
 
-def exponential(values: Values, out: Values) -> None:
+def exponentiate(values: Values, out: Values) -> None:
     """Put e to the power of `values` into `out`, which may be `values`; none is NaN.
 
     Where the processor's own instructions give other bits, it takes some 30 times as long as `numpy.exp`.

@@ -21,7 +21,7 @@ STORED: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": np.dtype("<
 """What entries are stored as."""
 
 
-def encode_values(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+def encode_stored(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return floats as they are stored in a type of `DTYPES`: rounded to nearest, ties to even; bf16 as 16 bits."""
     if dtype != "bf16":
         with np.errstate(over="ignore"):
@@ -33,7 +33,7 @@ def encode_values(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     return np.asarray((rounded >> 16).astype("<u2"))
 
 
-def decode_values(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
+def decode_stored(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
     """Return stored values as float32; `kind` is the name of the type in safetensors files."""
     if kind == "BF16":
         return (stored.astype("<u4") << 16).view("<f4").astype(np.float32, copy=False)
@@ -54,7 +54,7 @@ def check_finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.f
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, sync: bool = True) -> None:
-    """Write floats or results of `encode_values` as a safetensors file, atomically; with `sync` wait for the disk."""
+    """Write floats or results of `encode_stored` as a safetensors file, atomically; with `sync` wait for the disk."""
     stored = STORED[dtype]
     header, end = {}, 0
     for name, values in tensors.items():
@@ -65,7 +65,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, s
     with open_atomic(path, sync) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for values in tensors.values():
-            file.write(np.ascontiguousarray(values if values.dtype == stored else encode_values(values, dtype)).data)
+            file.write(np.ascontiguousarray(values if values.dtype == stored else encode_stored(values, dtype)).data)
 
 
 def stored_tensor(path: Path, name: str) -> NDArray[Any]:

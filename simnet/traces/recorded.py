@@ -28,7 +28,7 @@ from simnet.base.errors import InputError, suggest_names
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.cost_models.costs.layers import Layer
-from simnet.traces.files import check_finite, decode_values, stored_tensor
+from simnet.traces.files import check_finite, decode_stored, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 
@@ -295,7 +295,7 @@ def _worker_files(
 def _read_tensor(tensors: Any, name: str, path: Path) -> Values:
     """Return a tensor, as float32."""
     kind = tensors.get_slice(name).get_dtype()
-    return decode_values(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
+    return decode_stored(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
 
 
 def _chosen_workers(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:

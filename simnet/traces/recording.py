@@ -25,7 +25,7 @@ from simnet.base.checks import check_int
 from simnet.base.errors import InputError, suggest_names
 from simnet.base.rng import stream
 from simnet.base.writing import explain_write_errors, sync_to_disk, write_files
-from simnet.traces.files import DTYPES, STORED, encode_values, write_tensors, write_text
+from simnet.traces.files import DTYPES, STORED, encode_stored, write_tensors, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
 
 ENTRIES = "entries.safetensors"
@@ -186,7 +186,7 @@ class Recorder:
                 raise ValueError(f"layer {name!r} has shape {self.shapes[name]}, got {np.shape(values)}")
             if part is not None and not chosen:
                 flat = flat[part]
-            stored = encode_values(flat, self.dtype)
+            stored = encode_stored(flat, self.dtype)
             exponent = {"fp32": 0x7F800000, "fp16": 0x7C00, "bf16": 0x7F80}[self.dtype]
             if ((stored.view(f"<u{stored.itemsize}") & exponent) == exponent).any():
                 self._bad = self._bad or f"a gradient of layer {name!r}"

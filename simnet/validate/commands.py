@@ -112,7 +112,7 @@ def _measurements(
     found = [
         evaluation.evaluate(name, facts, splits, learned=against == LEARNED)
         if fabric is None
-        else evaluation.compare(fabric, name, facts)
+        else evaluation.compare_measurements(fabric, name, facts)
         for name in track_progress(names)
     ]
     facts.refuse_idle()
@@ -177,8 +177,8 @@ def _errors_said(rows: Sequence[Mapping[str, Any]], worse: Sequence[str]) -> str
 def _shipped_jobs() -> Summary:
     from simnet.validate.jobs import report
 
-    both = report.shipped()
-    found = report.figures(both)
+    both = report.shipped_jobs()
+    found = report.job_figures(both)
     kinds = (("total", "whole iteration"), ("messages", "messages alone"), ("unseen", "predicted before measuring"))
     judged = f"{found['right']} of {found['judged']}"
     return Summary(
@@ -190,7 +190,7 @@ def _shipped_jobs() -> Summary:
         evidence=f"measured: {percent(found['inside'])} of the iterations are inside their 90 % interval",
         next="--out jobs.md   the section of docs/validation.md",
         details={"jobs": found},
-        writers={".md": lambda path: _write(path, report.section())},
+        writers={".md": lambda path: _write(path, report.job_section())},
     )  # fmt: skip
 
 
@@ -205,9 +205,9 @@ def _job(logs: Path, against: str, overrides: Sequence[str]) -> Summary:
     skip = given.pop("skip", comparing.SKIPPED)
     if given or type(skip) is not int or skip < 0:
         raise InputError("takes one option, skip=N, of iterations at the beginning", file="--against")
-    measured = tables.over_ranks(tables.read_logs(logs))
+    measured = tables.over_ranks(tables.read_job_logs(logs))
     loaded = load(name, overrides)
-    found = comparing.compared(measured, predict_job(loaded, tables.policies_of(measured, loaded)), skip)
+    found = comparing.compare_iterations(measured, predict_job(loaded, tables.policies_of(measured, loaded)), skip)
     figures, (first, *others) = found.figures(), [*found.sentences(), ""]
     renamed = {"measured": "measured_s", "predicted": "predicted_s", "low": "low_s", "high": "high_s"}
     totals = [percent(abs(one["error"])) for one in figures["parts"] if one["part"] == "total"]
@@ -263,7 +263,7 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
     wanted = [reproduction(name) for name in dict.fromkeys(names)]
     every = wanted or [one for one in REPRODUCTIONS.values() if all or not one.slow]
     found = {one.name: None if one.needs() else one.rows() for one in track_progress(every)}
-    contradicting, counted = page.summary(found)
+    contradicting, counted = page.reproduction_summary(found)
     problems = _changed(found) if check else []
     missing = [f"{name} is left out: it {REPRODUCTIONS[name].needs()}." for name, rows in found.items() if rows is None]
     slow = [] if names or all else [name for name, one in REPRODUCTIONS.items() if one.slow]
@@ -283,7 +283,7 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
         writers={
             ".csv": lambda path: _write_values(path, found),
             ".md": lambda path: _write(
-                path, page.page(found, under_devices.columns() if {*found} == {*REPRODUCTIONS} else [])
+                path, page.page(found, under_devices.device_columns() if {*found} == {*REPRODUCTIONS} else [])
             ),
         },
         exit_code=int(bool(problems)),
@@ -293,7 +293,7 @@ def reproduce(*names: str, all: bool = False, check: bool = False) -> Summary:
 def _under_devices() -> Summary:
     from simnet.validate.reproduction import under_devices
 
-    head, published, *others = under_devices.rows(under_devices.columns())
+    head, published, *others = under_devices.device_rows(under_devices.device_columns())
     keys = ["device", *(f"ratio_{number}" for number in range(1, len(head)))]
     return Summary(
         answer="Headline ratios under each device profile, beside the published ones.",
@@ -308,7 +308,7 @@ def _values(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], li
 
     names = ("what", "published", "ours", "unit", "error", "tolerance", "verdict")
     ((_, rows),) = found.items()
-    cells = [dict(zip(names, page.cells(row), strict=True)) for row in rows or ()]
+    cells = [dict(zip(names, page.row_cells(row), strict=True)) for row in rows or ()]
     return [
         Column("what", "value", "text"),
         *(Column(name, name, "text", priority=_SPARE.get(name, 0)) for name in names[1:]),
@@ -330,9 +330,9 @@ def _outcomes(found: Mapping[str, Sequence[Row] | None]) -> tuple[list[Column], 
         {
             "name": name,
             "published_in": f"{REPRODUCTIONS[name].paper}, {REPRODUCTIONS[name].place}",
-            "kinds": page.kinds(REPRODUCTIONS[name]),
+            "kinds": page.kinds_text(REPRODUCTIONS[name]),
             "contradictions": None if rows is None else sum(row.contradicts for row in rows),
-            "worst": "left out" if rows is None else page.worst(rows),
+            "worst": "left out" if rows is None else page.worst_error(rows),
         }
         for name, rows in found.items()
     ]
@@ -364,17 +364,17 @@ def _missing() -> list[dict[str, Any]]:
 
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction for JSON."""
-    from simnet.validate.reproduction.table import counts, figures
+    from simnet.validate.reproduction.table import figure_rows, kind_counts
 
     head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}
     if rows is None:
         return {**head, "left_out": f"it {one.needs()}", "kinds": {}, "contradictions": 0, "values": []}
     plain = [
         {key: None if isinstance(cell, float) and not math.isfinite(cell) else cell for key, cell in row.items()}
-        for row in map(figures, rows)
+        for row in map(figure_rows, rows)
     ]
     against = sum(row.contradicts for row in rows)
-    return {**head, "left_out": None, "kinds": counts(rows), "contradictions": against, "values": plain}
+    return {**head, "left_out": None, "kinds": kind_counts(rows), "contradictions": against, "values": plain}
 
 
 def _write_values(path: Path, found: Mapping[str, Sequence[Row] | None]) -> None:

@@ -84,7 +84,7 @@ def evaluate(
     return _make_evaluation(source, held, count, rows, problems)
 
 
-def compare(
+def compare_measurements(
     cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
     """Compare measurements with what a fabric file predicts; nothing is fitted to them."""
@@ -159,13 +159,13 @@ def _leave_ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         plain = {name: replace(one, ranks_by="interpolation") for name, one in fitted.items()}
         for one, rivals in zip(held, rival_times("ranks", kept, held, learned=learned), strict=True):
             family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
-            place = place_of(ranks, family)
+            place = rank_place(ranks, family)
             others = {name: _held_share(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
             found.append(_predict_rows("ranks", place, model, one, rivals | others))
     return [one for one in found if one is not None]
 
 
-def place_of(ranks: int, measured: Sequence[int]) -> str:
+def rank_place(ranks: int, measured: Sequence[int]) -> str:
     """Return which of `PLACES` a number of ranks is in, relative to the measured ones."""
     if min(measured) <= ranks <= max(measured):
         return PLACES[0]

@@ -48,7 +48,7 @@ def table_vi() -> pd.DataFrame:
         ``reference_ms`` (the formula evaluated by others, 3 decimals), ``parameters``, simnet's ``formula_ms`` and
         ``error``, the fraction by which the printed time exceeds it.
     """
-    return _beside_formula(read("table_vi.csv"))
+    return _beside_formula(read_published("table_vi.csv"))
 
 
 def table_ii() -> pd.DataFrame:
@@ -60,7 +60,7 @@ def table_ii() -> pd.DataFrame:
         36 rows; columns as of `table_vi`, without the model. Rows of AG print compression and communication
         together: their ``published_ms - formula_ms`` is the compression time the paper implies.
     """
-    return _beside_formula(read("table_ii.csv"))
+    return _beside_formula(read_published("table_ii.csv"))
 
 
 def fig_5() -> pd.DataFrame:
@@ -71,7 +71,7 @@ def fig_5() -> pd.DataFrame:
     DataFrame
         32 rows; columns as of `table_vi`.
     """
-    return _beside_formula(read("fig_5.csv"))
+    return _beside_formula(read_published("fig_5.csv"))
 
 
 def fig_8() -> pd.DataFrame:
@@ -83,7 +83,7 @@ def fig_8() -> pd.DataFrame:
         6 rows. ``config, model, collective, published_epochs`` (from the density curves) and ``replayed_steps``,
         ``replayed_epochs`` of `schedule_shares`.
     """
-    frame = read("fig_8.csv")
+    frame = read_published("fig_8.csv")
     shares = {config: schedule_shares(config) for config in frame["config"].unique()}
     cells = zip(frame["config"], frame["collective"], strict=True)
     frame["replayed_steps"] = [shares[config][collective] for config, collective in cells]
@@ -117,12 +117,12 @@ def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
     return dict(zip(costs.SPARSE_COLLECTIVES, counts.tolist(), strict=True))
 
 
-def read(name: str) -> pd.DataFrame:
+def read_published(name: str) -> pd.DataFrame:
     """Read a table of published values that comes with simnet."""
-    return pd.read_csv(io.StringIO(read_text(name)))
+    return pd.read_csv(io.StringIO(read_published_text(name)))
 
 
-def read_text(name: str) -> str:
+def read_published_text(name: str) -> str:
     """Return the text of a file of published values."""
     return files("simnet.validate").joinpath("published_data", name).read_text(encoding="utf-8")
 

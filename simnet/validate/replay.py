@@ -44,7 +44,7 @@ _PINGS = 12
 _CONTENTS = 251
 
 
-class Part(NamedTuple):
+class ReplayPart(NamedTuple):
     """A message as one of its two ranks sees it: the other one, where it lies in the buffer, its number."""
 
     peer: int
@@ -53,12 +53,12 @@ class Part(NamedTuple):
     number: int
 
 
-class Step(NamedTuple):
+class ReplayStep(NamedTuple):
     """What a rank does in one round."""
 
     compute: float
-    sends: tuple[Part, ...]
-    receives: tuple[Part, ...]
+    sends: tuple[ReplayPart, ...]
+    receives: tuple[ReplayPart, ...]
 
 
 class Repetition(NamedTuple):
@@ -78,13 +78,13 @@ class Workload:
     facts: dict[str, object]
 
 
-def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
+def steps_of_rank(schedule: Schedule, rank: int) -> list[ReplayStep]:
     """Return what `rank` does in each round of a schedule that has something to do for it.
 
     Messages between two ranks keep the order of the schedule, so that both sides pair them alike. Rounds use the same
     buffers.
     """
-    steps: list[Step] = []
+    steps: list[ReplayStep] = []
     number = 0
     for one in schedule.rounds:
         sizes = np.maximum(np.rint(one.nbytes), 1).astype(np.int64)
@@ -94,21 +94,21 @@ def steps_of_rank(schedule: Schedule, rank: int) -> list[Step]:
         )
         compute = float(np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)[rank])
         if outward or inward or compute:
-            steps.append(Step(compute, outward, inward))
+            steps.append(ReplayStep(compute, outward, inward))
         number += len(one)
     return steps
 
 
 def _cut_parts(
     own: NDArray[np.int64], peers: NDArray[np.int64], sizes: NDArray[np.int64], number: int
-) -> tuple[Part, ...]:
+) -> tuple[ReplayPart, ...]:
     last = np.cumsum(sizes[own])
     first = last - sizes[own]
     columns = (peers[own].tolist(), first.tolist(), last.tolist(), (own + number).tolist())
-    return tuple(map(Part, *columns))
+    return tuple(map(ReplayPart, *columns))
 
 
-def measure(
+def measure_replay(
     schedule: Schedule,
     communicator: Communicator,
     *,
@@ -171,7 +171,7 @@ def _schedule_digest(schedule: Schedule) -> float:
     return float_digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
 
 
-def _check_messages(own: Sequence[Step], communicator: Communicator, out: Any, into: Any) -> None:
+def _check_messages(own: Sequence[ReplayStep], communicator: Communicator, out: Any, into: Any) -> None:
     """Send every message with content of its own once, and see that it arrives."""
     wrong = 0
     for step in own:
@@ -188,7 +188,7 @@ def _check_messages(own: Sequence[Step], communicator: Communicator, out: Any, i
         raise RuntimeError(f"{total} messages did not arrive as they were sent")
 
 
-def _part_content(part: Part) -> NDArray[np.uint8]:
+def _part_content(part: ReplayPart) -> NDArray[np.uint8]:
     return np.full(part.last - part.first, part.number % _CONTENTS, dtype=np.uint8)
 
 
@@ -332,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work += [of_file(path, ranks) for path in given.files]
         tables = []
         for one in work:
-            done = measure(
+            done = measure_replay(
                 one.schedule,
                 communicator,
                 repetitions=given.repetitions,

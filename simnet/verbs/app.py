@@ -264,13 +264,13 @@ def _completer(name: str) -> Callable[[Any], list[str]]:
     """Return what tells a shell what a parameter may be."""
 
     def complete(context: Any) -> list[str]:
-        from simnet.verbs.completion import candidates
+        from simnet.verbs.completion import completion_words
 
         try:
             first = context["scenario"].raw
         except KeyError:
             first = None
-        return candidates(name, context.incomplete, str(first or ""))
+        return completion_words(name, context.incomplete, str(first or ""))
 
     return complete
 

@@ -15,7 +15,7 @@ Completer: TypeAlias = Callable[[str, str], Iterable[str]]
 """A function of the incomplete word and of the first word behind the verb, which may be a scenario."""
 
 
-def candidates(name: str, incomplete: str, first: str = "") -> list[str]:
+def completion_words(name: str, incomplete: str, first: str = "") -> list[str]:
     """Return what a parameter of this name may be, after a comma the next of several words.
 
     Examples

@@ -92,18 +92,18 @@ def _write_collective(
     asked: CollectiveAsked, source: str, kind: Any, out: Path, size: float | str | None, workers: Any, force: bool
 ) -> Exported:
     from simnet.scenario import load
-    from simnet.studies.exporting import Sent, write_schedule
-    from simnet.studies.timed_collectives import sizes_of
+    from simnet.studies.exporting import ExportedSchedule, write_schedule
+    from simnet.studies.timed_collectives import message_sizes
 
     if kind not in ("goal", "chakra", "csv"):
         said = f"a collective has no network and no gradients; it is written as goal, chakra or csv, not {kind}"
         raise InputError(said)
-    sizes = sizes_of(size)
+    sizes = message_sizes(size)
     if len(sizes) != 1 or workers is None:
         missing = "--workers" if len(sizes) == 1 else "--size"
         raise InputError(f"is missing; {source} needs --workers and one --size", file=missing)
     count = load("base", workers=workers).config.workers
-    sent = Sent(asked.schedule(count, sizes[0]), f"{asked.found().name}_{count}", [])
+    sent = ExportedSchedule(asked.schedule(count, sizes[0]), f"{asked.found().name}_{count}", [])
     return write_schedule(sent, kind, out, force=force)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from simnet.scenario import Scenario
     from simnet.scenario.identity import Request
     from simnet.studies.runs import Batch, Seeds
-    from simnet.studies.sweeping.work import Work
+    from simnet.studies.sweeping.work import CellProgress
     from simnet.training.job.record import PolicyResult
 
 # About which share of the time simulating takes, and checking cells before; the rest is writing.
@@ -295,15 +295,15 @@ def _over_grid(
     ):
         total = len(planned.cells)
         with progress_stage(_CHECKING):
-            checks = work.check(planned, folder, pool, _cell_progress(total, "cells checked"))
+            checks = work.check_cells(planned, folder, pool, _cell_progress(total, "cells checked"))
         work.refuse_all(planned, checks)
-        todo = work.Work(planned, checks, folder, again=force)
+        todo = work.CellProgress(planned, checks, folder, again=force)
         if todo.there:
             terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run")
         return _run_cells(todo, pool, on)
 
 
-def _run_cells(todo: Work, pool: processes.Pool, on: str | None) -> Summary:
+def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summary:
     """Run the cells that are waiting, write the table, and end as they ended."""
     failure: BaseException | None = None
     todo.mark("at work, or killed")

@@ -103,7 +103,7 @@ def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
         refuse_existing([place / "report.html"], force)
     if len(folders) == 1:
         return Summary(answer=f"Drawn again: {reports.redraw(folders[0], Path(out) if out else None)}")
-    summary, page = reports.compare(folders, place)
+    summary, page = reports.compare_runs(folders, place)
     return Summary(answer=f"{sentence(summary)} Page: {page}")
 
 

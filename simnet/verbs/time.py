@@ -62,5 +62,5 @@ def time(
     }  # fmt: skip
     begin = start if isinstance(start, float | int) else options.quantity(start, "--start", units.seconds)
     return timed_collectives.answer_time(
-        what, timed_collectives.sizes_of(size), float(begin or 0.0), loose, set_texts(set), fields
+        what, timed_collectives.message_sizes(size), float(begin or 0.0), loose, set_texts(set), fields
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.collectives.program import Program, Step
+from simnet.collectives.program import ChunkProgram, ChunkStep
 from simnet.collectives.registry import collective
 from simnet.schedule import Schedule
 
 
-def two_shot(n_ranks: int) -> Program:
+def two_shot(n_ranks: int) -> ChunkProgram:
     """All-reduce of P chunks: every rank reduces its chunk of all others, then sends it to them."""
     src, dst = np.nonzero(~np.eye(n_ranks, dtype=bool))
-    return Program(n_ranks, n_ranks, [Step(src, dst, dst, reduce=True), Step(src, dst, src)])
+    return ChunkProgram(n_ranks, n_ranks, [ChunkStep(src, dst, dst, reduce=True), ChunkStep(src, dst, src)])
 
 
 def two_shot_cost(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> np.ndarray:

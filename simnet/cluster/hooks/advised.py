@@ -17,11 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
-from simnet.cluster.hooks.log import Clock, Iteration, open_log
+from simnet.cluster.hooks.log import LoggedIteration, StageClock, open_log
 from simnet.cluster.hooks.messages import destroy_group, global_rank, new_group_like
 from simnet.cost_models.costs.devices import DeviceProfile
 from simnet.policies import Candidate, TimingOutcome
-from simnet.studies.choosing.policy_file import Entry
+from simnet.studies.choosing.policy_file import TableEntry
 from simnet.training.advise.adviser import PINGS, WORD, Adviser, ExchangeCost, exchange_cost, probe_bytes
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Advising:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[TableEntry],
         device: DeviceProfile,
         group: Any,
         *,
@@ -91,7 +91,7 @@ class Advising:
         self._choice, self._knows = 0, False
         # What the last probe found; nothing when workers have agreed on it.
         self._probed = _ProbeTimes()
-        self._iterations: list[tuple[Iteration, tuple[int, ...]]] = []
+        self._iterations: list[tuple[LoggedIteration, tuple[int, ...]]] = []
         # Of worker 0.
         self._adviser: Adviser | None = None
         self._sizes: tuple[int, ...] = ()
@@ -102,7 +102,9 @@ class Advising:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)
 
-    def begin(self, number: int, before: Iteration | None, sizes: tuple[int, ...], clock: Clock) -> Entry:
+    def begin(
+        self, number: int, before: LoggedIteration | None, sizes: tuple[int, ...], clock: StageClock
+    ) -> TableEntry:
         """Return the choice of an iteration; all workers call this when its first bucket is handed over."""
         if before is not None:
             self._iterations.append((before, sizes))
@@ -153,7 +155,7 @@ class Advising:
         self._probed = _ProbeTimes(min(took[:PINGS]), long, time.perf_counter() - begin)
 
     def _agree(
-        self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock | None
+        self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], clock: StageClock | None
     ) -> _AgreedDecision:
         """Agree on the times of iterations, and on the choice for a coming one; on the thread."""
         import torch
@@ -175,7 +177,9 @@ class Advising:
         choice, probes, knows = answer.tolist()
         return _AgreedDecision(choice, bool(probes), bool(knows))
 
-    def _decided(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], said: Tensor) -> _AgreedDecision:
+    def _decided(
+        self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], said: Tensor
+    ) -> _AgreedDecision:
         probed, rest = _ProbeTimes(*said.tolist()[:3]), said.tolist()[3:]
         if not self._sizes and not told:
             return _AgreedDecision(0, False, False)  # What buckets there are is known after the first iteration.
@@ -210,7 +214,7 @@ class Advising:
         return self._known_costs[sizes]
 
 
-def _gloo_candidate(entry: Entry) -> Candidate:
+def _gloo_candidate(entry: TableEntry) -> Candidate:
     """Return a choice with the algorithms of gloo, as closed forms take it."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
@@ -218,7 +222,7 @@ def _gloo_candidate(entry: Entry) -> Candidate:
     return Candidate(entry.label, entry.scheme, options | {name: one for name, one in _GLOO.items() if name in known})
 
 
-def _iteration_times(one: Iteration, clock: Clock) -> TimingOutcome:
+def _iteration_times(one: LoggedIteration, clock: StageClock) -> TimingOutcome:
     """Return the times of an iteration on this worker, once its last moment has passed."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):

@@ -22,11 +22,11 @@ from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.cluster.hooks.advised import Advising
 from simnet.cluster.hooks.exchanges import WorkerScheme, worker_scheme
 from simnet.cluster.hooks.kernels import BucketShare
-from simnet.cluster.hooks.log import Clock, EventClock, Iteration, Span
+from simnet.cluster.hooks.log import EventClock, LoggedIteration, LoggedSpan, StageClock
 from simnet.cluster.hooks.messages import GroupMessages, Probe, destroy_group, new_group_like, shifted
 from simnet.cluster.hooks.residuals import Residuals
 from simnet.cost_models.costs.devices import DeviceProfile, load_device
-from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
+from simnet.studies.choosing.policy_file import PolicyTable, TableEntry, load_policy
 from simnet.training.job.exchange import check_feedback
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Hook:
     ) -> None:
         kind: Any = {"dense": "dense", "fp16": "half"}.get(exchange, "sparse")
         worker_scheme(exchange)
-        entry = Entry(label=label or exchange, scheme=exchange, options=options, kind=kind, density=density)
+        entry = TableEntry(label=label or exchange, scheme=exchange, options=options, kind=kind, density=density)
         self._set_up((entry,), group)
 
     @classmethod
@@ -110,7 +110,7 @@ class Hook:
     @classmethod
     def advised(
         cls,
-        choices: str | PathLike[str] | PolicyTable | Sequence[Entry],
+        choices: str | PathLike[str] | PolicyTable | Sequence[TableEntry],
         *,
         device: str | Path | DeviceProfile,
         every: int = 10,
@@ -134,7 +134,7 @@ class Hook:
         for one in entries:
             worker_scheme(one.scheme)
         dense = [one for one in entries if one.kind == "dense"]
-        fallback = dense[0] if dense else Entry(label="dense", scheme="dense", kind="dense", density=1.0)
+        fallback = dense[0] if dense else TableEntry(label="dense", scheme="dense", kind="dense", density=1.0)
         entries = [fallback, *(one for one in entries if one is not fallback)]
         profile = device if isinstance(device, DeviceProfile) else load_device(device)
         hook = cls.__new__(cls)
@@ -144,7 +144,7 @@ class Hook:
         )
         return hook
 
-    def _set_up(self, choices: tuple[Entry, ...], group: Any) -> None:
+    def _set_up(self, choices: tuple[TableEntry, ...], group: Any) -> None:
         try:
             import torch.distributed as dist
         except ImportError:
@@ -154,7 +154,7 @@ class Hook:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.choices, self.entry = choices, choices[0]
         self.iteration, self.residuals = 0, Residuals()
-        self.marks: Iteration | None = None
+        self.marks: LoggedIteration | None = None
         self._schemes: dict[str, WorkerScheme] = {one.scheme: worker_scheme(one.scheme) for one in choices}
         # By the choice, and by the identities of a bucket's parameters, which DDP keeps alive.
         self._models: dict[tuple[int, tuple[int, ...]], Any] = {}
@@ -164,7 +164,7 @@ class Hook:
         self._entries_of: list[int] = []
         self._every = 1
         self._probe: Probe = lambda device: shifted(device, group=self._own)
-        self._clock: Clock | None = None
+        self._clock: StageClock | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -191,10 +191,10 @@ class Hook:
         model.register_comm_hook(self, lambda hook, bucket: hook.exchange(bucket))
         return self
 
-    def clock(self, device: Any) -> Clock:
+    def clock(self, device: Any) -> StageClock:
         """Return the clock of a device."""
         if self._clock is None:
-            self._clock = EventClock() if device.type == "cuda" else Clock()
+            self._clock = EventClock() if device.type == "cuda" else StageClock()
         return self._clock
 
     def exchange(self, bucket: Any) -> Any:
@@ -220,7 +220,7 @@ class Hook:
         part = self._part(bucket, flat)
         steps = self._schemes[self.entry.scheme]
         selected = steps.select(part)
-        marks.selecting.append(Span(began, clock.mark()))
+        marks.selecting.append(LoggedSpan(began, clock.mark()))
         on_gpu = [flat.device] if flat.is_cuda else []
         future = torch.futures.Future(devices=on_gpu)
         place: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -234,7 +234,7 @@ class Hook:
                         self._check_finite(bucket, flat, total)
                     messages, taken = GroupMessages(self._own, clock), clock.mark()
                     steps.exchange(part, selected, messages)
-                    marks.exchanging.append(Span(taken, clock.mark()))
+                    marks.exchanging.append(LoggedSpan(taken, clock.mark()))
                     marks.messages.extend(messages.sent)
                     future.set_result(flat)
                 except BaseException as error:  # Raised again where the caller meets it.
@@ -281,7 +281,7 @@ class Hook:
         if self._advising is not None:
             sizes, self._entries_of = tuple(self._entries_of), []
             self.entry = self._advising.begin(self.iteration, self.marks, sizes, self.clock(device))
-        self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
+        self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
         """Return the scheme of a choice for a bucket, a new one if the bucket has other parameters.

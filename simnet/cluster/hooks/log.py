@@ -18,7 +18,7 @@ from simnet.base.errors import InputError
 from simnet.base.spreadsheets import guard_cell
 
 if TYPE_CHECKING:
-    from simnet.cluster.hooks.messages import Message
+    from simnet.cluster.hooks.messages import HookMessage
 
 Mark: TypeAlias = Any
 """A moment: seconds of the host, or an event of a GPU."""
@@ -52,7 +52,7 @@ COLUMNS = (
 """
 
 
-class Clock:
+class StageClock:
     """Marks moments on the processor, and returns the seconds between them."""
 
     def mark(self) -> Mark:
@@ -68,7 +68,7 @@ class Clock:
         return True
 
 
-class EventClock(Clock):
+class EventClock(StageClock):
     """Marks moments as events of a GPU, each recorded on the present stream."""
 
     def mark(self) -> Mark:
@@ -88,7 +88,7 @@ class EventClock(Clock):
         return bool(mark.query())
 
 
-class Span(NamedTuple):
+class LoggedSpan(NamedTuple):
     """A span between two moments."""
 
     began: Mark
@@ -96,19 +96,19 @@ class Span(NamedTuple):
 
 
 @dataclass
-class Iteration:
+class LoggedIteration:
     """The moments of an iteration on one rank."""
 
     number: int
     exchange: str
     density: float
     # The hook's work on each bucket before its first message, and the rest of its exchange.
-    selecting: list[Span] = field(default_factory=list)
-    exchanging: list[Span] = field(default_factory=list)
+    selecting: list[LoggedSpan] = field(default_factory=list)
+    exchanging: list[LoggedSpan] = field(default_factory=list)
     # The messages of all buckets.
-    messages: list[Message] = field(default_factory=list)
+    messages: list[HookMessage] = field(default_factory=list)
 
-    def parts(self, clock: Clock) -> tuple[list[float], float, float]:
+    def parts(self, clock: StageClock) -> tuple[list[float], float, float]:
         """Return seconds to select, of each bucket, and of all buckets to communicate and to merge."""
         communicate = sum(clock.seconds(message.began, message.ended) for message in self.messages)
         merge = sum(clock.seconds(*span) for span in self.exchanging) - communicate
@@ -129,13 +129,13 @@ def open_log(path: Path, buffering: int = -1) -> IO[str]:
 class IterationLog:
     """The log of one rank, ``rank_<r>.csv`` in a folder; InputError if it exists, or cannot be made."""
 
-    def __init__(self, folder: str | PathLike[str], rank: int, clock: Clock) -> None:
+    def __init__(self, folder: str | PathLike[str], rank: int, clock: StageClock) -> None:
         self._file = open_log(Path(folder) / f"rank_{rank}.csv")
         self._rows, self._clock = csv.writer(self._file, lineterminator="\n"), clock
         self._rows.writerow(COLUMNS)
-        self._waiting: deque[tuple[Iteration, float, Mark, Mark, Mark]] = deque()
+        self._waiting: deque[tuple[LoggedIteration, float, Mark, Mark, Mark]] = deque()
 
-    def add(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
+    def add(self, one: LoggedIteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
         """Add an iteration, and write all that have passed."""
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
@@ -147,7 +147,7 @@ class IterationLog:
             self._write(*self._waiting.popleft())
         self._file.close()
 
-    def _write(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
+    def _write(self, one: LoggedIteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
         seconds = self._clock.seconds
         selecting, communicate, merge = one.parts(self._clock)
         select = sum(selecting)

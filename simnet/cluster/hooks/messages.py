@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from simnet.cluster.hooks.log import Clock, Mark
+from simnet.cluster.hooks.log import Mark, StageClock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def destroy_group(group: Any) -> None:
         dist.destroy_process_group(group)
 
 
-class Message(NamedTuple):
+class HookMessage(NamedTuple):
     """A call."""
 
     # As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
@@ -58,12 +58,12 @@ class Message(NamedTuple):
 class GroupMessages:
     """The calls of one exchange by a group of workers, all if None; `sent` lists the calls so far."""
 
-    def __init__(self, group: Any, clock: Clock) -> None:
+    def __init__(self, group: Any, clock: StageClock) -> None:
         import torch.distributed as dist
 
         self._dist, self._group, self._clock = dist, group, clock
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.sent: list[Message] = []
+        self.sent: list[HookMessage] = []
 
     def all_reduce(self, values: Tensor) -> None:
         """Sum `values` over the workers, in place."""
@@ -102,7 +102,7 @@ class GroupMessages:
         return global_rank(self._group, rank)
 
     def _done(self, operation: str, nbytes: tuple[int, ...], began: Mark) -> None:
-        self.sent.append(Message(operation, nbytes, began, self._clock.mark()))
+        self.sent.append(HookMessage(operation, nbytes, began, self._clock.mark()))
 
 
 Probe: TypeAlias = Callable[[Any], tuple[float, float]]

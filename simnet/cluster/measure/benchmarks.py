@@ -44,7 +44,7 @@ _ENDING = 10.0
 _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 
-class Shape(NamedTuple):
+class LaunchShape(NamedTuple):
     """Number of nodes, and of ranks on each, of a run."""
 
     nodes: int
@@ -67,7 +67,7 @@ class Benchmarks:
     # follows it, or replaces ``{program}``.
     launch: str
     # Shapes of each program.
-    shapes: Sequence[Shape]
+    shapes: Sequence[LaunchShape]
     # Collectives and sizes.
     wanted: Wanted
     # Seconds for all programs, shared evenly; what one leaves goes to the next ones.
@@ -76,19 +76,19 @@ class Benchmarks:
     force: bool = False
 
 
-def parse_shapes(text: str) -> list[Shape]:
+def parse_shapes(text: str) -> list[LaunchShape]:
     """Return the shapes of a text such as ``1x8,2x8``; InputError if it has none, or one with a single rank."""
     found = []
     for word in text.split(","):
         match = _SHAPE.fullmatch(word.strip())
-        if match is None or (one := Shape(int(match[1]), int(match[2]))).ranks < 2:
+        if match is None or (one := LaunchShape(int(match[1]), int(match[2]))).ranks < 2:
             message = f"must be nodes x ranks on each, two ranks at least, as 1x8,2x8; got {word.strip()[:40]!r}"
             raise InputError(message, file="--groups")
         found.append(one)
     return list(dict.fromkeys(found))
 
 
-def benchmark_command(launch: str, collective: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
+def benchmark_command(launch: str, collective: str, program: str, shape: LaunchShape, wanted: Wanted) -> list[str]:
     """Return the words of the command that runs a program."""
     filled = launch
     for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
@@ -139,7 +139,7 @@ def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[s
     work = [
         (shape, name, path, benchmark_command(benchmarks.launch, name, path, shape, wanted))
         for name, path in programs.items()
-        for shape in ([Shape(1, 2), Shape(2, 1)] if name in OF_PAIRS else benchmarks.shapes)
+        for shape in ([LaunchShape(1, 2), LaunchShape(2, 1)] if name in OF_PAIRS else benchmarks.shapes)
         if name in asked and shape.nodes <= max(one.nodes for one in benchmarks.shapes)
     ]
     end = time.monotonic() + benchmarks.limit

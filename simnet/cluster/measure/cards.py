@@ -40,12 +40,12 @@ def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
         Port(
             port.parents[1].name,
             int(port.name),
-            read_text(port / "rate").partition("(")[0].strip(),
-            read_text(port / "link_layer"),
+            read_system_text(port / "rate").partition("(")[0].strip(),
+            read_system_text(port / "link_layer"),
             _card_address(port.parents[1]),
         )
         for port in sorted(root.glob("infiniband/*/ports/*"))
-        if "ACTIVE" in read_text(port / "state") and port.name.isdecimal()
+        if "ACTIVE" in read_system_text(port / "state") and port.name.isdecimal()
     ]
 
 
@@ -53,8 +53,8 @@ def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
     """Return the network interfaces that are up and have a device; those made of software have none."""
     found = []
     for one in sorted(root.glob("net/*")):
-        if (one / "device").exists() and read_text(one / "operstate") == "up":
-            speed = read_text(one / "speed")
+        if (one / "device").exists() and read_system_text(one / "operstate") == "up":
+            speed = read_system_text(one / "speed")
             rate = f"{speed} Mbit/s" if speed.isdecimal() else ""
             found.append(Port(one.name, 1, rate, "Ethernet", _card_address(one), (one / "master").exists()))
     return found
@@ -134,7 +134,7 @@ def _card_address(device: Path) -> str:
     return address.rpartition(".")[0] if address.count(":") == 2 else str(device)
 
 
-def read_text(path: Path) -> str:
+def read_system_text(path: Path) -> str:
     """Return the stripped text of a file of the system; empty if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8").strip()

@@ -55,7 +55,7 @@ def _fact_text(name: str, value: str, hosts: Collection[str]) -> str:
 
 def node_of_ranks(communicator: Communicator) -> list[int]:
     """Return the number of the node of each rank, in order of appearance; every rank calls this."""
-    own = f"{socket.gethostname()} {cards.read_text(Path('/proc/sys/kernel/random/boot_id'))}"
+    own = f"{socket.gethostname()} {cards.read_system_text(Path('/proc/sys/kernel/random/boot_id'))}"
     seen = communicator.gather(np.array([float_digest(own.encode())]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
     return [numbers[one] for one in seen]

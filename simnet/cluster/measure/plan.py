@@ -48,7 +48,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Curve:
+class PlannedCurve:
     """A collective of `COLLECTIVES` or `OF_PAIRS` in one group, over ascending total sizes [byte]."""
 
     collective: str
@@ -72,7 +72,7 @@ class Wanted:
     pairs: Pairs = "one"
 
 
-def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
+def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[PlannedCurve]:
     """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first."""
     for name in wanted.collectives:
         if name not in COLLECTIVES:
@@ -91,7 +91,7 @@ def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     if (needed := max(2 * sum(steps), _LOOKED_AT * steps[0])) > MEMORY:
         text = f"{units.format_bytes(needed)} for buffers of all sizes, at most {units.format_bytes(MEMORY)}"
         raise InputError(f"a rank needs {text}", file="--sizes")
-    return [Curve(name, one, divisible_sizes(name, steps, len(one.ranks))) for name, one in made]
+    return [PlannedCurve(name, one, divisible_sizes(name, steps, len(one.ranks))) for name, one in made]
 
 
 def plan_groups(node_of: Sequence[int]) -> list[Group]:

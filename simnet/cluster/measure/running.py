@@ -19,7 +19,7 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.cluster.measure.calls import PreparedCall, operations_per_call, prepare_call, wrong_elements
 from simnet.cluster.measure.communicators import Communicator, first_line
-from simnet.cluster.measure.plan import OF_PAIRS, Curve
+from simnet.cluster.measure.plan import OF_PAIRS, PlannedCurve
 from simnet.cluster.measure.spread import LEAST, MOST, Budget, calls_in_a_row, is_settled, round_digits, spread_columns
 from simnet.cost_models.calibration.readers import bus_factor
 from simnet.cost_models.calibration.readers.conventions import nccl_convention
@@ -37,7 +37,9 @@ class MeasuredRows:
     left_out: list[str] = field(default_factory=list)
 
 
-def measure_curves(communicator: Communicator, wanted: Sequence[Curve], seconds: float, say: Say) -> MeasuredRows:
+def measure_curves(
+    communicator: Communicator, wanted: Sequence[PlannedCurve], seconds: float, say: Say
+) -> MeasuredRows:
     """Time curves; every rank of the job calls this, with the same curves."""
     found, budget = MeasuredRows(), Budget(seconds, len(wanted))
     origin = time.perf_counter()
@@ -72,7 +74,7 @@ class _CurveTimer:
     """Times the calls of a curve at one rank, in step with all other ranks."""
 
     communicator: Communicator
-    curve: Curve
+    curve: PlannedCurve
     handle: Any
     origin: float
 
@@ -192,7 +194,7 @@ def _expected_time(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
     return seconds + max(0.0, seconds - before) / (last - first) * max(0, nbytes - last)
 
 
-def _curve_row(curve: Curve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
+def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[str, Any]:
     """Return a row of the table, given the number of wrong elements."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
     spread = spread_columns([one / inside for one in point.seconds])

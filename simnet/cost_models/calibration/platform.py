@@ -26,7 +26,7 @@ MAX_BYTES = 2**16
 """The largest platform file that is read."""
 
 
-class Transport(NamedTuple):
+class PlatformTransport(NamedTuple):
     """A transport: share of a card's rate, most of one card [byte/s], latency beyond InfiniBand's [s]."""
 
     efficiency: float
@@ -36,7 +36,7 @@ class Transport(NamedTuple):
 
 TRANSPORTS = MappingProxyType(
     {
-        row["transport"]: Transport(*(float(row[name]) for name in Transport._fields))
+        row["transport"]: PlatformTransport(*(float(row[name]) for name in PlatformTransport._fields))
         for row in read_shipped_rows("data/transports.csv")
     }
 )

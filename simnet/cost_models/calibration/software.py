@@ -70,7 +70,7 @@ class CalibratedSoftware:
         self.model, self.file = model, file
         network = model.network or {}
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
-        self.stack = stack_of(model)
+        self.stack = calibrated_stack(model)
         self.graph = self._drawn_down(graph)
         self._fits: dict[tuple[object, ...], _MessageFit] = {}
         self._extra: dict[tuple[object, ...], float] = {}
@@ -273,7 +273,7 @@ def eager_measured(rows: pd.DataFrame) -> bool:
     return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))
 
 
-def stack_of(model: CalibratedCostModel) -> Stack:
+def calibrated_stack(model: CalibratedCostModel) -> Stack:
     """Return the stack of a calibrated system: when a send ends; framing and software are in its curves."""
     named = STACKS[model.stack or "ideal"]
     if named == STACKS["ideal"]:

@@ -40,7 +40,7 @@ CONFIDENCE = 0.95
 _APART = 2 * float(intervals.SCORES[-1]) + 1
 
 
-class Part(NamedTuple):
+class ErrorPart(NamedTuple):
     """A part of the times of all choices, and how far it is known, by choice, shape (choices,).
 
     `seconds`, `low` and `high` are predicted times and their 90 % intervals [s], `kinds` names of `error_models`,
@@ -77,7 +77,7 @@ class Chances(NamedTuple):
         return [bool(one) for one in self.at_least >= SURE]
 
 
-def in_job(kernels: Part) -> Part:
+def in_job(kernels: ErrorPart) -> ErrorPart:
     """Return what kernels take in a job, whose intervals are wider than those of a process by itself."""
     low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
@@ -90,7 +90,7 @@ def _selecting_in_job() -> tuple[float, ...]:
 
 def chances(
     names: Sequence[str],
-    parts: Sequence[Part],
+    parts: Sequence[ErrorPart],
     models: Mapping[str, intervals.ErrorModel] | None = None,
     left_open: Floats | None = None,
 ) -> Chances:

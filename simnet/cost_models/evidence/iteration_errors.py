@@ -29,7 +29,7 @@ COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "share", "m
 
 
 @cache
-def errors() -> pd.DataFrame:
+def iteration_errors() -> pd.DataFrame:
     """Return the shipped table, with `COLUMNS`."""
     import pandas as pd
 
@@ -37,9 +37,9 @@ def errors() -> pd.DataFrame:
     return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
 
 
-def stacks() -> list[str]:
+def measured_stacks() -> list[str]:
     """Return the names of the transport stacks whose calls were measured."""
-    rows = errors()
+    rows = iteration_errors()
     return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
 
 
@@ -48,7 +48,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
     `workers_per_device` take turns on a processor; `messages` are those of a worker in all calls, which take `seconds`.
     """
-    rows = errors()[(errors()["kind"] == "links") & (errors()["end"] == end)]
+    rows = iteration_errors()[(iteration_errors()["kind"] == "links") & (iteration_errors()["end"] == end)]
     known = rows["name"] == stack
     found = []
     for _, own in rows[known if known.any() else rows["name"].notna()].groupby("name"):
@@ -61,6 +61,6 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
     """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it."""
-    rows = errors()
+    rows = iteration_errors()
     own = rows[(rows["kind"] == "part") & (rows["name"] == part) & (rows["end"] == end)]["most"]
     return float(own.iloc[0]) if len(own) else 1.0

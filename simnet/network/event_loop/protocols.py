@@ -31,11 +31,11 @@ from simnet.network.event_loop.codes import (
 from simnet.network.event_loop.egress_queue import inject, send_shared
 from simnet.network.event_loop.event_queue import push_event
 from simnet.network.event_loop.messages import create_message, depart_message, keep_in_order
-from simnet.network.event_loop.records import Run, State, Task  # fmt: skip
+from simnet.network.event_loop.records import RunRecord, State, TaskRecord  # fmt: skip
 from simnet.network.event_loop.sharing import free_flow
 
 
-def post_round(s: State, g: int, task: Task) -> None:
+def post_round(s: State, g: int, task: TaskRecord) -> None:
     """Announce the receives of a round and start the sends that need not wait."""
     rank = s.ranks[g]
     i = rank.round_index
@@ -72,7 +72,7 @@ def post_round(s: State, g: int, task: Task) -> None:
         rank.early_software = 0.0
 
 
-def first_early_message(s: State, task: Task, i: int) -> int:
+def first_early_message(s: State, task: TaskRecord, i: int) -> int:
     """Return the first message of round i that arrived before its rank entered, if arrivals are kept."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
@@ -82,12 +82,12 @@ def first_early_message(s: State, task: Task, i: int) -> int:
     return -1
 
 
-def number_of(s: State, run: Run, m: int, i: int) -> int:
+def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
     """Return the number of a message of round i among all messages of a run."""
     return s.rounds[run.rounds + i].offset + s.messages[m].number
 
 
-def send_ready(s: State, g: int, task: Task) -> None:
+def send_ready(s: State, g: int, task: TaskRecord) -> None:
     """Send a ready message to each rank that this round receives from."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]

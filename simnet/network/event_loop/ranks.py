@@ -58,7 +58,7 @@ from simnet.network.event_loop.protocols import (
     take_early,
 )
 from simnet.network.event_loop.receive_queue import finish_arrival, leave_receive_queue
-from simnet.network.event_loop.records import Round, State, Task  # fmt: skip
+from simnet.network.event_loop.records import RoundRecord, State, TaskRecord  # fmt: skip
 from simnet.network.event_loop.sharing import detach_flow, free_flow
 from simnet.network.event_loop.streams import advance_stream, post_kernels, queue_kernels, selected_at, stream_done_at
 
@@ -168,19 +168,19 @@ def next_round(s: State, g: int) -> None:
             return
 
 
-def task_of(s: State, g: int) -> Task:
+def task_of(s: State, g: int) -> TaskRecord:
     """Return the task of a rank in its current round."""
     rank = s.ranks[g]
     return s.tasks[s.rounds[s.runs[rank.run].rounds + rank.round_index].tasks + rank.number]
 
 
-def round_of(s: State, g: int) -> Round:
+def round_of(s: State, g: int) -> RoundRecord:
     """Return the current round of a rank."""
     rank = s.ranks[g]
     return s.rounds[s.runs[rank.run].rounds + rank.round_index]
 
 
-def has_work(s: State, g: int, task: Task) -> bool:
+def has_work(s: State, g: int, task: TaskRecord) -> bool:
     """Return whether a rank has to finish work before it enters its round."""
     if s.ranks[g].stream < 0:
         return task.seconds > 0

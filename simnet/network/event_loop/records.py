@@ -31,7 +31,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class Flow:
+class FlowRecord:
     """A message in flight, or background traffic that is on.
 
     `remaining` bytes at time `since` (up to `residue` are rounding), the `rate` since then, the sharing `weight`, the
@@ -180,7 +180,7 @@ class Route:
 
 
 @dataclass(slots=True)
-class Loss:
+class LossRecord:
     """Packet loss on a route; see `simnet.network.transport.Limits`."""
 
     slope: float = 0.0
@@ -189,7 +189,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Background:
+class BackgroundRecord:
     """Background traffic: on (> 0) until when, its limit and weight, and its flow while it exists."""
 
     limit: float = 0.0
@@ -202,7 +202,7 @@ class Background:
 
 
 @dataclass(slots=True)
-class Run:
+class RunRecord:
     """A schedule in flight: where its ranks, rounds and message columns stand, or -1.
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
@@ -255,7 +255,7 @@ class Rank:
 
 
 @dataclass(slots=True)
-class Round:
+class RoundRecord:
     """A round of a run: its tasks, gates or -1, and the offset of its first message.
 
     Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends; they
@@ -276,7 +276,7 @@ class Round:
 
 
 @dataclass(slots=True)
-class Task:
+class TaskRecord:
     """The task of a rank in a round: seconds of work, consecutive messages to send, and a row of `incoming` to receive.
 
     Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
@@ -291,7 +291,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Stream:
+class StreamRecord:
     """The compute stream of a rank, advanced up to time `reached`.
 
     A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. Kernel
@@ -347,7 +347,7 @@ class ComputeSlice:
 
 
 @dataclass(slots=True)
-class Message:
+class MessageRecord:
     """A message of a round: `n_bytes` on the wire, `payload` for the ranks; `back` is a route to its sender."""
 
     n_bytes: float = 0.0
@@ -467,25 +467,25 @@ class State:
     shares: list[Share] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     # The network.
-    flows: list[Flow] = field(default_factory=list)
+    flows: list[FlowRecord] = field(default_factory=list)
     memberships: list[LinkMembership] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     allocations: list[LinkAllocation] = field(default_factory=list)
     derating_factors: list[float] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[LossRecord] = field(default_factory=list)
     route_links: list[Row] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)
-    background: list[Background] = field(default_factory=list)
+    background: list[BackgroundRecord] = field(default_factory=list)
     # Schedules under way.
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
     gates: list[float] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    streams: list[Stream] = field(default_factory=list)
+    tasks: list[TaskRecord] = field(default_factory=list)
+    streams: list[StreamRecord] = field(default_factory=list)
     compute_slices: list[ComputeSlice] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
+    messages: list[MessageRecord] = field(default_factory=list)
     incoming: list[Row] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.records import ComputeSlice, State, Stream
+from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
@@ -65,7 +65,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
             x.computed = x.reached
 
 
-def next_kernel_end(s: State, x: Stream) -> float:
+def next_kernel_end(s: State, x: StreamRecord) -> float:
     """Return the place in the queue where the current or next kernels end."""
     stop = x.queued
     if x.selected < x.slices:
@@ -75,7 +75,7 @@ def next_kernel_end(s: State, x: Stream) -> float:
     return stop
 
 
-def finish_slice(compute_slice: ComputeSlice, x: Stream) -> None:
+def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
     """Queue the kernels behind a finished slice."""
     compute_slice.slice_ended = x.reached
     x.queued += compute_slice.select
@@ -84,7 +84,7 @@ def finish_slice(compute_slice: ComputeSlice, x: Stream) -> None:
     x.runs = False
 
 
-def finish_kernels(s: State, x: Stream) -> None:
+def finish_kernels(s: State, x: StreamRecord) -> None:
     """Record start and end of the kernels just served."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
@@ -98,7 +98,7 @@ def finish_kernels(s: State, x: Stream) -> None:
     x.began, x.since = x.since, x.reached
 
 
-def skip_selected(s: State, x: Stream, served: float) -> None:
+def skip_selected(s: State, x: StreamRecord, served: float) -> None:
     """Skip parts with nothing left to select, given the place served."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -107,7 +107,7 @@ def skip_selected(s: State, x: Stream, served: float) -> None:
         x.selected += 1
 
 
-def skip_unpacked(s: State, x: Stream) -> None:
+def skip_unpacked(s: State, x: StreamRecord) -> None:
     """Skip parts with nothing left to unpack."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to

@@ -15,7 +15,7 @@ from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Summary, percent, table_columns, three_digits
 from simnet.scenario import Scenario, load
 from simnet.studies.choosing.flips import Flip
-from simnet.studies.choosing.forecast import Forecast, Gain
+from simnet.studies.choosing.forecast import Gain, JobForecast
 from simnet.studies.choosing.ranking import Ranking
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.samples import sample_warnings, warning_lines
@@ -80,7 +80,7 @@ def _answer(found: Ranking) -> str:
         said = f"{names}: tied ({odds} to be fastest). {best.label}: {time}"
     else:
         second = found.rows[1]
-        lead = wording.ahead(second.seconds / best.seconds) if best.seconds else "all"
+        lead = wording.lead_text(second.seconds / best.seconds) if best.seconds else "all"
         said = f"{' or '.join([best.label, *alike])}: {time}, {lead} before {second.label}; "
         said += f"fastest with {percent(chance[best.label])}"
     whole = f"{said}{_against_dense(found)}."
@@ -95,11 +95,11 @@ def _against_dense(found: Ranking) -> str:
     ratio = dense.seconds / sparse.seconds
     each = format_seconds(dense.seconds / dense.iterations)
     if sparse is found.best:
-        return f", {wording.ahead(ratio)} faster than the best dense exchange ({dense.label}, {each})"
-    return f"; compression does not pay: {sparse.label} takes {wording.ahead(1 / ratio)} longer"
+        return f", {wording.lead_text(ratio)} faster than the best dense exchange ({dense.label}, {each})"
+    return f"; compression does not pay: {sparse.label} takes {wording.lead_text(1 / ratio)} longer"
 
 
-def _milliseconds(found: Ranking, row: Forecast) -> str:
+def _milliseconds(found: Ranking, row: JobForecast) -> str:
     """Return the time of an iteration with its interval."""
     place = found.rows.index(row)
     each, low, high = (one / row.iterations for one in (row.seconds, *_ends(found, place)))
@@ -134,7 +134,7 @@ def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
         yield {**_row(found, row), "to_best": "not settled", "unsettled": row.unsettled}
 
 
-def _row(found: Ranking, row: Forecast) -> dict[str, Any]:
+def _row(found: Ranking, row: JobForecast) -> dict[str, Any]:
     low, high = row.spread()
     samples = found.loaded.samples
     starts = found.found.starts.around({row.label: row.seconds}).get(row.label, ())

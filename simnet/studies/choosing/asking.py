@@ -33,7 +33,9 @@ def choice(
         raise InputError(f"must be a factor >= 1, got {link_uncertainty:g}", file="--link-uncertainty")
     choices_ = [one for one in axes if _is_choice(one)]
     if others := [one for one in axes if not _is_choice(one)]:
-        return grids.grid_summary(grids.Asked(source, (*overrides,), exact, (*policies,)), [*others, *choices_], jobs)
+        return grids.grid_summary(
+            grids.CellRequest(source, (*overrides,), exact, (*policies,)), [*others, *choices_], jobs
+        )
     variants = [list(one) for one in itertools.product(*map(grids.axis_fields, choices_))]
     job = again(variants[0]).config.job
     if job.shardings:

@@ -66,7 +66,7 @@ class OperatingPoint:
         return replace(self, **changed)
 
 
-class Estimate(NamedTuple):
+class FormEstimate(NamedTuple):
     """The time to send, and to select and put together [s]; of the shape of the operating point."""
 
     communicate: Floats
@@ -78,7 +78,7 @@ class Estimate(NamedTuple):
         return np.asarray(self.communicate + self.select)
 
 
-CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], Estimate]
+CostModel: TypeAlias = Callable[[Candidate, OperatingPoint], FormEstimate]
 """The time of an exchange at an operating point."""
 
 
@@ -130,13 +130,13 @@ def by_closed_form(device: DeviceProfile) -> CostModel:
     '0.0795 s'
     """
 
-    def cost_model(one: Candidate, point: OperatingPoint) -> Estimate:
+    def cost_model(one: Candidate, point: OperatingPoint) -> FormEstimate:
         select = sum((device.once(call) for call in _kernel_calls(one, point)), np.zeros(()))
         nbytes = 4.0 * np.asarray(point.parameters, dtype=np.float64)
         share = 4.0 * point.kept / nbytes if exchange_kind(one) == "sparse" else 1.0
         beta = 1.0 / np.asarray(point.bandwidth, dtype=np.float64)
         send = closed_form(one)(point.latency, beta, nbytes, share, point.workers)
-        return Estimate(send, np.asarray(select))
+        return FormEstimate(send, np.asarray(select))
 
     return cost_model
 
@@ -161,7 +161,7 @@ def iteration_model(job: Job) -> CostModel:
     """
     exchange = by_closed_form(job.device)
 
-    def model(one: Candidate, point: OperatingPoint) -> Estimate:
+    def model(one: Candidate, point: OperatingPoint) -> FormEstimate:
         overlap = job_overlap(job, [one])
         backward = 0.0 if overlap is None else overlap.backward * job.compute.mean
         buckets = job_buckets(job, [one])
@@ -178,12 +178,12 @@ def iteration_model(job: Job) -> CostModel:
             computed = computed + backward * (bucket.ready - before) + select[size]
             sent, before = np.maximum(sent, computed) + send[size], bucket.ready
         seconds = np.asarray(np.maximum(sent, computed) + job.update)
-        return Estimate(seconds, np.zeros(()))
+        return FormEstimate(seconds, np.zeros(()))
 
     return model
 
 
-def fastest(among: Sequence[Candidate], point: OperatingPoint, model: CostModel) -> tuple[np.ndarray, Floats]:
+def fastest_by_form(among: Sequence[Candidate], point: OperatingPoint, model: CostModel) -> tuple[np.ndarray, Floats]:
     """Return which exchange is fastest, as its place among them, and its time [s]; of equals the first."""
     times = np.stack(np.broadcast_arrays(*(model(one, point).seconds for one in among)))
     return times.argmin(axis=0), times.min(axis=0)

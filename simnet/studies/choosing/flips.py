@@ -19,7 +19,7 @@ from simnet.studies.choosing.closed_forms import (
     ClosedForms,
     OperatingPoint,
     closed_forms,
-    fastest,
+    fastest_by_form,
 )
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.whole_job import decide_job
@@ -115,7 +115,7 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
         values = _quantity_values(point, quantity, up)
         if not len(values):
             continue
-        which, _ = fastest(choices, point.at(quantity, values), model)
+        which, _ = fastest_by_form(choices, point.at(quantity, values), model)
         other = np.flatnonzero(which)
         if not len(other):
             continue
@@ -125,9 +125,9 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
             # Between the last value where the decision holds and the first where it does not.
             for _ in range(_HALVINGS):
                 middle = math.sqrt(near * far)
-                found, _ = fastest(choices, point.at(quantity, np.array([middle])), model)
+                found, _ = fastest_by_form(choices, point.at(quantity, np.array([middle])), model)
                 near, far = (near, middle) if found[0] else (middle, far)
-        found, _ = fastest(choices, point.at(quantity, np.array([far])), model)
+        found, _ = fastest_by_form(choices, point.at(quantity, np.array([far])), model)
         yield Flip(quantity, far, choices[int(found[0])].label, up)
 
 
@@ -152,7 +152,7 @@ def _misjudged_links(forms: ClosedForms, factor: float) -> Misjudged:
         latency=np.multiply(point.latency, factors)[:, np.newaxis],
         bandwidth=np.multiply(point.bandwidth, factors),
     )
-    which, least = fastest(choices, where, model)
+    which, least = fastest_by_form(choices, where, model)
     own = np.broadcast_to(model(choices[0], where).seconds, which.shape)
     lost = np.divide(own, least, out=np.where(own > least, np.inf, 1.0), where=least > 0) - 1
     row, column = np.unravel_index(int(lost.argmax()), lost.shape)

@@ -21,7 +21,7 @@ PAIRED = 32
 
 
 @dataclass(frozen=True)
-class Forecast:
+class JobForecast:
     """What a job takes with one exchange throughout, or under a policy, from a sample of its iterations.
 
     The sample has ``stands_for``, for how many iterations each stands, their mean ``iteration_s`` and ``expected_s``,
@@ -82,8 +82,8 @@ class Forecast:
 class Gain(NamedTuple):
     """A policy against the best fixed exchange, over the same iterations."""
 
-    policy: Forecast
-    fixed: Forecast
+    policy: JobForecast
+    fixed: JobForecast
 
     @property
     def saved(self) -> float:
@@ -99,26 +99,26 @@ class WholeJob:
     `alike` has exchanges by the label of the row whose times they share, `aside` those that have not settled.
     """
 
-    rows: tuple[Forecast, ...]
+    rows: tuple[JobForecast, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
     per_stretch: Gain | None = None
     flexible: tuple[Gain, ...] = ()
     usual: bool = False
     alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
     starts: StartRanges = NO_RANGES
-    aside: tuple[Forecast, ...] = ()
+    aside: tuple[JobForecast, ...] = ()
 
     @property
-    def best(self) -> Forecast:
+    def best(self) -> JobForecast:
         """The fastest."""
         return self.rows[0]
 
-    def tied(self, row: Forecast) -> bool:
+    def tied(self, row: JobForecast) -> bool:
         """Return whether a row is slower than the fastest by no more than samples leave open, or takes as long."""
         left_open = row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
         return row is not self.best and (left_open or self.takes_as_long(row))
 
-    def takes_as_long(self, row: Forecast) -> bool:
+    def takes_as_long(self, row: JobForecast) -> bool:
         """Return whether a row takes as long as the fastest: `simnet.report.paired.fastest`."""
         seconds = {one.label: one.seconds for one in self.rows}
         return row.label in fastest(seconds, self.starts.around(seconds))
@@ -138,7 +138,7 @@ class WholeJob:
         return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
-def error_between(row: Forecast, best: Forecast) -> float:
+def error_between(row: JobForecast, best: JobForecast) -> float:
     """Return the standard error of by how much a row is slower than another [s].
 
     Where both were tried at the same moments they had the same links, and what these do to both is no matter. Nor is it
@@ -161,7 +161,7 @@ def error_between(row: Forecast, best: Forecast) -> float:
     return min(lost * best.seconds / best.iterations, alone)
 
 
-def ahead(rows: Sequence[Forecast]) -> dict[str, float]:
+def leading_iterations(rows: Sequence[JobForecast]) -> dict[str, float]:
     """Return in how many iterations, of those that the fastest row of each moment has, each row is it, by label."""
     of = [_block_speeds(row) for row in rows]
     ends = np.unique(np.concatenate([ends for ends, _ in of]))
@@ -172,7 +172,7 @@ def ahead(rows: Sequence[Forecast]) -> dict[str, float]:
     return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
-def _block_speeds(row: Forecast) -> tuple[Floats, Floats]:
+def _block_speeds(row: JobForecast) -> tuple[Floats, Floats]:
     """Return when the blocks of a row end [s], and the iterations per second in each."""
     seconds = np.maximum(row.column("iteration_s"), 1e-300)
     return np.cumsum(seconds * row.column("stands_for")), 1 / seconds

@@ -19,7 +19,7 @@ from simnet.base.progress import track_progress
 from simnet.base.units import determined
 from simnet.policies.moo import Moo
 from simnet.report.summary import WIDTH, Column, Summary, percent, table_columns
-from simnet.report.wording import ahead, listed
+from simnet.report.wording import lead_text, listed
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.answering import assumed_text, evidence_text
 from simnet.studies.choosing.choices import exchange_kind
@@ -58,7 +58,7 @@ class MapSummary(Summary):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CellRequest:
     """What every cell has in common: the scenario, the fields that are set, whether all is simulated, policies."""
 
     source: str | Path
@@ -71,7 +71,7 @@ class Asked:
         return load_job(self.source, [*self.overrides, *cell, *more])
 
 
-def grid_summary(asked: Asked, axes: Sequence[str], jobs: int | None = None) -> Summary:
+def grid_summary(asked: CellRequest, axes: Sequence[str], jobs: int | None = None) -> Summary:
     """Return the choice in each cell of a grid, whose axes are as ``--grid`` has them."""
     groups = [grid.moving_together(text) for text in axes]
     flat = [one for group in groups for one in group]
@@ -100,7 +100,7 @@ def axis_fields(text: str) -> list[str]:
     return [f"{one.name}={value}" for value in one.values]
 
 
-def _simulated(asked: Asked, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
+def _simulated(asked: CellRequest, cells: Sequence[Cell], jobs: int | None) -> list[dict[str, Any]]:
     """Return the row of each cell."""
     rows: list[dict[str, Any]] = [{}] * len(cells)
     with Pool(jobs if jobs is not None and jobs > 1 else 0) as pool:
@@ -114,7 +114,7 @@ def _simulated(asked: Asked, cells: Sequence[Cell], jobs: int | None) -> list[di
     return rows
 
 
-def cell_row(asked: Asked, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
+def cell_row(asked: CellRequest, cell: Cell, report: Callable[[float], None] = lambda done: None) -> dict[str, Any]:
     """Return what is fastest in a cell, its time, how sure that is, and what is next."""
     found = rank(partial(asked.load, cell), exact=asked.exact, policies=asked.policies, flips=False)
     best, chance = found.best, float(found.likely.fastest[0])
@@ -129,14 +129,14 @@ def cell_row(asked: Asked, cell: Cell, report: Callable[[float], None] = lambda 
         "chance_to_be_fastest": chance,
         "runner_up": None if second is None else second.label,
         "margin": None if second is None else found.over(second),
-        "lead": "tied" if found.tied else None if second is None else ahead(1 + found.over(second)),
+        "lead": "tied" if found.tied else None if second is None else lead_text(1 + found.over(second)),
         "tied_with": sorted(found.tied),
         "times_s": {row.label: row.seconds / row.iterations for row in found.rows},
         "evidence": evidence_text(found.evidence),
     }
 
 
-def _table_summary(asked: Asked, values: Mapping[str, Sequence[str]], rows: Sequence[dict[str, Any]]) -> Summary:
+def _table_summary(asked: CellRequest, values: Mapping[str, Sequence[str]], rows: Sequence[dict[str, Any]]) -> Summary:
     """Return the cells of a grid as a summary."""
     columns, shown = [], [dict[str, Any]() for _ in rows]
     for name, texts in values.items():
@@ -173,7 +173,7 @@ def _where_text(rows: Sequence[Mapping[str, Any]], column: Column) -> str:
 
 
 def _map_summary(
-    asked: Asked, axes: Mapping[str, Sequence[str]], jobs: int | None, densities: Sequence[float] = ()
+    asked: CellRequest, axes: Mapping[str, Sequence[str]], jobs: int | None, densities: Sequence[float] = ()
 ) -> Summary:
     """Return a map over two quantities by closed forms; where these do not agree with simulations, of fewer cells.
 
@@ -266,7 +266,7 @@ class Check(NamedTuple):
     off: float
 
 
-def _check(asked: Asked, forms: ClosedForms, made: Map) -> Check:
+def _check(asked: CellRequest, forms: ClosedForms, made: Map) -> Check:
     """Hold closed forms against simulations at cells that are spread over a map."""
     lost = off = 0.0
     cells = np.unique(np.linspace(0, made.which.size - 1, LOOKED_AT).round().astype(int))
@@ -287,7 +287,7 @@ def _check(asked: Asked, forms: ClosedForms, made: Map) -> Check:
     return Check(lost, off)
 
 
-def _simulated_map(asked: Asked, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
+def _simulated_map(asked: CellRequest, found: Ranking, values: Mapping[str, Floats], jobs: int | None) -> Map:
     """Return a map whose cells are simulated."""
     (x, along), (y, down) = values.items()
     cells = [(_fields(y, float(b)), _fields(x, float(a))) for b in down for a in along]

@@ -25,7 +25,7 @@ from simnet.sparsifier_models.two_level import PREFIX
 from simnet.studies.choosing.choices import exchange_kind
 from simnet.studies.choosing.closed_forms import ClosedForms, by_closed_form
 from simnet.studies.choosing.maps import Map
-from simnet.studies.choosing.policy_file import Edges, Entry, MadeFor, PolicyTable
+from simnet.studies.choosing.policy_file import CellEdges, MadeFor, PolicyTable, TableEntry
 from simnet.traces.source import tensor_options
 from simnet.training.job.job import Job
 
@@ -120,7 +120,7 @@ def _table(
     matrix = np.array([number[pair] for pair in cells]).reshape(which.shape)
     return PolicyTable(
         made_for=made_for,
-        edges=Edges(latency_s=edges_around(latency), bandwidth_B_per_s=edges_around(bandwidth)),
+        edges=CellEdges(latency_s=edges_around(latency), bandwidth_B_per_s=edges_around(bandwidth)),
         choices=tuple(entry(among[place], kept) for place, kept in pairs),
         matrix=tuple(map(tuple, matrix.tolist())),
     )
@@ -141,12 +141,12 @@ def edges_around(centres: Floats) -> tuple[float, ...]:
     return tuple(float(f"{one:.6g}") for one in ends)
 
 
-def entry(candidate: Candidate, density: float) -> Entry:
+def entry(candidate: Candidate, density: float) -> TableEntry:
     """Return an exchange as it stands in a table."""
     kind = exchange_kind(candidate)
     kept = density if kind == "sparse" else 1.0
     options: dict[str, Any] = dict(candidate.options)
-    return Entry(label=candidate.label, scheme=candidate.scheme, options=options, kind=kind, density=kept)
+    return TableEntry(label=candidate.label, scheme=candidate.scheme, options=options, kind=kind, density=kept)
 
 
 def _mean_gain(

@@ -37,7 +37,7 @@ class _FilePart(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Entry(_FilePart):
+class TableEntry(_FilePart):
     """A choice of a table; its density is 1 where the whole gradient is sent."""
 
     label: _Text
@@ -67,7 +67,7 @@ class MadeFor(_FilePart):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class Edges(_FilePart):
+class CellEdges(_FilePart):
     """Where cells begin and end, ascending, one more than there are cells."""
 
     latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
@@ -81,10 +81,10 @@ class Edges(_FilePart):
         return values
 
 
-class Found(NamedTuple):
+class TableLookup(NamedTuple):
     """What a table says of a state of the network."""
 
-    entry: Entry
+    entry: TableEntry
     """The choice."""
     outside: str
     """In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside."""
@@ -95,8 +95,8 @@ class PolicyTable(_FilePart):
 
     version: Literal[2] = 2
     made_for: MadeFor
-    edges: Edges
-    choices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=1000)]
+    edges: CellEdges
+    choices: Annotated[tuple[TableEntry, ...], Field(min_length=1, max_length=1000)]
     matrix: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
     @pydantic.model_validator(mode="after")
@@ -123,7 +123,7 @@ class PolicyTable(_FilePart):
         """Edges of the columns [byte/s]."""
         return np.array(self.edges.bandwidth_B_per_s)
 
-    def lookup(self, latency: float, bandwidth: float) -> Found:
+    def lookup(self, latency: float, bandwidth: float) -> TableLookup:
         """Return the choice for links of a latency [s] >= 0 and a bandwidth [byte/s] > 0.
 
         Outside the table it is that of the nearest cell. Raises ValueError for what is no such number.
@@ -139,7 +139,7 @@ class PolicyTable(_FilePart):
             if not edges[0] <= value <= edges[-1]:
                 said.append(f"{name} {'below' if value < edges[0] else 'above'} the table")
         chosen = self.which(np.array([float(latency)]), np.array([float(bandwidth)]))
-        return Found(self.choices[int(chosen[0])], ", ".join(said))
+        return TableLookup(self.choices[int(chosen[0])], ", ".join(said))
 
     def which(self, latency: Floats, bandwidth: Floats) -> NDArray[np.intp]:
         """Return the numbers of the choices for arrays of states, which broadcast."""

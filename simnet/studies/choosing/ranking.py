@@ -18,10 +18,10 @@ from simnet.studies import assumptions
 from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.choices import Kind, follows_gradients
 from simnet.studies.choosing.flips import Flip, Misjudged, first_place_flips
-from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
+from simnet.studies.choosing.forecast import JobForecast, WholeJob, error_between
 from simnet.studies.choosing.memory_filter import Held, held_on_job
 from simnet.studies.job_totals import computing_factors, evidence_of_job, judged, messages, total_of
-from simnet.studies.start_times import start_ranges
+from simnet.studies.start_times import job_start_ranges
 from simnet.training.job.job import Job, Overlap, job_node_sizes
 
 SETTLES = 300
@@ -51,7 +51,7 @@ class Ranking:
     loaded: Scenario
     run: Run
     found: WholeJob
-    rows: tuple[Forecast, ...]
+    rows: tuple[JobForecast, ...]
     likely: Chances
     tied: frozenset[str]
     held: Held
@@ -62,16 +62,16 @@ class Ranking:
     exact: bool = False
 
     @property
-    def best(self) -> Forecast:
+    def best(self) -> JobForecast:
         """The fastest."""
         return self.rows[0]
 
-    def over(self, row: Forecast) -> float:
+    def over(self, row: JobForecast) -> float:
         """Return by which fraction a row is slower than the fastest."""
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
 
     @property
-    def dense(self) -> Forecast | None:
+    def dense(self) -> JobForecast | None:
         """The fastest exchange that sends the whole gradient."""
         return next((row for row in self.rows if row.kind != "sparse"), None)
 
@@ -115,7 +115,7 @@ def sampled_fields(loaded: Scenario) -> list[str]:
     return fields
 
 
-def candidates(loaded: Scenario, run: Run) -> list[tuple[Candidate, Kind]]:
+def ranked_candidates(loaded: Scenario, run: Run) -> list[tuple[Candidate, Kind]]:
     """Return the exchanges that are ranked.
 
     Policies that only fix exchanges, where they are written, say between which to choose; else the usual exchanges are
@@ -149,13 +149,13 @@ def rank(
     loaded = again([])
     loaded = loaded.only(list(policies)) if policies else loaded
     run = loaded.build()
-    among = candidates(loaded, run)
+    among = ranked_candidates(loaded, run)
     held = held_on_job(run.job, [one for one, _ in among])
     left = held.left(among)
     effort = math.inf if exact else whole_job.EFFORT if len(left) <= _USUAL else whole_job.EFFORT_OF_ALL
     found = whole_job.decide_job(run, left, effort=effort)
     fitting = [one for one, _ in left]
-    found = replace(found, starts=start_ranges(run, {row.label: row.sample for row in found.rows}, fitting))
+    found = replace(found, starts=job_start_ranges(run, {row.label: row.sample for row in found.rows}, fitting))
     own = [one.policy for one in found.flexible] if not found.usual else []
     rows = tuple(sorted([*found.rows, *own], key=lambda row: row.seconds))
     known = {one.label: one for one in fitting}
@@ -182,7 +182,7 @@ def rank(
 
 
 def _tied_labels(
-    rows: Sequence[Forecast],
+    rows: Sequence[JobForecast],
     found: WholeJob,
     run: Run,
     known: Mapping[str, Candidate],
@@ -201,7 +201,7 @@ def _tied_labels(
 
 
 def over_job(
-    rows: Sequence[Forecast],
+    rows: Sequence[JobForecast],
     job: Job,
     among: Mapping[str, Candidate] | None = None,
     computes: tuple[float, float] = (1.0, 1.0),

@@ -15,7 +15,7 @@ from simnet.base.units import determined, format_seconds
 from simnet.policies import Candidate, Fixed
 from simnet.report.learning import learning_summaries
 from simnet.report.summary import Summary, percent, table_columns
-from simnet.report.wording import ahead, listed
+from simnet.report.wording import lead_text, listed
 from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.answering import COLUMNS, assumed_text, evidence_text, ranking_summary, to_best_text
 from simnet.studies.choosing.memory_filter import held_on_job
@@ -77,7 +77,7 @@ def rarer_exchanges(load: Load, variants: Sequence[Sequence[str]], **how: Any) -
     if not said:
         raise InputError(f"leaves nothing to choose from: {'; '.join(notes)}", field="job.strategy")
     took, label = min(said)
-    lead = f"{ahead(every / took)} less" if every > took else "no less"
+    lead = f"{lead_text(every / took)} less" if every > took else "no less"
     change = f"{percent(1 - took / every)} less" if every > took else "no less"
     rarer = (
         f"{label}: {format_seconds(took)} a step, {change if every < 2 * took else lead}; accuracy ignored: not ranked."
@@ -167,7 +167,7 @@ def time_to_target(load: Load, variants: Sequence[Sequence[str]]) -> Summary:
     if not order:
         answer = f"Nothing reaches {target} in {load(variants[0]).build().job.iterations:,} iterations."
     else:
-        second = f", {ahead(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
+        second = f", {lead_text(times[order[1]] / times[order[0]])} before {order[1]}" if len(order) > 1 else ""
         answer = f"{order[0]} reaches {target} first: {format_seconds(times[order[0]])}{second}. One seed."
     nowhere = [label for label in frames if label not in times]
     unreached = [{"exchange": one, "to_best": "not reached", "accuracy": learnt[one]["accuracy"]} for one in nowhere]
@@ -233,7 +233,7 @@ def sharding_ways(load: Load) -> Summary:
     best = rows[0]["mean_iteration_s"]
     for place, row in enumerate(rows):
         row["to_best"] = to_best_text(row["mean_iteration_s"] / best - 1, place)
-    lead = f", {ahead(rows[1]['mean_iteration_s'] / best)} before {rows[1]['exchange']}" if len(rows) > 1 else ""
+    lead = f", {lead_text(rows[1]['mean_iteration_s'] / best)} before {rows[1]['exchange']}" if len(rows) > 1 else ""
     whole = f"no step of {listed(list(run.policies))} was measured"
     return Summary(
         answer=f"{rows[0]['exchange']}: {format_seconds(best)} a step{lead}.",

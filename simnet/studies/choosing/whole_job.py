@@ -38,7 +38,7 @@ from simnet.policies.moo import Moo
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, exchange_kind, same_exchange, usual_exchanges
-from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, WholeJob, ahead, error_between
+from simnet.studies.choosing.forecast import PAIRED, Gain, JobForecast, WholeJob, error_between, leading_iterations
 from simnet.training.job.job import Job, fit_to_network, job_overlap
 from simnet.training.job.record import TRAIN
 from simnet.training.job.running import ColocatedJob, run_policy
@@ -158,7 +158,7 @@ class _JobTrial:
         more = max(min(samples, turns + self._densities) - recordings.made(one), 0)
         return timed + more * exchange
 
-    def settled(self, row: Forecast) -> bool:
+    def settled(self, row: JobForecast) -> bool:
         """Return whether a row does not hang on what a scheme has sent in the first iterations."""
         recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
@@ -192,7 +192,7 @@ class _JobTrial:
         cost: float,
         fastest: float = math.inf,
         found: float = math.inf,
-    ) -> Forecast:
+    ) -> JobForecast:
         """Simulate a sample of a job's iterations under a policy."""
         self.left -= cost
         # What a policy explores is exchanged beside the training, and not recorded.
@@ -243,7 +243,7 @@ class _JobTrial:
             unsettled = steady_part(result.iterations).unsettled
         elif recordings is not None and isinstance(policy, Fixed):
             unsettled = recordings.unsettled(named)
-        return Forecast(named, kind, sample, self.job.iterations, sent / workers, unsettled)
+        return JobForecast(named, kind, sample, self.job.iterations, sent / workers, unsettled)
 
 
 def _sampled_window(samples: int, iterations: int) -> int:
@@ -253,11 +253,11 @@ def _sampled_window(samples: int, iterations: int) -> int:
 
 def _race_exchanges(
     trial: _JobTrial, among: Sequence[tuple[Candidate, Kind]], effort: float
-) -> tuple[list[Forecast], dict[str, str], dict[str, list[str]]]:
+) -> tuple[list[JobForecast], dict[str, str], dict[str, list[str]]]:
     """Return a row per exchange, those that cannot do the job, and those that are alike."""
     iterations = trial.job.iterations
     kept = trial.left - effort if math.isfinite(effort) else 0.0
-    rows: dict[str, Forecast] = {}
+    rows: dict[str, JobForecast] = {}
     refused: dict[str, str] = {}
     kinds = {one.label: (one, kind) for one, kind in among}
 
@@ -334,7 +334,7 @@ def _promising_labels(job: Job, among: Sequence[Candidate]) -> list[str]:
     return [one.label for one in sorted(among, key=seconds)]
 
 
-def _drop_alike(rows: dict[str, Forecast]) -> dict[str, list[str]]:
+def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
     """Take away rows that are in all points like one before them, and return their labels by that of the first."""
     seen: dict[tuple[bytes, float], str] = {}
     alike: dict[str, list[str]] = {}
@@ -346,7 +346,7 @@ def _drop_alike(rows: dict[str, Forecast]) -> dict[str, list[str]]:
     return alike
 
 
-def _may_win(trial: _JobTrial, row: Forecast, best: Forecast) -> bool:
+def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
     """Return whether a row may be faster than the one that is the fastest by what is known."""
     if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
@@ -361,7 +361,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
     alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]
     near = [row for row in alike if row.seconds <= _SLOWER * found.best.seconds]
     # One that is slow over the job may be the fastest while links are fast.
-    first = ahead(near)
+    first = leading_iterations(near)
     near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
     among = [row.candidate for row in near[:_AMONG]]
     policies = dict(given)
@@ -377,7 +377,7 @@ def _with_policies(trial: _JobTrial, found: WholeJob, given: Mapping[str, Policy
         samples = max(int(samples / 1.25), _SECOND)
     best = found.best
 
-    def run(named: Candidate, kind: Kind, policy: Policy) -> Forecast:
+    def run(named: Candidate, kind: Kind, policy: Policy) -> JobForecast:
         return trial.run(named, kind, policy, samples, 0.0, best.seconds)
 
     fixed = best if best.complete and samples == iterations else run(best.candidate, best.kind, Fixed(best.candidate))

@@ -19,7 +19,7 @@ from simnet.report.paired import START_COLUMNS
 from simnet.report.table_figure import draw_table
 from simnet.studies.codes import computing_told
 from simnet.studies.fastest_map import MapAxis, draw_fastest
-from simnet.studies.sweeping.grid import Column
+from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
     from simnet.studies.sweeping.work import Plan
@@ -93,13 +93,13 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
             "cells": json.loads(table.to_json(orient="records", double_precision=15)),
         },
         plots=_figures(table, planned, by),
-        notes=[*why, *notes(table)],
+        notes=[*why, *sweep_notes(table)],
         exit_code=1 if why else 0,
         cells=table,
     )
 
 
-def _times(cells: Sequence[_Cell], by: Sequence[Column], bound: str | None) -> dict[str, Any]:
+def _times(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:
     """Return columns and rows of the table: the values of a cell, and the time of each policy."""
     names = list(dict.fromkeys(name for one in cells for name in one.seconds))
     means = {name: [one.seconds[name] for one in cells if name in one.seconds] for name in names}
@@ -117,7 +117,7 @@ def _times(cells: Sequence[_Cell], by: Sequence[Column], bound: str | None) -> d
     return {"columns": columns, "rows": rows}
 
 
-def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[Column]) -> dict[str, Callable[[], Plot]]:
+def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[AxisColumn]) -> dict[str, Callable[[], Plot]]:
     """Return the figures of one numeric parameter, times over it, and of two: who is the fastest where."""
     moving = [one for one in by if not is_seed(one) and len(set(one.values)) > 1]
     found: dict[str, Callable[[], Plot]] = {}
@@ -129,7 +129,7 @@ def _figures(table: pd.DataFrame, planned: Plan, by: Sequence[Column]) -> dict[s
     return found
 
 
-def _draw(cells: Sequence[_Cell], moving: Sequence[Column], planned: Plan, measure: Measure) -> Plot:
+def _draw(cells: Sequence[_Cell], moving: Sequence[AxisColumn], planned: Plan, measure: Measure) -> Plot:
     title = f"{planned.base.name}: {measure.label}"
     if len(moving) == 1 or planned.zipped:
         first = [one._replace(values=one.values[:1]) for one in cells]
@@ -148,8 +148,8 @@ def _draw(cells: Sequence[_Cell], moving: Sequence[Column], planned: Plan, measu
     return draw_fastest(f"Fastest by {title}", across, down, names)
 
 
-def compared(
-    table: pd.DataFrame, columns: Sequence[Column], seconds: str, bound: str | None = None
+def compared_policies(
+    table: pd.DataFrame, columns: Sequence[AxisColumn], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
     """Return how policies compare over seeds, for each value of the parameters; None without seeds."""
     seeds = [one.name for one in columns if is_seed(one) and len(set(one.values)) > 1]
@@ -163,7 +163,7 @@ def compared(
     return paired.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
 
 
-def is_seed(column: Column) -> bool:
+def is_seed(column: AxisColumn) -> bool:
     """Whether a parameter is the seed."""
     return column.name.rpartition(".")[2] == "seed"
 
@@ -180,20 +180,20 @@ def value_text(name: str, value: float) -> str:
     return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)
 
 
-def _is_repetition(column: Column, columns: Sequence[Column]) -> bool:
+def _is_repetition(column: AxisColumn, columns: Sequence[AxisColumn]) -> bool:
     """Return whether a parameter is a seed over which means are taken."""
     return is_seed(column) and len(columns) > 1 and len(set(column.values)) > 1
 
 
-def _heading(column: Column) -> tuple[str, summaries.Unit | None]:
+def _heading(column: AxisColumn) -> tuple[str, summaries.Unit | None]:
     heading = plain_name(column.name).rpartition(".")[2].replace("_", " ")
     return heading, None if column.numeric else "text"
 
 
 def _cells_of(
-    table: pd.DataFrame, columns: Sequence[Column], by: list[str], measure: Measure, bound: str | None
+    table: pd.DataFrame, columns: Sequence[AxisColumn], by: list[str], measure: Measure, bound: str | None
 ) -> list[_Cell]:
-    over_seeds = None if measure is TARGET else compared(table, columns, measure.seconds, bound)
+    over_seeds = None if measure is TARGET else compared_policies(table, columns, measure.seconds, bound)
     if over_seeds is not None and not {*by} <= {*over_seeds}:
         # Seeds alone are cells of their own.
         over_seeds = None
@@ -222,7 +222,7 @@ def _is_tie(group: pd.DataFrame) -> bool:
     return bool(group["cell"].nunique() == 1)
 
 
-def _where_who_wins(cells: Sequence[_Cell], by: Sequence[Column], bound: str | None, measure: Measure) -> str:
+def _where_who_wins(cells: Sequence[_Cell], by: Sequence[AxisColumn], bound: str | None, measure: Measure) -> str:
     """Say where which policy is the fastest, or between what the times of a single one are."""
     done = [one for one in cells if any(name != bound for name in one.seconds)]
     rivals = {name for one in done for name in one.seconds if name != bound}
@@ -243,7 +243,7 @@ def _where_who_wins(cells: Sequence[_Cell], by: Sequence[Column], bound: str | N
         tied = ": tied" if len(won[0].first) > 1 else ""
         took = [one.seconds[won[0].first[0]] for one in won]
         between = " to ".join(dict.fromkeys((wording.seconds_text(min(took)), wording.seconds_text(max(took)))))
-        return f"{wording.either(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
+        return f"{wording.alternatives_text(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
     groups: dict[tuple[str, ...], list[_Cell]] = {}
     for one in won:
         groups.setdefault(tuple(name for name in one.first if name not in always) or tuple(one.first), []).append(one)
@@ -253,7 +253,7 @@ def _where_who_wins(cells: Sequence[_Cell], by: Sequence[Column], bound: str | N
         where = f"in {len(members)} of {len(done)} cells"
         if separating is not None:
             where = f"at {_range_text([one.values[separating] for one in members], by[separating])}"
-        parts.append(f"{wording.either(names)} {where}{_lead(members)}")
+        parts.append(f"{wording.alternatives_text(names)} {where}{_lead(members)}")
     more = f" {wording.listed(sorted(always))}: tied with the first in all." if always else ""
     return f"It depends: {', '.join(parts)}.{more}"
 
@@ -280,17 +280,17 @@ def _ratio(later: tuple[str, float]) -> float:
     return later[1]
 
 
-def _values_text(values: Sequence[Any], by: Sequence[Column]) -> str:
+def _values_text(values: Sequence[Any], by: Sequence[AxisColumn]) -> str:
     return ", ".join(_value_text(value, one) for value, one in zip(values, by, strict=True))
 
 
-def _value_text(value: Any, column: Column) -> str:
+def _value_text(value: Any, column: AxisColumn) -> str:
     text = str(value) if isinstance(value, str) else value_text(column.name, value)
     unit = column.name.rpartition("_")[2]
     return text if column.numeric and unit in ("Bps", "s", "B") else f"{_heading(column)[0]} {text}"
 
 
-def _range_text(values: Sequence[Any], column: Column) -> str:
+def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
     """Return values of an axis, as a range where they follow each other."""
     known = list(dict.fromkeys(column.values))
     places = sorted({known.index(one) for one in values})
@@ -309,7 +309,7 @@ def _evidence(table: pd.DataFrame, cells: Sequence[_Cell]) -> str:
     return " ".join([*warnings, "; ".join([*said, *([within] if len(near) else [])])]).strip()
 
 
-def notes(table: pd.DataFrame) -> list[str]:
+def sweep_notes(table: pd.DataFrame) -> list[str]:
     """Return assumptions, and sources of times, a line each."""
     during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
     overlap = "Overlap: none; exchanges begin after the backward pass."

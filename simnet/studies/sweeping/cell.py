@@ -1,6 +1,6 @@
 """A cell of a sweep: one scenario under all its policies, and its results.
 
-`run` is what runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
+`run_cell` runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
 depend on nothing but the scenario, the files that it names and the versions of what computes; `identity` is a hash of
 just these. The bytes carry a hash of themselves, so that a file that was cut off or altered is known as such.
 """
@@ -79,7 +79,7 @@ class Checked(NamedTuple):
     at_once: int
 
 
-def check(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
+def check_cell(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
     """Read a cell, and build it unless its file exists; InputError if something is wrong."""
     loaded = source.load()
     found = identity(loaded, FORMAT)
@@ -88,7 +88,7 @@ def check(source: Source, folder: str, wanted: int, report: Report = lambda done
     return Checked(found, loaded.at_once(wanted))
 
 
-def run(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
+def run_cell(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
     """Run a cell and return its bytes."""
     with _TURN:
         return _run_cell(source.load(), expected, report)
@@ -118,7 +118,9 @@ def _run_cell(loaded: Scenario, expected: str, report: Report) -> bytes:
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
     known = judgement(loaded, built, rivals(built, results))
-    return _encode_cell(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing, known))
+    return _encode_cell(
+        expected, loaded, cell_rows(built, results, failed, target, loaded.prices, loaded.computing, known)
+    )
 
 
 def _overlap_columns(job: Job, policy: Policy) -> bool:
@@ -138,7 +140,7 @@ def _with_shared_gradients(built: Run) -> Run:
     return replace(built, job=replace(job, source=_made[0][1]))
 
 
-def rows(
+def cell_rows(
     built: Run,
     results: Mapping[str, PolicyResult],
     failed: Mapping[str, str],

@@ -39,14 +39,14 @@ _DIGITS = 12
 _MOST_CHECKED = 100
 
 
-class Axis(NamedTuple):
+class GridAxis(NamedTuple):
     """A parameter: its field, as given, and its values as YAML."""
 
     name: str
     values: tuple[str, ...]
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """A cell of the grid: its number, the value of each parameter, and the fields of the scenario to set."""
 
     number: int
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
         return ", ".join(self.overrides)
 
 
-class Column(NamedTuple):
+class AxisColumn(NamedTuple):
     """The values of a parameter, one for each cell: in SI units, ending in ``_s``, ``_B`` or ``_Bps``, or as text."""
 
     name: str
@@ -69,7 +69,7 @@ class Column(NamedTuple):
         return not isinstance(self.values[0], str)
 
 
-def moving_together(text: str) -> list[Axis]:
+def moving_together(text: str) -> list[GridAxis]:
     """Read a ``--grid``: one parameter, or several whose values move together.
 
     Examples
@@ -88,7 +88,7 @@ def _option(text: str) -> str:
     return f"--grid {text}" if len(text) <= 100 else f"--grid {text[:97]}..."
 
 
-def axis(text: str, limit: int = MOST_CELLS) -> Axis:
+def axis(text: str, limit: int = MOST_CELLS) -> GridAxis:
     """Read a parameter.
 
     Examples
@@ -109,10 +109,12 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
         if len(values) + len(more) > limit:
             raise InputError(f"has more than {limit:,} values", file=option)
         values += more
-    return Axis(name, tuple(values))
+    return GridAxis(name, tuple(values))
 
 
-def cells(source: str, base: Scenario, groups: Sequence[Sequence[Axis]], overrides: Sequence[str]) -> list[Cell]:
+def grid_cells(
+    source: str, base: Scenario, groups: Sequence[Sequence[GridAxis]], overrides: Sequence[str]
+) -> list[GridCell]:
     """Return the cells: every combination of values of the groups, the last one changing fastest."""
     axes = [one for group in groups for one in group]
     # A value that is a mapping may make the fields that other parameters are about.
@@ -129,7 +131,7 @@ def cells(source: str, base: Scenario, groups: Sequence[Sequence[Axis]], overrid
             loaded = base
         return full_key(name, loaded, "--grid")
 
-    found: dict[tuple[str, ...], Cell] = {}
+    found: dict[tuple[str, ...], GridCell] = {}
     together = (list(zip(*(one.values for one in group), strict=True)) for group in groups)
     for values in (tuple(itertools.chain(*each)) for each in itertools.product(*together)):
         if values in found:
@@ -146,7 +148,7 @@ def cells(source: str, base: Scenario, groups: Sequence[Sequence[Axis]], overrid
         if len(set(fields)) < len(fields):
             twice = next(one for one in fields if fields.count(one) > 1)
             raise InputError(f"{twice} is a parameter twice", file="--grid")
-        found[values] = Cell(len(found), values, tuple(assigned))
+        found[values] = GridCell(len(found), values, tuple(assigned))
     return list(found.values())
 
 
@@ -166,7 +168,7 @@ def refuse_wrong_values(cells: Sequence[Sequence[str]], load_cell: Callable[[int
                 raise InputError(errors[0].message, file="--grid", field=errors[0].field)
 
 
-def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Collection[str]) -> list[Column]:
+def axis_columns(axes: Sequence[GridAxis], listed: Sequence[GridCell], taken: Collection[str]) -> list[AxisColumn]:
     """Return the parameters as columns of a table; `taken` are its other columns.
 
     Examples
@@ -175,12 +177,12 @@ def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Collection[str]
     >>> columns([rates], [Cell(n, (value,), ()) for n, value in enumerate(rates.values)], {})
     [Column(name='bandwidth_Bps', values=[100000000.0, 125000000.0])]
     """
-    found: list[Column] = []
+    found: list[AxisColumn] = []
     for number, one in enumerate(axes):
         texts = [cell.values[number] for cell in listed]
         unit, values = numbers(texts)
         name = one.name if unit is None else f"{one.name}_{unit}"
-        found.append(Column(f"param_{name}" if name in taken else name, values))
+        found.append(AxisColumn(f"param_{name}" if name in taken else name, values))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from simnet.base.dask_cluster import connect_dask
 from simnet.base.errors import InputError, suggest_names, to_install
-from simnet.base.processes import Outcome, run_task
+from simnet.base.processes import TaskOutcome, run_task
 from simnet.base.threads import THREADS
 from simnet.scenario.finding import Source
 from simnet.studies.sweeping import cell
@@ -42,14 +42,14 @@ _OF_SLURM = {"partition": "slurm_partition", "account": "slurm_account", "qos": 
 _LOOK = 1.0
 
 
-class Asked(NamedTuple):
+class SchedulerChoice(NamedTuple):
     """The number of jobs, and the parameters of submitit."""
 
     jobs: int
     parameters: dict[str, Any]
 
 
-def asked(scheduler: str) -> Asked:
+def asked(scheduler: str) -> SchedulerChoice:
     """Return the request in the name of a scheduler.
 
     Examples
@@ -68,17 +68,17 @@ def asked(scheduler: str) -> Asked:
         found[name] = FIELDS[name](value)
     jobs, at_once = found.pop("jobs", _JOBS), found.pop("at_once", None)
     parameters = {_OF_SLURM.get(name, name): value for name, value in found.items()}
-    return Asked(jobs, parameters if at_once is None else parameters | {"slurm_array_parallelism": at_once})
+    return SchedulerChoice(jobs, parameters if at_once is None else parameters | {"slurm_array_parallelism": at_once})
 
 
-def run_share(tasks: Sequence[tuple[Source, str]]) -> list[Outcome]:
+def run_share(tasks: Sequence[tuple[Source, str]]) -> list[TaskOutcome]:
     """Run the cells of a job, one after the other."""
-    return [run_task(cell.run, task) for task in tasks]
+    return [run_task(cell.run_cell, task) for task in tasks]
 
 
 def run_on_slurm(
     tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, TaskOutcome]]:
     """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done."""
     option = f"--on {scheduler}"
     wanted = asked(scheduler)
@@ -111,17 +111,17 @@ def run_on_slurm(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outcomes(job: Any, count: int) -> list[Outcome]:
+def _outcomes(job: Any, count: int) -> list[TaskOutcome]:
     """Return the outcomes of a finished job; without any, all of its cells are lost."""
     failure = job.exception()
     if failure is None:
-        outcomes: list[Outcome] = job.result()
+        outcomes: list[TaskOutcome] = job.result()
         return outcomes
     why = " ".join(str(failure).strip().splitlines()[:2])
-    return [Outcome("lost", f"the job did not finish it: {why or repr(failure)}")] * count
+    return [TaskOutcome("lost", f"the job did not finish it: {why or repr(failure)}")] * count
 
 
-def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
+def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, TaskOutcome]]:
     """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order."""
     with connect_dask(scheduler.removeprefix("dask:"), f"--on {scheduler}") as client:
         from distributed import as_completed
@@ -130,7 +130,7 @@ def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator
         try:
             # The same cell under the same name: the scheduler runs it once, whoever asks.
             futures = client.map(
-                partial(run_task, cell.run),
+                partial(run_task, cell.run_cell),
                 list(tasks),
                 key=[f"simnet-{identity}" for _, identity in tasks],
             )
@@ -140,7 +140,7 @@ def run_on_dask(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator
                     yield numbers[future.key], future.result()
                 else:
                     why = "cancelled" if future.cancelled() else repr(future.exception())
-                    yield numbers[future.key], Outcome("lost", f"the cluster did not finish it: {why}")
+                    yield numbers[future.key], TaskOutcome("lost", f"the cluster did not finish it: {why}")
                 # Its bytes are no longer needed there.
                 future.release()
         finally:

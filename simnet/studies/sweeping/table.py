@@ -21,9 +21,9 @@ from simnet.report.results import LOCK, RESULTS, parquet, versions
 from simnet.report.run_summary import significant
 from simnet.scenario import Scenario
 from simnet.scenario.identity import Request, request
-from simnet.studies.sweeping.answer import GridAnswer, compared, grid_answer
+from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_answer
 from simnet.studies.sweeping.cell import COLUMNS
-from simnet.studies.sweeping.grid import Axis, Cell, Column
+from simnet.studies.sweeping.grid import AxisColumn, GridAxis, GridCell
 
 if TYPE_CHECKING:
     from simnet.studies.sweeping.work import Plan
@@ -35,7 +35,7 @@ FILES = FileSet("sweep", RESULTS, "sweep.json")
 """The files of a sweep, but for those of its cells and what the scenario names."""
 
 
-def request_of(loaded: Scenario, axes: Sequence[Axis]) -> Request:
+def request_of(loaded: Scenario, axes: Sequence[GridAxis]) -> Request:
     """Return the request of a sweep: its parameters, not their values, so that a grid may grow."""
     return request(loaded, "run", "grid", *sorted(axis.name for axis in axes))
 
@@ -48,7 +48,7 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
 
 
 def rows_of(
-    cells: Sequence[Cell], columns: Sequence[Column], results: Mapping[int, Sequence[Mapping[str, Any]]]
+    cells: Sequence[GridCell], columns: Sequence[AxisColumn], results: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
     """Return the rows of all cells that have a result, in the order of the grid."""
     return [
@@ -58,7 +58,7 @@ def rows_of(
     ]
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
+def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]) -> pd.DataFrame:
     """Return rows as a table; missing values are blank in texts, NaN in numbers."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
@@ -76,13 +76,13 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd
     return table
 
 
-def write(
+def write_sweep(
     folder: Path, planned: Plan, results: Mapping[int, Sequence[Mapping[str, Any]]], *, incomplete: str = ""
 ) -> GridAnswer:
     """Write the files of a sweep but its cells, in the place of earlier ones, and return the answer."""
     loaded, axes, cells, columns = planned.base, planned.axes, planned.cells, planned.columns
     rows = rows_of(cells, columns, results)
-    table = as_table(rows, columns)
+    table = sweep_table(rows, columns)
     answer = grid_answer(table, planned)
     lock = request_of(loaded, axes).lock.encode()
     content = {
@@ -105,7 +105,7 @@ def write(
     for name, draw in answer.plots.items():
         plot = draw()
         written |= {f"figures/{name}.{kind}": getattr(plot, kind) for kind in ("png", "svg")}
-    over_seeds = compared(table, columns, "iteration_s", loaded.bound)
+    over_seeds = compared_policies(table, columns, "iteration_s", loaded.bound)
     if over_seeds is not None:
         numbers = over_seeds.select_dtypes("float64")
         rounded = over_seeds.assign(**{str(name): significant(one) for name, one in numbers.items()})

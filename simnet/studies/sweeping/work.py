@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError
-from simnet.base.processes import Outcome, Pool, Progress
+from simnet.base.processes import Pool, Progress, TaskOutcome
 from simnet.base.writing import explain_write_errors, lock_folder, mark_incomplete, write_files
 from simnet.report.results import prepare_folder
 from simnet.scenario import Scenario, find, load
@@ -53,15 +53,15 @@ class Plan:
     """
 
     base: Scenario
-    axes: list[grid.Axis]
-    cells: list[grid.Cell]
+    axes: list[grid.GridAxis]
+    cells: list[grid.GridCell]
     tasks: list[Source]
     zipped: bool
 
     @property
-    def columns(self) -> list[grid.Column]:
+    def columns(self) -> list[grid.AxisColumn]:
         """The parameters as columns of the table."""
-        return grid.columns(self.axes, self.cells, ("cell", *cell.COLUMNS))
+        return grid.axis_columns(self.axes, self.cells, ("cell", *cell.COLUMNS))
 
 
 @dataclass
@@ -93,7 +93,7 @@ def plan(
     base = load(scenario, overrides, seed)
     only = None if policies is None else tuple(policies)
     base = base if only is None else base.only(only)
-    cells = grid.cells(scenario, base, groups, overrides)
+    cells = grid.grid_cells(scenario, base, groups, overrides)
     if seed is not None and any(one.startswith("seed=") for one in cells[0].overrides):
         raise InputError("is a parameter already", file="--seed")
     # Processes elsewhere have folders of their own to start from.
@@ -111,21 +111,21 @@ def plan(
         if any(field.startswith("seed=") for field in cells[0].overrides):
             raise InputError("means nothing where seed is a parameter", file="--seeds")
         values = tuple(str(base.config.seed + later) for later in range(seeds))
-        axes = [*axes, grid.Axis("seed", values)]
+        axes = [*axes, grid.GridAxis("seed", values)]
         cells = [
-            grid.Cell(one.number * seeds + later, (*one.values, value), (*one.overrides, f"seed={value}"))
+            grid.GridCell(one.number * seeds + later, (*one.values, value), (*one.overrides, f"seed={value}"))
             for one in cells
             for later, value in enumerate(values)
         ]
     return Plan(base, axes, cells, tasks, any(len(group) > 1 for group in groups))
 
 
-def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
+def check_cells(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
     """Read and build every cell before the first one runs, without those whose files exist."""
     found = Checks()
     cells = str((place / CELLS).resolve())
     tasks = [(source, cells, workers.jobs) for source in planned.tasks]
-    for number, outcome in workers.each(cell.check, tasks, progress):
+    for number, outcome in workers.each(cell.check_cell, tasks, progress):
         if outcome.kind == "done":
             found.identities[number] = outcome.content.identity
             found.at_once = min(found.at_once, outcome.content.at_once)
@@ -154,7 +154,7 @@ def refuse_all(planned: Plan, checks: Checks) -> None:
     raise InputError("\n  ".join([f"none of the {len(planned.cells)} cells makes sense", *said[:_LISTED], *more]))
 
 
-class Work:
+class CellProgress:
     """The finished cells of a sweep, and those that are left; `again` runs those whose files are there, too."""
 
     def __init__(self, planned: Plan, checks: Checks, place: Path, *, again: bool = False) -> None:
@@ -186,7 +186,7 @@ class Work:
             return
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
         if scheduler is None:
-            outcomes = workers.each(cell.run, tasks, progress, at_once=self.checks.at_once, retry=True)
+            outcomes = workers.each(cell.run_cell, tasks, progress, at_once=self.checks.at_once, retry=True)
         elif scheduler.partition(":")[0] == schedulers.PREFIX:
             outcomes = schedulers.run_on_slurm(tasks, scheduler, self.place / "slurm")
         else:
@@ -205,11 +205,11 @@ class Work:
 
     def write(self, why: str = "") -> GridAnswer:
         """Write the table of the cells that are done, and return the answer; see `simnet.studies.sweeping.table`."""
-        return table.write(
+        return table.write_sweep(
             self.place, self.planned, self.results, incomplete=self._missing(why if self.missing else "")
         )
 
-    def _take(self, identity: str, outcome: Outcome) -> None:
+    def _take(self, identity: str, outcome: TaskOutcome) -> None:
         rows: list[dict[str, Any]] | None = None
         if outcome.kind == "done":
             rows = cell.decoded(outcome.content, identity)

@@ -19,7 +19,7 @@ from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.cost_models.costs.devices import DeviceOp, DeviceProfile
 from simnet.policies import Candidate, TimingOutcome, closed_form
-from simnet.sparsifier_models.samples import sample_size
+from simnet.sparsifier_models.samples import divisible_sample_size
 from simnet.training.advise.estimator import Estimator, WeightedTimes
 from simnet.training.job.exchange import exposed_after_backward, hook_kernels
 
@@ -59,7 +59,7 @@ def exchange_cost(
 def _exchange_kernels(
     candidate: Candidate, workers: int, entries: int, density: float, device: DeviceProfile
 ) -> tuple[DeviceOp, ...]:
-    sample = min(entries, sample_size(_SAMPLE, density))
+    sample = min(entries, divisible_sample_size(_SAMPLE, density))
     model = sparsifier_models.create(
         candidate.scheme, workers, sample, density, scale=entries / sample, layers=(sample,), **candidate.options
     )

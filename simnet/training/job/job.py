@@ -116,7 +116,7 @@ class Overlap:
     exchanges: Literal["all", "able"] = "all"
 
     def __post_init__(self) -> None:
-        registry.find("all_reduce", self.dense_algorithm)
+        registry.collective_by_algorithm("all_reduce", self.dense_algorithm)
 
 
 DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")

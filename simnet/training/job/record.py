@@ -242,7 +242,7 @@ class JobRecord:
                 "choice": step.candidate.label,
                 # A policy may say 1, or what numpy has.
                 "density": float(iteration.density),
-                **exchange_statistics(exchanges),
+                **iteration_statistics(exchanges),
                 "latency_s": iteration.latency,
                 "bandwidth_Bps": iteration.bandwidth,
                 **({} if score is None else score._asdict()),
@@ -328,7 +328,7 @@ def _density_ratio(exchanges: Sequence[Exchange]) -> float:
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
 
 
-def exchange_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
+def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)

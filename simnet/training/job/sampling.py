@@ -20,7 +20,7 @@ from simnet.sparsifier_models import Exchange
 from simnet.traces.source import FixedTraining, begin_training
 from simnet.training.job.exchange import ExchangeProcess, SparsifierSet, TimedExchange, keep_fastest
 from simnet.training.job.job import Job
-from simnet.training.job.record import Iteration, exchange_statistics
+from simnet.training.job.record import Iteration, iteration_statistics
 from simnet.training.job.steady import detect_steady_part
 
 # Of the fastest iteration seen, below which none is expected: of one without a time any number would be done at once.
@@ -200,7 +200,7 @@ class RecordedExchanges(SparsifierSet):
         if first is None:
             return ""
         rows = self._rows[candidate.label, first]
-        made, count = [exchange_statistics(one) for one in rows], len(rows)
+        made, count = [iteration_statistics(one) for one in rows], len(rows)
         period, asked = int(made[-1]["period"]), density_at(self._job.density, first)
         if 2 * count < 3 * period:
             return detect_steady_part({}, self._job.iterations, period).unsettled

@@ -132,7 +132,7 @@ def schedules_of(algorithms: Mapping[str, str]) -> Callable[[CollectiveCall], Sc
     for operation in algorithms:
         check_choice(operation, "operation", list(ALGORITHMS))
     chosen = {
-        operation: registry.find(operation, algorithm)  # type: ignore[arg-type]
+        operation: registry.collective_by_algorithm(operation, algorithm)  # type: ignore[arg-type]
         for operation, algorithm in {**ALGORITHMS, **algorithms}.items()
     }
 

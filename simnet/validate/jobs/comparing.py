@@ -148,7 +148,7 @@ def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tup
     return len(judged), sum(judged)
 
 
-def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
+def compare_iterations(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
     """Compare measured iterations with predicted ones."""
     parts, policies = [], []
     for policy, own in measured.groupby("policy", sort=False):

@@ -34,7 +34,7 @@ def settings_where(column: str) -> set[str]:
     return set(rows.loc[rows[column], "setting"])
 
 
-def shipped() -> pd.DataFrame:
+def shipped_jobs() -> pd.DataFrame:
     """Return the shipped jobs: a row per setting, policy and iteration, measured and predicted (``_ours``)."""
     keys = ["setting", "policy", "iteration"]
     both = read_shipped("measured").merge(read_shipped("predicted"), on=keys, suffixes=("", "_ours"))
@@ -56,7 +56,7 @@ def typical(both: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def figures(both: pd.DataFrame) -> dict[str, Any]:
+def job_figures(both: pd.DataFrame) -> dict[str, Any]:
     """Return what the section is about: errors, order, intervals, and what flexible policies took."""
     rows = typical(both)
     winners = judged = 0
@@ -92,10 +92,10 @@ def _spread_of(errors: pd.Series[float]) -> dict[str, float]:
     return {"median": float(np.median(off)), "p90": float(np.quantile(off, 0.9))}
 
 
-def section() -> str:
+def job_section() -> str:
     """Return the section, in Markdown."""
-    both = shipped()
-    found, rows = figures(both), typical(both)
+    both = shipped_jobs()
+    found, rows = job_figures(both), typical(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))
     flexible = found.get("flexible")
     lines = [

@@ -17,7 +17,7 @@ PARTS = tuple(one for one in COLUMNS if one.endswith("_s") and one != "began_s")
 _EARLIER = {"communicate_s": "messages_s", "wait_s": "exposed_s"}
 
 
-def read_logs(folder: Path) -> pd.DataFrame:
+def read_job_logs(folder: Path) -> pd.DataFrame:
     """Return the logs of a job: a row per rank and iteration.
 
     Returns

@@ -8,7 +8,7 @@ note of the reproduction says is an input.
 """
 
 from simnet.base.errors import InputError, suggest_names
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction import (
     artopk,
     exdyna,
@@ -20,7 +20,7 @@ from simnet.validate.reproduction import (
     published_runs,
     spardl,
 )
-from simnet.validate.reproduction.table import KINDS, Missing, Reproduction, Row, as_frame, counts
+from simnet.validate.reproduction.table import KINDS, Missing, Reproduction, Row, as_frame, kind_counts
 
 __all__ = [
     "KINDS",
@@ -30,7 +30,7 @@ __all__ = [
     "Reproduction",
     "Row",
     "as_frame",
-    "counts",
+    "kind_counts",
     "reproduction",
 ]
 
@@ -41,7 +41,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 }
 """What can be reproduced, by name; of a module in the order of its functions."""
 
-MISSING: tuple[Missing, ...] = tuple(map(Missing._make, read("missing.csv").itertuples(index=False)))
+MISSING: tuple[Missing, ...] = tuple(map(Missing._make, read_published("missing.csv").itertuples(index=False)))
 """What cannot, and why."""
 
 

@@ -88,7 +88,7 @@ def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> l
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
     """Return the step time of dense SGD over STAR-Topk, ResNet50 at 1 %: Table IV, or with the costs of a device."""
-    frame = tables.read("table_iv.csv")
+    frame = tables.read_published("table_iv.csv")
     chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
     dense, star = _table_records(chosen[chosen["density"].isin([1, 0.01])])
     if device is None:
@@ -126,9 +126,9 @@ def table_ii() -> list[Row]:
 
 def _step_times(name: str) -> list[Row]:
     """Return the step times of Table III, IV or V, by the name of its file."""
-    compression = tables.read("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
+    compression = tables.read_published("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
     rows = []
-    for row in _table_records(tables.read(name)):
+    for row in _table_records(tables.read_published(name)):
         model, method = row["model"], row["method"]
         ours = COMPUTE[model] + _comm_time(row, tables.PARAMETERS[model])
         if method in ("LWTopk", "MSTopk"):
@@ -246,9 +246,9 @@ def fig_7() -> list[Row]:
     densities are far from ours: that of ResNet-18 under C2 and both of ViT are higher, that of ResNet-50 under C2
     lower.
     """
-    gains = tables.read("fig_3.csv").query("method == 'LWTopk'")
+    gains = tables.read_published("fig_3.csv").query("method == 'LWTopk'")
     rows = []
-    for row in _table_records(tables.read("fig_7.csv")):
+    for row in _table_records(tables.read_published("fig_7.csv")):
         known = gains[gains["model"] == row["model"]].sort_values("density")
         gain = np.interp(np.log(moo.DENSITIES), np.log(known["density"]), known["mean_gain"])
         states = {profile_state(row["config"], epoch) for epoch in range(PROFILES[row["config"]].epochs)}
@@ -279,7 +279,7 @@ def fig_8_jobs() -> list[Row]:
     The scenarios `artopk_fig8_c1` and `artopk_fig8_c2` over all 51 epochs: a job with real selections, on a network
     that changes, under the flexible policy. Tolerance: one step, of which an epoch has 195.
     """
-    frame = tables.read("fig_8.csv")
+    frame = tables.read_published("fig_8.csv")
     chosen: dict[tuple[str, str], float] = {}
     for config in track_progress(frame["config"].unique()):
         run = load(f"artopk_fig8_{config.lower()}").only(["flexible"]).build()

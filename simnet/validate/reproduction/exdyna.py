@@ -24,7 +24,7 @@ from simnet.base.progress import track_progress
 from simnet.base.rng import stream
 from simnet.sparsifier_models import create
 from simnet.traces import synthetic
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.oktopk import noise
 from simnet.validate.reproduction.table import Row, golden, reproduces
 
@@ -91,7 +91,7 @@ def _logged_density(scheme: str) -> tuple[float, float]:
 
 
 @reproduces("exdyna-density", PAPER, "its claim; logs of SAGE", slow=True, test=4, orientation=6)
-def density() -> list[Row]:
+def actual_density() -> list[Row]:
     """Return actual density.
 
     ExDyna and MiCRO hold their density at the target: mean of iterations 200 to 600 on noise, 0.02 of 8,192
@@ -112,7 +112,7 @@ def density() -> list[Row]:
         rows.append(Row(f"{scheme}, {workers} workers, settled", 1.0, ours, "of the target", 0.1))
     rows += [
         Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged_density(row["scheme"])[0], "density", None)
-        for row in track_progress(read("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
+        for row in track_progress(read_published("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
     ]
     return rows
 
@@ -161,7 +161,7 @@ def padding() -> list[Row]:
     """
     return [
         Row(f"{row['task']}, {row['scheme']}", row["padding"], _logged_density(row["scheme"])[1], "of own", None)
-        for row in read("exdyna_logs.csv").dropna(subset="padding").to_dict("records")
+        for row in read_published("exdyna_logs.csv").dropna(subset="padding").to_dict("records")
     ]
 
 
@@ -172,7 +172,7 @@ def volume() -> list[Row]:
     A real selection over the tensors of the models, k = max(1, floor(d size)) each, at 64 bits an entry.
     """
     rows = []
-    frame = read("exdyna_logs.csv").dropna(subset="bits")
+    frame = read_published("exdyna_logs.csv").dropna(subset="bits")
     for row in frame.to_dict("records"):
         sizes = TASKS[row["task"]]
         model = create("lwtopk", 1, sum(sizes), row["density"], layers=tuple(sizes), compat="released")
@@ -190,7 +190,7 @@ def thresholds() -> list[Row]:
     both sides.
     """
     rows = []
-    for row in read("exdyna_thresholds.csv").to_dict("records"):
+    for row in read_published("exdyna_thresholds.csv").to_dict("records"):
         model = create("hardthreshold", 1, 1, row["density"], scale=row["parameters"], **STARTS["hardthreshold"])
         threshold = np.asarray(model.exchange(np.zeros((1, 1), dtype=np.float32)).stats["threshold"])
         theirs = float(row["published_threshold"])

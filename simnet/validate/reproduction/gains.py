@@ -19,7 +19,7 @@ from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import create
 from simnet.topologies import star
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "OmniReduce", "THC"
@@ -27,7 +27,7 @@ ONE_BIT, ZERO_ONE, ARC, OMNI, THC = "1-bit Adam", "0/1 Adam", "ARC-Top-K", "Omni
 
 def published(scheme: str, what: str) -> tuple[Interval, str]:
     """Return a published gain and its unit."""
-    (row,) = read("gains.csv").query("scheme == @scheme and what == @what").to_dict("records")
+    (row,) = read_published("gains.csv").query("scheme == @scheme and what == @what").to_dict("records")
     return Interval(float(row["least"]), float(row["most"])), str(row["unit"])
 
 
@@ -75,7 +75,7 @@ def arc_top_k() -> list[Row]:
     step of 1,339 million would make it 60.7.
     """
     rows = []
-    for row in read("dense_steps.csv").to_dict("records"):
+    for row in read_published("dense_steps.csv").to_dict("records"):
         name, dense = str(row["model"]), float(row["seconds"])
         profile = load_model(name)
         layers, width = (int(one) for one in name.removeprefix("llama-").split("x"))
@@ -142,7 +142,7 @@ def _ring_messages(share: float) -> tuple[Schedule, Schedule]:
     draws = np.random.default_rng(0)
     filled = np.repeat(draws.random((8, entries // 256)) < share, 256, axis=1).astype(np.float32)
     blocks = create("omnireduce", 8, entries, 1.0, scale=_SAMPLE, slots=_SLOTS).exchange(filled).schedule
-    return registry.find("all_reduce", "ring").schedule(8, 4.0 * _TENSOR), blocks
+    return registry.collective_by_algorithm("all_reduce", "ring").schedule(8, 4.0 * _TENSOR), blocks
 
 
 _BUCKETS = ("job.overlap={bucket: 25 MiB, backward: 67 %}",)

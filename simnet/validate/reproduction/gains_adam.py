@@ -15,7 +15,7 @@ import pandas as pd
 
 from simnet.cost_models.costs.models import load_model, transformer_flops
 from simnet.sparsifier_models import create
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.gain_settings import (
     ETHERNET_LATENCY,
     FAST_LATENCY,
@@ -75,7 +75,7 @@ def dense_steps(network: str) -> pd.DataFrame:
     Columns: seconds of ``computing``, of which ``step`` is the optimiser's, and the ``gigabits`` a second that a card
     carries of the all-reduce.
     """
-    rows = read("profiles.csv").query("network == @network").sort_values("gpus", ascending=False)
+    rows = read_published("profiles.csv").query("network == @network").sort_values("gpus", ascending=False)
     forward, allreduce, backward, step = (
         rows[f"{one}_ms"] / 1e3 for one in ("forward", "allreduce", "backward", "step")
     )
@@ -159,7 +159,7 @@ def one_bit_adam() -> list[Row]:
     return rows
 
 
-class Steps(NamedTuple):
+class AdamSteps(NamedTuple):
     """How many steps of a training are dense, exchange signs, and send nothing."""
 
     dense: int
@@ -180,20 +180,20 @@ _FEWER = 100
 
 
 @cache
-def zero_one_steps() -> Steps:
+def zero_one_steps() -> AdamSteps:
     """Return what the steps of 0/1 Adam are in a training of BERT-Large, counted on the scheme itself."""
     common = _step_kinds(_FROZEN + 1, var_freeze_step=_FROZEN)
     local = _step_kinds(2 + (_TRAINING - common.all) // _FEWER, var_freeze_step=1, local_step_scaler=_LOCAL // _FEWER)
     # The two before v stays are those of `common`.
     signs = common.signs + _FEWER * (local.signs - (2 - local.dense))
-    return Steps(common.dense, signs, _TRAINING - common.dense - signs)
+    return AdamSteps(common.dense, signs, _TRAINING - common.dense - signs)
 
 
-def _step_kinds(steps: int, **options: int) -> Steps:
+def _step_kinds(steps: int, **options: int) -> AdamSteps:
     scheme, gradients = create("zerooneadam", 2, 16, **options), np.ones((2, 16), dtype=np.float32)
     phases = [{one.phase for one in scheme.exchange(gradients).schedule.rounds} for _ in range(steps)]
     dense, silent = sum("dense" in one for one in phases), sum(not one for one in phases)
-    return Steps(dense, steps - dense - silent, silent)
+    return AdamSteps(dense, steps - dense - silent, silent)
 
 
 @reproduces("gain-0-1-adam", ZERO_ONE, "abstract", slow=True, test=2, orientation=1)
@@ -211,10 +211,10 @@ def zero_one_adam() -> list[Row]:
     steps = zero_one_steps()
     middle, *ends = _on_ethernet(128)
     computing = _measured("Ethernet")
-    one_bit = Steps(_WARM_UP, _TRAINING - _WARM_UP, 0)
+    one_bit = AdamSteps(_WARM_UP, _TRAINING - _WARM_UP, 0)
     dense = round(_LONG_WARM_UP * _TRAINING)
     volume, *others = (
-        one.dense * middle.fewer + one.signs for one in (steps, one_bit, Steps(dense, _TRAINING - dense, 0))
+        one.dense * middle.fewer + one.signs for one in (steps, one_bit, AdamSteps(dense, _TRAINING - dense, 0))
     )
     saved, *more = (100 * (1 - volume / other) for other in others)
     rounds = 100 * (1 - (steps.dense + steps.signs) / one_bit.all)
@@ -223,11 +223,11 @@ def zero_one_adam() -> list[Row]:
         gain_row(ZERO_ONE, "fewer rounds, best", Interval.around(rounds, [])),
     ]
 
-    def mean(of: Steps, took: Adam, computing: float) -> float:
+    def mean(of: AdamSteps, took: Adam, computing: float) -> float:
         return computing + (of.dense * took.dense + of.signs * took.signs) / of.all
 
     # Behind the warm-up 1-bit Adam has nothing but signs.
-    compared = [one_bit, Steps(0, 1, 0)]
+    compared = [one_bit, AdamSteps(0, 1, 0)]
     gains = [
         mean(other, took, seconds) / mean(steps, took, seconds)
         for other in compared

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simnet.studies.utilisation import GRID, TARGETS, Training, bandwidth_for, equal_buckets, utilisation
-from simnet.validate.published import read
+from simnet.studies.utilisation import GRID, TARGETS, TrainingPlan, bandwidth_for, equal_buckets, utilisation
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Row, reproduces
 
 PAPER, EAGER = "Streaming DiLoCo", "Eager DiLoCo"
@@ -32,19 +32,19 @@ _BUCKETS = equal_buckets(128)
 _STEP = GRID[1] / GRID[0] - 1
 
 _SITES = {
-    "Data-Parallel": Training(2, 10**9, 0.1, bits=16, buckets=_BUCKETS),
-    "Streaming FP4": Training(2, 10**9, 0.1, 100, 8, 1, 4, buckets=_BUCKETS),
-    "1-outer-step eager": Training(2, 10**9, 0.1, 100, 8, 100, 4, buckets=_BUCKETS),
+    "Data-Parallel": TrainingPlan(2, 10**9, 0.1, bits=16, buckets=_BUCKETS),
+    "Streaming FP4": TrainingPlan(2, 10**9, 0.1, 100, 8, 1, 4, buckets=_BUCKETS),
+    "1-outer-step eager": TrainingPlan(2, 10**9, 0.1, 100, 8, 100, 4, buckets=_BUCKETS),
 }
 
 
-class Cell(NamedTuple):
+class BandwidthCell(NamedTuple):
     """A published bandwidth, and what the papers say of the training."""
 
     # Model, method and target.
     what: str
     # What is trained how.
-    training: Training
+    training: TrainingPlan
     # The utilisation.
     target: float
     # As printed [Gbit/s], to one decimal.
@@ -53,9 +53,9 @@ class Cell(NamedTuple):
     page: float
 
 
-def cells() -> Iterator[Cell]:
+def bandwidth_cells() -> Iterator[BandwidthCell]:
     """Yield the bandwidths of Table 4."""
-    for row in read("utilisation.csv").to_dict("records"):
+    for row in read_published("utilisation.csv").to_dict("records"):
         if "S4" not in str(row["source_table"]):
             continue
         training = _table_training(str(row["method"]), str(row["model"]), str(row["H"]), float(row["step_time_s"]))
@@ -63,7 +63,7 @@ def cells() -> Iterator[Cell]:
             column = f"gbit_s_cu{100 * target:.0f}"
             what = f"{row['model']}, {row['method']}, {100 * target:.0f} %"
             published, page = float(row[f"published_{column}"]), float(row[f"page_model_{column}_DERIVED"])
-            yield Cell(what, training, target, published, page)
+            yield BandwidthCell(what, training, target, published, page)
 
 
 def on_grid(printed: float) -> float:
@@ -83,7 +83,7 @@ def table_4() -> list[Row]:
     one case by four: they are outside. A run of the page's model by others is off by the same.
     """
     rows = []
-    for cell in cells():
+    for cell in bandwidth_cells():
         ours = 8e-9 * bandwidth_for(cell.training, cell.target, grid=True)
         rows.append(Row(cell.what, on_grid(cell.published), ours, "Gbit/s", round(_STEP, 4), echo=True))
     return rows
@@ -102,7 +102,7 @@ def table_1() -> list[Row]:
     """
     hours, sent, ratios = [], [], []
     exchanged = {}
-    for row in read("hours.csv").to_dict("records"):
+    for row in read_published("hours.csv").to_dict("records"):
         method, tokens, printed = str(row["method"]), int(row["billion_tokens"]), str(row["hours_at_infinite"])
         training = _SITES[method]
         infinite, published = float(printed), float(row["hours_at_1_gbit_s"])
@@ -142,7 +142,7 @@ def table_5() -> list[Row]:
     gives both. The ten values of 100B at H 30 are left out: its 36 fragments do not fit into 30 steps.
     """
     rows = []
-    for row in read("utilisation.csv").to_dict("records"):
+    for row in read_published("utilisation.csv").to_dict("records"):
         model, period = str(row["model"]), str(row["H"])
         if "S4" in str(row["source_table"]) or int(period) < _FRAGMENTS[model]:
             continue
@@ -158,10 +158,10 @@ def table_5() -> list[Row]:
     return rows
 
 
-def _table_training(method: str, model: str, period: str, step: float) -> Training:
+def _table_training(method: str, model: str, period: str, step: float) -> TrainingPlan:
     """Return a training of the tables, of two sites with values of 16 bits or FP4."""
     bits = 4 if "FP4" in method else 16
-    own = partial(Training, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
+    own = partial(TrainingPlan, 2, _PARAMETERS[model], step, bits=bits, buckets=_BUCKETS)
     if method == "Data-Parallel":
         return own()
     if method == "Vanilla DiLoCo":

@@ -19,7 +19,7 @@ from simnet.cost_models import costs
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, create
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 PAPER = "Ok-Topk"
@@ -39,7 +39,7 @@ _SETTLED = 48
 
 def claims(paper: str) -> dict[str, float]:
     """Return what a paper claims, by what it is."""
-    rows = read("claims.csv").query("paper == @paper")
+    rows = read_published("claims.csv").query("paper == @paper")
     return dict(zip(rows["claim"], rows["value"].astype(float), strict=True))
 
 
@@ -145,7 +145,7 @@ def wire() -> list[Row]:
     `released`.
     """
     rows = []
-    for row in read("oktopk_wire.csv").itertuples():
+    for row in read_published("oktopk_wire.csv").itertuples():
         scheme, workers, parameters = str(row.scheme), int(str(row.workers)), int(str(row.parameters))
         what, theirs = f"{scheme}: {row.what}", float(str(row.published_bytes))
         logged = parameters > 1e6
@@ -178,7 +178,7 @@ def _median_size(schedule: Schedule, phase: str) -> float:
 
 
 @reproduces("oktopk-scaling", PAPER, "abstract", slow=True, orientation=9)
-def scaling() -> list[Row]:
+def throughput_ratio() -> list[Row]:
     """Return throughput of BERT over that of other schemes.
 
     The scenario `oktopk_bert`, its last 48 iterations, on 32 workers, and closed forms on 256. Latency, bandwidth

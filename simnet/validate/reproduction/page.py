@@ -6,13 +6,13 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from simnet.validate.published import read, read_text
-from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, counts
+from simnet.validate.published import read_published, read_published_text
+from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, kind_counts
 from simnet.validate.reproduction.table import Interval, Kind, value
-from simnet.validate.reproduction.table import worst as worst_of
-from simnet.validate.reproduction.under_devices import Column, rows
+from simnet.validate.reproduction.table import worst_row as worst_of
+from simnet.validate.reproduction.under_devices import DeviceColumn, device_rows
 
-_TEXT = dict(one.split("\n", 1) for one in read_text("page.md").split("%% ")[1:])
+_TEXT = dict(one.split("\n", 1) for one in read_published_text("page.md").split("%% ")[1:])
 """What stands before the tables of the page, by section."""
 
 _NO_GAIN = {"x": 1.0, "%": 0.0}
@@ -43,7 +43,7 @@ def tolerance(row: Row) -> str:
     return f"{row.tolerance:g} {row.unit}".rstrip() if row.absolute else f"{100 * row.tolerance:g} %"
 
 
-def worst(rows: Sequence[Row]) -> str:
+def worst_error(rows: Sequence[Row]) -> str:
     """Return the worst error of rows with its tolerance."""
     row = worst_of(rows)
     if row is None:
@@ -69,12 +69,12 @@ def contradiction(name: str, rows: Sequence[Row]) -> str:
     return f"{name} ({len(found)} of {len(compared)} values{by})"
 
 
-def summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
+def reproduction_summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
     """Return what reproductions come to: what contradicts, by name, and how many values of each kind there are."""
     told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
     rows = [row for one in found.values() for row in one or ()]
     parts = []
-    for kind, number in counts(rows).items():
+    for kind, number in kind_counts(rows).items():
         judged = [row.passes for row in rows if row.kind == kind and row.passes is not None]
         within = f", {sum(judged)} within tolerance" if judged else ", not judged"
         parts.append(f"{_plural_text(kind, number)}{within}")
@@ -86,12 +86,12 @@ def _plural_text(kind: Kind, number: int) -> str:
     return f"{number} {words[kind][number != 1]}"
 
 
-def kinds(one: Reproduction) -> str:
+def kinds_text(one: Reproduction) -> str:
     """Return the number of values of a reproduction by kind as text."""
     return ", ".join(f"{number} {kind}" for kind, number in one.values.items())
 
 
-def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
+def reproduction_section(one: Reproduction, rows: Sequence[Row] | None) -> str:
     """Return the section of a reproduction; without rows it says why there are none."""
     lines = [f"### {one.name}", "", _wrap_text(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
     if rows is None:
@@ -112,7 +112,7 @@ def _wrap_text(text: str, indent: str = "") -> str:
     return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def row_cells(row: Row) -> tuple[str, ...]:
     """Return what a table says of a row: value, published, ours, unit, error, tolerance, verdict."""
     said = "contradicts" if row.beyond or row.tolerance is None else "FAIL"
     passes = said if row.contradicts else "pass" if row.passes else "-"
@@ -124,41 +124,41 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _table_line(row: Row) -> str:
-    return f"| {' | '.join(cells(row))} |"
+    return f"| {' | '.join(row_cells(row))} |"
 
 
 def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
     """Return the row of a reproduction in the summary."""
     against = "not run" if rows is None else str(sum(row.contradicts for row in rows) or "-")
-    furthest = "-" if rows is None else worst(rows)
-    cells_ = (f"[{one.name}](#{one.name})", f"{one.paper}, {one.place}", one.title, kinds(one), against, furthest)
+    furthest = "-" if rows is None else worst_error(rows)
+    cells_ = (f"[{one.name}](#{one.name})", f"{one.paper}, {one.place}", one.title, kinds_text(one), against, furthest)
     return f"| {' | '.join(cells_)} |"
 
 
-def under_devices(columns: Sequence[Column]) -> str:
+def under_devices(columns: Sequence[DeviceColumn]) -> str:
     """Return the section of headline ratios under each device profile."""
-    head, *others = rows(columns)
+    head, *others = device_rows(columns)
     return _TEXT["devices"] + _lines([head, ["---"] * len(head), *others])
 
 
 def stated(section: str) -> str:
     """Return the section, ``runs`` or ``gains``, of what papers state and what they do not."""
-    table = read("stated.csv").query("page == @section").drop(columns="page")
+    table = read_published("stated.csv").query("page == @section").drop(columns="page")
     return _TEXT[section] + _lines(table.to_numpy().tolist())
 
 
-def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
+def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[DeviceColumn]) -> str:
     """Return the page of reproductions."""
     lines = [_wrap_text(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _TEXT["head"] + "\n".join(lines) + "\n" + _TEXT["summary"]
-    text += "".join(f"{_wrap_text(line)}\n\n" for line in summary(found))
+    text += "".join(f"{_wrap_text(line)}\n\n" for line in reproduction_summary(found))
     text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
     text += stated("runs") + stated("gains")
     text += under_devices(columns) if columns else ""
     text += _TEXT["missing"] + "| paper | what | why |\n|---|---|---|\n" + _lines(MISSING)
     text += "\n## Each in turn\n\n"
-    return text + "\n".join(section(REPRODUCTIONS[name], rows) for name, rows in found.items())
+    return text + "\n".join(reproduction_section(REPRODUCTIONS[name], rows) for name, rows in found.items())
 
 
 def _lines(cells: Iterable[Iterable[str]]) -> str:

@@ -23,7 +23,7 @@ from simnet.cost_models.calibration.measured import load_dataset as measured
 from simnet.cost_models.evidence.intervals import corrected, interval, kind_of_stack
 from simnet.network import Network
 from simnet.scenario import load, runner
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
 INTELLECT, COVENANT, OPENDILOCO = "INTELLECT-1", "Covenant-72B", "OpenDiLoCo"
@@ -37,7 +37,7 @@ def shares_of_computing(computing: float, exchange: Interval) -> Interval:
     return Interval(*(100 * computing / (computing + one) for one in (exchange.high, exchange.low)))
 
 
-class Links(NamedTuple):
+class PublishedLinks(NamedTuple):
     """What an exchange takes by the rate of the links: a time that they do not change, and bytes over the rate."""
 
     # That time [s].
@@ -46,7 +46,7 @@ class Links(NamedTuple):
     gigabits: float
 
     @classmethod
-    def through(cls, slow: tuple[float, float], fast: tuple[float, float]) -> Links:
+    def through(cls, slow: tuple[float, float], fast: tuple[float, float]) -> PublishedLinks:
         """Return what takes so long at two rates, each a rate [Gbit/s] and a time [s]."""
         (low, most), (high, least) = slow, fast
         gigabits = (most - least) / (1 / low - 1 / high)
@@ -69,15 +69,15 @@ def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Serie
 
 def _published_values(paper: str) -> dict[tuple[str, str], float]:
     """Return the published values of a paper by setting and quantity."""
-    rows = read("runs.csv").query("paper == @paper")
+    rows = read_published("runs.csv").query("paper == @paper")
     keys = zip(rows["setting"], rows["quantity"], strict=True)
     return dict(zip(keys, rows["value"].astype(float), strict=True))
 
 
-def _scenario_links(scenario: str, rates: tuple[float, float], *changes: str) -> dict[str, Links]:
+def _scenario_links(scenario: str, rates: tuple[float, float], *changes: str) -> dict[str, PublishedLinks]:
     slow, fast = ((rate, first_round(scenario, rate, *changes)) for rate in rates)
     return {
-        name: Links.through(*((rate, float(found[name]["communicate_s"])) for rate, found in (slow, fast)))
+        name: PublishedLinks.through(*((rate, float(found[name]["communicate_s"])) for rate, found in (slow, fast)))
         for name in slow[1]
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from simnet.scenario import load, runner
 from simnet.sparsifier_models import create
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction.oktopk import claims, noise
 from simnet.validate.reproduction.table import Interval, Row, reproduces
 
@@ -28,7 +28,7 @@ def volume() -> list[Row]:
     here). One team: with several, bytes depend on the data; the tests hold those against golden runs.
     """
     rows = []
-    for row in read("spardl_bytes.csv").to_dict("records"):
+    for row in read_published("spardl_bytes.csv").to_dict("records"):
         workers, parameters = row["workers"], row["parameters"]
         # A block of the sample has so many entries that its bytes are those of a block of the gradient.
         scale = int(parameters * row["density"]) // workers / _BLOCK if parameters > _LARGE else 1
@@ -49,7 +49,7 @@ def rounds() -> list[Row]:
     one message per round, and ceil(log2 P) rounds.
     """
     rows = []
-    for row in read("spardl_rounds.csv").astype(str).to_dict("records"):
+    for row in read_published("spardl_rounds.csv").astype(str).to_dict("records"):
         workers = int(row["workers"])
         model = create("spardl", workers, 20 * workers, 0.05)
         schedule = model.exchange(noise(workers, 20 * workers, 0)).schedule

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 
 Relation: TypeAlias = Literal["=", "<=", ">="]
 Kind: TypeAlias = Literal["test", "echo", "orientation"]
@@ -193,7 +193,7 @@ def reproduces(
     counts = {kind: values[kind] for kind in KINDS if kind in values}
     assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 
-    outside = set(read("beyond.csv").query("name == @name")["what"])
+    outside = set(read_published("beyond.csv").query("name == @name")["what"])
 
     def made(rows: Callable[[], list[Row]]) -> Reproduction:
         def marked() -> list[Row]:
@@ -214,13 +214,13 @@ class Missing(NamedTuple):
     why: str
 
 
-def counts(rows: Iterable[Row]) -> dict[Kind, int]:
+def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
     """Return the number of rows by kind."""
     found = Counter(row.kind for row in rows)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
-def worst(rows: Iterable[Row]) -> Row | None:
+def worst_row(rows: Iterable[Row]) -> Row | None:
     """Return the row of largest error in parts of its tolerance, or in parts of ours among rows without one.
 
     Judged rows come first. None for names alone.
@@ -247,10 +247,10 @@ def value(given: float | str | Interval) -> str:
 
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a table."""
-    return pd.DataFrame([figures(row) for row in rows])
+    return pd.DataFrame([figure_rows(row) for row in rows])
 
 
-def figures(row: Row) -> dict[str, Any]:
+def figure_rows(row: Row) -> dict[str, Any]:
     """Return a row for tables and JSON, with ends of intervals in columns of their own, null where there are none."""
     found: dict[str, Any] = {"what": row.what, "kind": row.kind}
     for name, one in (("published", row.published), ("ours", row.ours)):

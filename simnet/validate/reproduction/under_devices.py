@@ -17,7 +17,7 @@ from simnet.policies import density_at
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
 from simnet.training.job.job import create_sparsifier, gradient_buckets
-from simnet.validate.published import read
+from simnet.validate.published import read_published
 from simnet.validate.reproduction import artopk
 
 
@@ -31,13 +31,13 @@ class Headline(NamedTuple):
     published: str
 
 
-HEADLINES = tuple(map(Headline._make, read("headlines.csv").itertuples(index=False)))
+HEADLINES = tuple(map(Headline._make, read_published("headlines.csv").itertuples(index=False)))
 
 LAST = 8
 """Iterations whose mean counts."""
 
 
-class Column(NamedTuple):
+class DeviceColumn(NamedTuple):
     """A ratio, what was published of it, and what it is with each device profile, by name."""
 
     what: str
@@ -45,22 +45,22 @@ class Column(NamedTuple):
     ratios: dict[str, float]
 
 
-def columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()) -> list[Column]:
+def device_columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()) -> list[DeviceColumn]:
     """Return the ratio of Table IV of the AR-Topk paper and those of headlines."""
     devices = [load_device(name) for name in names or device_names()]
     own = {one.faster for one in headlines}
     wanted = dict.fromkeys((one.scenario, label) for one in headlines for label in (one.slower, one.faster))
     took = {(scenario, label): _mean_seconds(scenario, label, devices, label in own) for scenario, label in wanted}
     step = {device.name: artopk.dense_over_star(device) for device in devices}
-    found = [Column("AR-Topk: dense over STAR-Topk", f"{artopk.dense_over_star():.2f}", step)]
+    found = [DeviceColumn("AR-Topk: dense over STAR-Topk", f"{artopk.dense_over_star():.2f}", step)]
     for one in headlines:
         ratio = took[one.scenario, one.slower] / took[one.scenario, one.faster]
         by_name = dict(zip([device.name for device in devices], ratio.tolist(), strict=True))
-        found.append(Column(f"{one.paper}: {one.slower} over {one.faster}", one.published, by_name))
+        found.append(DeviceColumn(f"{one.paper}: {one.slower} over {one.faster}", one.published, by_name))
     return found
 
 
-def rows(found: Sequence[Column]) -> list[tuple[str, ...]]:
+def device_rows(found: Sequence[DeviceColumn]) -> list[tuple[str, ...]]:
     """Return the cells of a table: headings, what was published, and a row for each device profile."""
     return [
         ("device", *(one.what for one in found)),

@@ -29,7 +29,7 @@ from simnet.schedule import Round, Schedule
 from simnet.validate.replay import Workload
 from simnet.validate.shapednet.libraries import bare
 from simnet.validate.shapednet.links import Change, predict
-from simnet.validate.shapednet.namespaces import IDLE, Star, check_link, star
+from simnet.validate.shapednet.namespaces import IDLE, Star, check_shaped_link, shaped_star
 from simnet.validate.shapednet.rank import PRIORITY
 
 Backend: TypeAlias = Literal["tcp", "gloo", "mpich"]
@@ -54,7 +54,7 @@ _ROUNDS = 10
 
 
 @dataclass(frozen=True)
-class Setting:
+class ShapedSetting:
     """What to measure on links of one setting, or of several one after the other."""
 
     # Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
@@ -72,7 +72,7 @@ def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
     each = np.arange(hosts)
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * _ROUNDS)
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
-    with star(hosts, *IDLE) as net:
+    with shaped_star(hosts, *IDLE) as net:
         rows = _run_workloads(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
     wire, longer = (
         float(predict(ring, [Change(0.0, *IDLE)], bare(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
@@ -81,7 +81,7 @@ def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
 
 
 def experiment(
-    settings: Sequence[Setting],
+    settings: Sequence[ShapedSetting],
     *,
     backend: Backend = "tcp",
     overhead: float | None = None,
@@ -117,7 +117,7 @@ def experiment(
     if predicted_to is not None:
         write_tidy(table, predicted_to)
     found = []
-    with star(ranks.pop(), *IDLE) as net:
+    with shaped_star(ranks.pop(), *IDLE) as net:
         for setting, guesses in zip(settings, before, strict=True):
             rows = _measure_setting(net, setting, guesses, cost, backend, repetitions, warmup)
             traffic = net.traffic()
@@ -125,23 +125,23 @@ def experiment(
     return pd.concat(found, ignore_index=True)
 
 
-def errors(rows: pd.DataFrame) -> pd.DataFrame:
+def prediction_errors(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the relative error of the prediction for each workload and setting, by the median over repetitions."""
     grouped = rows.groupby(["setting", "workload"], sort=True)[["seconds", "predicted"]].median()
     return grouped.assign(error=grouped["predicted"] / grouped["seconds"] - 1).reset_index()
 
 
-def _refuse_links(number: int, setting: Setting, hosts: int) -> None:
+def _refuse_links(number: int, setting: ShapedSetting, hosts: int) -> None:
     for link in setting.links:
         for host, (latency, bandwidth) in enumerate(link.of_hosts(hosts)):
             try:
-                check_link(latency, bandwidth)
+                check_shaped_link(latency, bandwidth)
             except ValueError as error:
                 where = f"setting {number}, from {link.at:g} s on, host {host}"
                 raise InputError(str(error), file="shaped network", field=where) from None
 
 
-def _setting_predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:
+def _setting_predictions(index: int, setting: ShapedSetting, overhead: float, backend: Backend) -> pd.DataFrame:
     rows = []
     for number, work in enumerate(setting.work):
         seconds = float(predict(work.schedule, setting.links[:1], bare(backend).with_software(overhead))[0])
@@ -152,7 +152,13 @@ def _setting_predictions(index: int, setting: Setting, overhead: float, backend:
 
 
 def _measure_setting(
-    net: Star, setting: Setting, guesses: pd.DataFrame, overhead: float, backend: Backend, repetitions: int, warmup: int
+    net: Star,
+    setting: ShapedSetting,
+    guesses: pd.DataFrame,
+    overhead: float,
+    backend: Backend,
+    repetitions: int,
+    warmup: int,
 ) -> pd.DataFrame:
     net.change(setting.links[0])
     limit = _PATIENCE + 4 * (repetitions + warmup) * float(guesses["seconds"].sum()) + setting.links[-1].at

@@ -47,7 +47,7 @@ _SETTINGS = {
 }
 
 
-class Traffic(NamedTuple):
+class ShapedTraffic(NamedTuple):
     """What the switch did since it was last asked: packets, packets lost, and how late it delivered them [s]."""
 
     packets: int
@@ -78,14 +78,14 @@ def _is_permitted() -> str | None:
     return None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun cannot be opened"
 
 
-def check_link(latency: float, bandwidth: float) -> None:
+def check_shaped_link(latency: float, bandwidth: float) -> None:
     """Raise ValueError if there can be no link of this latency [s] and bandwidth [byte/s]."""
     if not (0 <= latency <= 10 and 1e3 <= bandwidth <= 1e12):
         raise ValueError(f"latency must be 0..10 s, bandwidth 1e3..1e12 byte/s, got {latency} and {bandwidth}")
 
 
 class Star:
-    """A running star, as `star` makes it."""
+    """A running star, as `shaped_star` makes it."""
 
     def __init__(self, namespaces: Sequence[str], switch: subprocess.Popen[str]) -> None:
         self.namespaces = tuple(namespaces)
@@ -94,7 +94,7 @@ class Star:
 
     def set(self, latency: float, bandwidth: float, host: int | None = None, buffer: int = BUFFER) -> None:
         """Change links while traffic flows."""
-        check_link(latency, bandwidth)
+        check_shaped_link(latency, bandwidth)
         if not 1500 <= buffer <= BUFFER:
             raise ValueError(f"buffer must be 1500..{BUFFER} byte, got {buffer}")
         who = 0 if host is None else 1 + host
@@ -106,10 +106,10 @@ class Star:
         for host, (latency, bandwidth) in enumerate(links.of_hosts(len(self.addresses))):
             self.set(latency, bandwidth, host)
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ShapedTraffic:
         """Return what the switch did since it was last asked."""
         packets, drops, mean, largest = map(int, self._ask("stats").split())
-        return Traffic(packets, drops, mean * 1e-9, largest * 1e-9)
+        return ShapedTraffic(packets, drops, mean * 1e-9, largest * 1e-9)
 
     def start(
         self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -131,7 +131,7 @@ class Star:
 
 
 @contextmanager
-def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
+def shaped_star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
     """Make a star of hosts, and take it away in the end, whatever happens."""
     check_int(hosts, "hosts", 2)
     if hosts > MAX_HOSTS:

@@ -17,7 +17,7 @@ import pandas as pd
 from simnet.cluster.measure.communicators import Communicator, MpiCommunicator, TorchCommunicator
 from simnet.cost_models.calibration.readers import write_tidy
 from simnet.interchange import read_messages
-from simnet.validate.replay import Workload, measure, table
+from simnet.validate.replay import Workload, measure_replay, table
 from simnet.validate.shapednet.rank import begin, meet_at
 from simnet.validate.shapednet.sockets import SocketCommunicator
 
@@ -30,7 +30,7 @@ def main(job_file: str, rank: int = 0) -> None:
     tables = []
     for one in job["work"]:
         work = Workload(read_messages(one["schedule"], n_ranks=communicator.size), one["facts"])
-        done = measure(
+        done = measure_replay(
             work.schedule,
             communicator,
             repetitions=one["repetitions"],
