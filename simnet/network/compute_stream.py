@@ -21,7 +21,7 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class Computing:
-    """Kernels next to the backward pass whose slices make the parts of an exchange ready.
+    """Kernels that run next to the backward pass, whose slices make the parts of an exchange ready.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Computing:
 
 @dataclass(frozen=True)
 class Streams:
-    """Work on the compute streams of all ranks.
+    """Durations [s] and slowdowns of the slices and kernels on the compute streams of all ranks.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Computed:
-    """When ranks computed next to an exchange.
+    """Start and end of each rank's slices and kernels next to an exchange.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Computed:
     aside: bool = False
 
     def later(self, seconds: float) -> Computed:
-        """Return the same with times shifted by `seconds`."""
+        """Return a copy with all times shifted by `seconds`."""
         begun, ended = ({what: one + seconds for what, one in times.items()} for times in (self.begun, self.ended))
         return Computed(self.done + seconds, self.slices, begun, ended, self.aside)
 
@@ -122,7 +122,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Return when parts may be exchanged, shape (n_parts, P), if only slices and their kernels run.
+    """Return when each rank may exchange each part [s], shape (n_parts, P), and its slices and kernels, run in turn.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats,
 
 
 def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
-    """Return whether nothing can come between slices and their kernels, or slow them down."""
+    """Return whether slices and kernels run strictly in turn, with no work between them and no slowdown."""
     if len(parts) == 1:
         return True
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)

@@ -36,7 +36,7 @@ _BESIDE = "slice", "select", "unpack"
 
 
 class Handle(NamedTuple):
-    """Location of a run in the tables.
+    """Rows of one run in the event loop's tables.
 
     - `run`, `ranks`: row of the run, and of its first rank.
     - `n_ranks`, `slots`, `n_messages`: ranks, messages that can be in flight at once, and all messages.
@@ -97,7 +97,7 @@ class Engine(LinkTables):
         self.write_links()
 
     def grow(self) -> None:
-        """Make room for more messages in flight and early arrivals; see `codes.GROW`."""
+        """Enlarge the tables of messages in flight and of early arrivals if few free rows are left."""
         if self.state.n_free < self.state.most_sends:
             self.make_room(flows=max(self.state.most_sends, self.flows.size // 2))
         if self.state.n_early < 4:
@@ -109,7 +109,7 @@ class Engine(LinkTables):
             self.state.n_early += count
 
     def reset(self, origin: float, now: float) -> None:
-        """Remove everything from the network and set the origin [s] and the time since then."""
+        """Remove all runs, messages and events; set the origin [s] and the current time [s since the origin]."""
         s = self.state
         s.n_events = s.n_pushed = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
@@ -138,7 +138,7 @@ class Engine(LinkTables):
     # What runs.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
-        """Start a message now on candidate route `pick`; its arrival is reported with the token."""
+        """Send a message now on candidate route `pick`; the notice of its arrival carries `token`."""
         s = self.state
         self._n_transfers += 1
         self.make_room(flows=1)
@@ -152,12 +152,12 @@ class Engine(LinkTables):
         self.loop.inject(s, f)
 
     def arrived(self) -> None:
-        """Record that a transfer has finished."""
+        """Free the row reserved for a transfer that has finished."""
         self._n_transfers -= 1
         self.give_room(flows=1)
 
     def run(self, program: Program, keep: bool) -> Handle:
-        """Start the ranks of a program.
+        """Enter a program into the tables and start its ranks; return the location of the run.
 
         - `program`: the schedules.
         - `keep`: whether to keep start and finish of every message.
@@ -223,7 +223,7 @@ class Engine(LinkTables):
         return handle
 
     def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
-        """Return the columns of rounds that depend on their place in a collective call; see `records.Round`."""
+        """Return columns of `RoundRecord` for all rounds: `ahead`, `continues`, `control_factor`, `sends_first`."""
         rounds, begins = program.schedule.rounds, program.begins()
         ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
         phases = [one.phase for one in rounds]
@@ -245,7 +245,7 @@ class Engine(LinkTables):
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
-        """Write the tasks of each rank in each distinct round, and the messages.
+        """Write the messages of each distinct round, and each rank's task in the round.
 
         `sends` and `receives`, shape (rounds, P), count the messages; `software` has the seconds of rounds, by id, that
         need no stream. Returns the first task of each round by its id.
@@ -287,7 +287,7 @@ class Engine(LinkTables):
         return {id(one): first + P * place for place, one in enumerate(rounds)}
 
     def _write_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
-        """Give each rank from row `g` on a compute stream that starts when it enters."""
+        """Attach a compute stream to each rank of a run, from row `g`; it starts when the rank enters."""
         n_parts, P = given.slices.shape
         compute_slices, streams = self.tables["compute_slices"], self.tables["streams"]
         first, x = take(compute_slices, n_parts * P), take(streams, P)
@@ -313,7 +313,7 @@ class Engine(LinkTables):
         self.tables["ranks"].write(g, P, stream=x + np.arange(P))
 
     def computed(self, handle: Handle) -> Computed:
-        """Return when the ranks of a run computed next to it."""
+        """Return start and end of the slices and kernels that the ranks of a run computed [s since the origin]."""
         s, x = self.state, int(self.state.ranks[handle.ranks].stream)
         streams, compute_slices = self.tables["streams"], self.tables["compute_slices"]
         n_parts, first = int(s.streams[x].parts), int(s.streams[x].compute_slices)
@@ -326,14 +326,14 @@ class Engine(LinkTables):
         return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
 
     def busy_until(self, handle: Handle, now: float) -> float:
-        """Return until when surviving ranks of a stalled run compute; at least `now`."""
+        """Return when the surviving ranks of a stalled run finish their slices and kernels [s]; at least `now`."""
         s = self.state
         ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
         beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != FAILED]
         return max([now, *(float(self.loop.stream_done_at(s, x)) for x in beside)])
 
     def release(self, handle: Handle) -> None:
-        """Remove a run from the tables, finished or not."""
+        """Remove a run from the event loop, finished or not, and free its rows."""
         self._handles.remove(handle)
         self.loop.forget_run(self.state, handle.run)
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
@@ -341,11 +341,11 @@ class Engine(LinkTables):
             table.give_back(at, count)
 
     def of_ranks(self, handle: Handle, field: str) -> NDArray[Any]:
-        """Return a field of all ranks of a run; shape (P,)."""
+        """Return the column `field` of the ranks table for all ranks of a run; shape (P,)."""
         return self.tables["ranks"].read(field, handle.ranks, handle.n_ranks)
 
     def open_rounds(self, handle: Handle) -> list[dict[int, int]]:
-        """Return for each rank how many messages it waits for, by round."""
+        """Return for each rank a dict from round index to the number of messages the rank still waits for."""
         found = []
         for row in range(handle.ranks, handle.ranks + handle.n_ranks):
             rank = self.state.ranks[row]
@@ -360,11 +360,11 @@ class Engine(LinkTables):
         return found
 
     def of_messages(self, handle: Handle, field: str) -> Floats:
-        """Return when all messages of a run were `sent`, or `arrived` [s]; NaN if they were not."""
+        """Return each message's time `field` of a run [s], ``sent`` or ``arrived``; NaN if it has not happened."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return start and end of the software work for each message [s], shape (4, 2, messages); NaN for none.
+        """Return start and end of the ranks' software for each message [s], shape (4, 2, messages); NaN for none.
 
         The four kinds are those of `records`: asking, speaking, sending, taking in.
         """
@@ -374,7 +374,7 @@ class Engine(LinkTables):
         return self.tables["software"].numbers(at, 8 * count).reshape(count, 4, 2).transpose(1, 2, 0)
 
     def worked(self, handle: Handle, number: int, seconds: float | Floats) -> tuple[Floats, Floats]:
-        """Return start and end of each rank's work before round `number` [s], shape (P,) each; NaN if not kept.
+        """Return start and end of each rank's work before round `number` [s], shape (P,) each; NaN if not recorded.
 
         With a stream, the end is that of the queued kernels. `seconds` is the work of ranks without a stream.
         """
@@ -389,34 +389,34 @@ class Engine(LinkTables):
     # What is under way.
 
     def notices(self) -> list[tuple[int, int]]:
-        """Return and clear the notices that `advance` has left: kind and item."""
+        """Return and clear the pending notices as pairs: the kind, and the run or the token of a transfer."""
         count = self.state.n_notices
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]
 
     def under_way(self) -> list[int]:
-        """Return all messages in flight."""
+        """Return the flows of all messages in flight, without background traffic."""
         return [
             f for f in self.in_state(ON_ITS_WAY, BLOCKED, FLOWING, QUEUED) if self.state.flows[f].owner != BACKGROUND
         ]
 
     def is_blocked(self, f: int) -> bool:
-        """Return whether a message makes no progress."""
+        """Return whether a message waits in an egress queue or has rate 0."""
         flow = self.state.flows[f]
         return bool(flow.state == QUEUED or (flow.state == FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the owner of a message: its run and 0, or `records.TRANSFER` and the token."""
+        """Return the run of a message and 0, or for a transfer `records.TRANSFER` and its token."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message) if flow.owner == TRANSFER else 0
 
     def place(self, f: int) -> tuple[int, int]:
-        """Return the round of a message of a run, and its position in it."""
+        """Return the round index of a message of a run, and its position in the round."""
         flow = self.state.flows[f]
         return int(flow.round_index), int(self.state.messages[flow.message].number)
 
     def clear(self) -> None:
-        """Remove all messages from the network."""
+        """Remove all messages in flight, and empty all egress and receive queues."""
         s = self.state
         for f in self.under_way():
             if s.flows[f].state == FLOWING:

@@ -28,7 +28,7 @@ _MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
 
 def estimated_work(program: Program, links: Links) -> float:
-    """Return the estimated work of a program: messages, encounters on links, and changes of links."""
+    """Return the estimated work of a program in messages: messages, meetings on links, and capacity changes."""
     n_messages = program.schedule.n_messages
     if n_messages >= _MANY:
         return n_messages
@@ -48,7 +48,7 @@ _interpreted = JitThreshold(_MANY)
 
 
 class EngineSelector:
-    """The engine of a network: interpreted at first, compiled once there is enough work.
+    """Creates a network's engine: interpreted at first, compiled once there is enough work.
 
     - `links`: links and routes.
     - `overheads`, `stack`, `sharing`, `options`: as for `Engine`.
@@ -64,7 +64,7 @@ class EngineSelector:
         self._compiled = False
 
     def take(self, what: Program | int) -> Engine:
-        """Return the engine for one more program, or so many more messages."""
+        """Return the engine to carry one more program, or `what` more messages."""
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp

@@ -10,7 +10,7 @@ from simnet.network.event_loop.streams import advance_stream
 
 
 def account_time(s: State, g: int) -> None:
-    """Book the time since a rank's last event under its activity."""
+    """Add the time since rank g's last event to its communicate, compute or wait total, by its state."""
     rank = s.ranks[g]
     elapsed = s.now - rank.since
     if elapsed <= 0 or rank.state in (OUTSIDE, FAILED):
@@ -28,7 +28,7 @@ def account_time(s: State, g: int) -> None:
 
 
 def account_beside(s: State, g: int) -> None:
-    """Book the time of a rank with a stream: kernels count as computing first."""
+    """Add the time since the last event of rank g, which has a compute stream; time in kernels counts as compute."""
     rank = s.ranks[g]
     stream = s.streams[rank.stream]
     advance_stream(s, rank.stream, s.now, math.inf, -1)

@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Record when a message sent now leaves its host over a shared own link, or that the rank has to wait for that."""
+    """Start a message now on a shared own link; set when the rank's send completes, or make the rank wait for it."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)
@@ -53,7 +53,7 @@ def send_shared(s: State, g: int, f: int) -> None:
 
 
 def transmit_at(s: State, f: int, begin: float) -> float:
-    """Let the own link send a message from a time on; return when it has left if the link does not change."""
+    """Set the transmission of a message on its own link to start at `begin`; return its end at constant capacity."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     flow.counted, flow.pace = begin, min(link.capacity, flow.limit)
@@ -61,13 +61,13 @@ def transmit_at(s: State, f: int, begin: float) -> float:
 
 
 def transmission_end(s: State, f: int) -> float:
-    """Return when a message being sent has left if the link does not change."""
+    """Return when the last byte of a message leaves its host at the current capacity; infinity at rate 0."""
     flow = s.flows[f]
     return flow.counted + flow.unsent / flow.pace if flow.pace > 0 else math.inf
 
 
 def schedule_departure(s: State, f: int, end: float) -> None:
-    """Schedule the departure of a message, or the earlier change of its host's own link."""
+    """Schedule the departure of a message at `end`, or the change of its host's own link if that is earlier."""
     flow = s.flows[f]
     link = s.links[s.routes[flow.route].own]
     time = end if end <= link.until else max(flow.counted, link.until)
@@ -77,14 +77,14 @@ def schedule_departure(s: State, f: int, end: float) -> None:
 
 
 def count_sent(s: State, f: int) -> None:
-    """Bring the unsent bytes of a message being sent up to now."""
+    """Update the unsent bytes of a message to the current time."""
     flow = s.flows[f]
     # One that is left to leave has something left.
     flow.unsent = max(flow.residue, flow.unsent - max(0.0, s.now - flow.counted) * flow.pace)
 
 
 def continue_sending(s: State, f: int) -> bool:
-    """Continue an own link with a message and those behind it; return whether it is known when all have left."""
+    """Resume transmission on an own link from message f on; return whether the end of all messages is known."""
     l = s.routes[s.flows[f].route].own
     link, g, end = s.links[l], s.messages[s.flows[f].message].src, transmission_end(s, f)
     update_link(s, l, s.now)
@@ -106,7 +106,7 @@ def continue_sending(s: State, f: int) -> bool:
 
 
 def finish_departure(s: State, f: int) -> int:
-    """Record that a message has left its host; return the one behind it, or -1."""
+    """Record that all bytes of a message have left its host; return the next message on the link, or -1."""
     flow = s.flows[f]
     behind = flow.next
     flow.unsent = 0.0
@@ -116,7 +116,7 @@ def finish_departure(s: State, f: int) -> int:
 
 
 def inject(s: State, f: int) -> None:
-    """Let a message leave its host now, or after those injected before it."""
+    """Send a message from its host now, or append it to the egress queue if the own link is busy."""
     flow = s.flows[f]
     begin = s.now + s.send_overhead
     route = s.routes[flow.route]
@@ -145,7 +145,7 @@ def inject(s: State, f: int) -> None:
 
 
 def join_egress_queue(s: State, f: int, l: int) -> None:
-    """Add a message at the end of its host's egress queue."""
+    """Append message f to the egress queue of link l."""
     flow, link = s.flows[f], s.links[l]
     flow.state, flow.next = QUEUED, -1
     if link.port_first < 0:
@@ -157,7 +157,7 @@ def join_egress_queue(s: State, f: int, l: int) -> None:
 
 
 def dequeue(s: State, l: int) -> None:
-    """Let a host's own link continue with its egress queue."""
+    """Start the next message of an egress queue if its own link is free, or schedule when that will be."""
     link = s.links[l]
     if s.now < link.port_free:
         # Asked for by one that has gone another way.

@@ -12,7 +12,7 @@ _FIRST = 1 << 60
 
 
 def push_event(s: State, time: float, kind: int, row: int) -> None:
-    """Add an event; at equal times events keep the order of insertion."""
+    """Insert an event into the queue; events at equal times keep their order of insertion."""
     event_queue, place = s.event_queue, s.n_events
     s.n_events += 1
     s.n_pushed += 1
@@ -34,7 +34,7 @@ def push_event(s: State, time: float, kind: int, row: int) -> None:
 
 
 def pop_event(s: State) -> None:
-    """Remove the first event."""
+    """Remove the earliest event."""
     s.n_events -= 1
     sink_event(s, 0, s.event_queue[s.n_events])
 
@@ -58,7 +58,7 @@ def remove_event(s: State, kind: int, row: int) -> float:
 
 
 def sink_event(s: State, place: int, entry: Event) -> None:
-    """Move an entry down from a place in the heap to where it belongs."""
+    """Move an entry down the heap from `place` until no child precedes it."""
     event_queue, size = s.event_queue, s.n_events
     while True:
         first = 4 * place + 1
@@ -76,7 +76,7 @@ def sink_event(s: State, place: int, entry: Event) -> None:
 
 
 def is_before(a: Event, b: Event) -> bool:
-    """Return whether `a` comes before `b`."""
+    """Return whether event `a` precedes `b`, by time, then insertion order."""
     if a.time == b.time:
         return a.order < b.order
     return a.time < b.time

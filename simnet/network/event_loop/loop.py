@@ -29,7 +29,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def change_link(s: State, l: int) -> bool:
-    """Update the capacity of a link; return whether it failed or recovered and outages are watched."""
+    """Update the capacity of link l if due; return whether it failed or recovered while outages are watched."""
     link = s.links[l]
     is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
     if link.until > s.now or not (is_used or s.watching):
@@ -42,7 +42,7 @@ def change_link(s: State, l: int) -> bool:
 
 
 def change_links(s: State) -> bool:
-    """Process all link changes that are due; return whether any is a watched outage."""
+    """Process all capacity changes that are due; return whether a watched link failed or recovered."""
     outage = False
     while s.n_events and s.event_queue[0].kind == CHANGE and s.event_queue[0].time <= s.now:
         l = s.event_queue[0].row

@@ -19,7 +19,7 @@ _RESIDUE = 1e-14
 
 
 def create_message(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
-    """Return the flow of a new message that has a route and has not left.
+    """Return the flow of a new message, with its route chosen, before it leaves its host.
 
     - s
     - `owner`: its run, or `TRANSFER`.
@@ -43,7 +43,7 @@ def create_message(s: State, owner: int, first: int, candidates: int, pick: int,
 
 
 def depart_message(s: State, f: int, leaves: float) -> None:
-    """Let a message leave its host at a time [s]: latency and jitter first, then its bytes as a flow."""
+    """Schedule when a message that leaves its host at `leaves` [s] has passed latency and jitter."""
     flow = s.flows[f]
     route = s.routes[flow.route]
     latency = latency_of(s, flow.route, leaves)
@@ -60,7 +60,7 @@ def depart_message(s: State, f: int, leaves: float) -> None:
 
 
 def forwarding_delay(s: State, f: int, t: float) -> float:
-    """Return the store-and-forward time of one frame on all links of a route except the slowest."""
+    """Return the store-and-forward delay of one frame [s], summed over all links of a route but the slowest."""
     route, total, most = s.routes[s.flows[f].route], 0.0, 0.0
     for at in range(route.begin, route.end):
         link = s.links[s.route_links[at]]
@@ -72,7 +72,7 @@ def forwarding_delay(s: State, f: int, t: float) -> float:
 
 
 def limit_of(s: State, r: int, latency: float) -> float:
-    """Return the rate limit by packet loss of a route with this latency."""
+    """Return the maximum rate [byte/s] that packet loss allows on route r at this latency; infinity without loss."""
     if s.routes[r].loss < 0:
         return math.inf
     loss = s.losses[s.routes[r].loss]
@@ -81,12 +81,12 @@ def limit_of(s: State, r: int, latency: float) -> float:
 
 
 def weight_of(s: State, latency: float) -> float:
-    """Return the sharing weight of a flow on a route with this latency."""
+    """Return the weight of a flow in bandwidth sharing, given the one-way latency of its route [s]."""
     return float(max(min(2 * latency, s.counted) + s.queueing, SHORTEST) ** -s.exponent)
 
 
 def least_loaded(s: State, first: int, candidates: int) -> int:
-    """Return the first candidate route whose most loaded link is the least loaded."""
+    """Return the candidate route whose most loaded link has the lowest load; the first of equal routes."""
     best, least = first, math.inf
     for r in range(first, first + candidates):
         most = 0.0
@@ -100,13 +100,13 @@ def least_loaded(s: State, first: int, candidates: int) -> int:
 
 
 def count_assigned(s: State, r: int, change: int) -> None:
-    """Add to the count of messages in flight on each link of a route."""
+    """Add `change` to the number of messages assigned to each link of route r."""
     for at in range(s.routes[r].begin, s.routes[r].end):
         s.links[s.route_links[at]].assigned += change
 
 
 def keep_in_order(s: State, f: int, connection: int) -> None:
-    """Queue a message behind the previous one of its connection if that is in flight on the same route."""
+    """Make message f wait for the previous message of its connection if that is in flight on the same route."""
     flow, before = s.flows[f], s.connections[connection].last
     if flow.remaining <= 0:
         return
@@ -116,7 +116,7 @@ def keep_in_order(s: State, f: int, connection: int) -> None:
 
 
 def release_next(s: State, f: int, connection: int) -> None:
-    """Release the message queued behind one that has ended or vanished."""
+    """Release the message that waits on its connection for message f, which has ended or vanished."""
     if s.connections[connection].last == f:
         s.connections[connection].last = -1
     behind = s.flows[f].behind
@@ -127,7 +127,7 @@ def release_next(s: State, f: int, connection: int) -> None:
 
 
 def start_message(s: State, f: int) -> None:
-    """Start the flow of a message that has passed its latency, when its turn has come."""
+    """Start the flow of a message after its latency, or block it behind the previous one of its connection."""
     flow = s.flows[f]
     if flow.waits:
         flow.state = BLOCKED
@@ -152,7 +152,7 @@ def start_message(s: State, f: int) -> None:
 
 
 def control_delay(s: State, f: int) -> float:
-    """Return the time a control message takes after its latency; infinity if a link of its route is down.
+    """Return the transmission and queueing time of a control message [s]; infinity if a link of its route is down.
 
     It takes its bytes at the slowest link, and waits on links after its host's own for bytes that came before it. It
     delays nobody itself.
@@ -181,7 +181,7 @@ def control_delay(s: State, f: int) -> float:
 
 
 def arrived_bytes(s: State, f: int) -> float:
-    """Return the bytes of a message that have arrived at the rate of its host's own link."""
+    """Return how many bytes of a message its host's own link could have sent since its flow started."""
     flow = s.flows[f]
     own = s.routes[flow.route].own
     update_link(s, own, s.now)
@@ -189,7 +189,7 @@ def arrived_bytes(s: State, f: int) -> float:
 
 
 def order_control(s: State, f: int, time: float) -> float:
-    """Return when a control message arrives, in order with earlier ones of its kind."""
+    """Return when a control message arrives [s], not before earlier ones of its kind on the connection."""
     connection = s.connections[s.messages[s.flows[f].message].connection]
     if s.flows[f].what == ASKS:
         connection.asked = max(connection.asked, time)
@@ -199,7 +199,7 @@ def order_control(s: State, f: int, time: float) -> float:
 
 
 def toggle_background(s: State, b: int) -> None:
-    """Turn background traffic on or off, by its present state."""
+    """Start or remove the flow of background traffic b, by its current on-off state."""
     one = s.background[b]
     if one.until <= s.now:
         one.on = value_at(s, one.timeline, s.now)
@@ -217,7 +217,7 @@ def toggle_background(s: State, b: int) -> None:
 
 
 def stop_background(s: State, b: int) -> None:
-    """Remove the flow of background traffic."""
+    """Remove the flow of background traffic b, if it has one."""
     one = s.background[b]
     if one.flow >= 0:
         detach_flow(s, one.flow)
@@ -226,7 +226,7 @@ def stop_background(s: State, b: int) -> None:
 
 
 def stop_all_background(s: State) -> None:
-    """Remove all background traffic."""
+    """Remove the flows of all background traffic."""
     s.background_on = False
     for b in range(s.n_background):
         stop_background(s, b)

@@ -36,7 +36,7 @@ from simnet.network.event_loop.sharing import free_flow
 
 
 def post_round(s: State, g: int, task: TaskRecord) -> None:
-    """Announce the receives of a round and start the sends that need not wait."""
+    """Post rank g's receives and sends of its round; sends that need a control message wait for it."""
     rank = s.ranks[g]
     i = rank.round_index
     sends_first = s.rounds[s.runs[rank.run].rounds + i].sends_first
@@ -73,7 +73,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message of round i that arrived before its rank entered, if arrivals are kept."""
+    """Return the first message of round i that has arrived, or the first of all if arrivals are not recorded."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]
@@ -83,12 +83,12 @@ def first_early_message(s: State, task: TaskRecord, i: int) -> int:
 
 
 def number_of(s: State, run: RunRecord, m: int, i: int) -> int:
-    """Return the number of a message of round i among all messages of a run."""
+    """Return the position of message m of round i among all messages of its run."""
     return s.rounds[run.rounds + i].offset + s.messages[m].number
 
 
 def send_ready(s: State, g: int, task: TaskRecord) -> None:
-    """Send a ready message to each rank that this round receives from."""
+    """Send a ready message to the sender of each message of the round that needs one."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         if needs_control(s, m):
@@ -96,7 +96,7 @@ def send_ready(s: State, g: int, task: TaskRecord) -> None:
 
 
 def take_control(s: State, g: int, i: int, m: int) -> int:
-    """Take the first early control message for round i, about message m if m >= 0; -1 if there is none."""
+    """Remove and return rank g's first early control message for round i, about message m if m >= 0; -1 if none."""
     rank = s.ranks[g]
     f, before = rank.controls, -1
     while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
@@ -110,12 +110,12 @@ def take_control(s: State, g: int, i: int, m: int) -> int:
 
 
 def needs_control(s: State, m: int) -> bool:
-    """Return whether a send waits for a control message of the receiver."""
+    """Return whether the send of message m completes or starts only with a control message of the receiver."""
     return s.send_completion >= ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
 def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
-    """Occupy a rank with software for message m of round i, after its earlier work; return the end.
+    """Occupy rank g with software for message m of round i, after its earlier work; return the end time [s].
 
     `what` is `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
     """
@@ -132,14 +132,14 @@ def occupy_rank(s: State, g: int, seconds: float, m: int, i: int, what: int) -> 
 
 
 def software_before(s: State, m: int) -> float:
-    """Return the software seconds of a message at its sender; none if a ready message triggers it."""
+    """Return the sender's software time of message m [s]; 0 if a ready message triggers the send."""
     if s.send_completion == READY and needs_control(s, m):
         return 0.0
     return s.before + s.before_byte * s.messages[m].payload
 
 
 def software_after(s: State, m: int) -> float:
-    """Return the software seconds of a message at its receiver."""
+    """Return the receiver's software time of message m [s], with the sender's if a ready message triggers the send."""
     payload = s.messages[m].payload
     after = s.after + s.after_byte * payload
     if s.send_completion == READY and needs_control(s, m):
@@ -148,7 +148,7 @@ def software_after(s: State, m: int) -> float:
 
 
 def send_message(s: State, g: int, m: int, i: int) -> None:
-    """Send message m of round i once its software is done."""
+    """Send message m of round i from rank g, after the software time of the sender."""
     message, rank = s.messages[m], s.ranks[g]
     run = s.runs[rank.run]
     number = number_of(s, run, m, i)
@@ -180,7 +180,7 @@ def send_message(s: State, g: int, m: int, i: int) -> None:
 
 
 def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
-    """Send a control message about message m of round i, to its receiver or back to its sender."""
+    """Send a control message of kind `what` about message m of round i from rank g to the other end of m."""
     message, rank = s.messages[m], s.ranks[g]
     route = message.back if message.dst == g else message.route
     f = create_message(s, rank.run, route, 1, 0, s.control_bytes, 0.0)
@@ -194,7 +194,7 @@ def send_control(s: State, g: int, m: int, i: int, what: int) -> None:
 
 
 def inject_at(s: State, f: int, time: float) -> None:
-    """Inject a message when its rank has finished the software for it."""
+    """Inject message f at `time` [s], when its rank has finished the software for it."""
     s.runs[s.flows[f].owner].pending += 1
     if time > s.now:
         push_event(s, time, INJECT, f)
@@ -203,7 +203,7 @@ def inject_at(s: State, f: int, time: float) -> None:
 
 
 def receive_control(s: State, f: int) -> bool:
-    """Process a control message that has arrived; return whether its rank had entered the round.
+    """Handle or store a control message that has arrived; return whether its rank had entered the round.
 
     Early control messages wait for the rank.
     """
@@ -235,7 +235,7 @@ def has_entered(s: State, g: int, i: int) -> bool:
 
 
 def handle_control(s: State, g: int, f: int) -> None:
-    """Act on a control message, and free its flow."""
+    """Act on control message f, by an answer, a send, or the completion of a send; free its flow."""
     flow = s.flows[f]
     m, i, what = flow.message, flow.round_index, flow.what
     free_flow(s, f)
@@ -248,7 +248,7 @@ def handle_control(s: State, g: int, f: int) -> None:
 
 
 def count_down(s: State, g: int, i: int, sent: int) -> None:
-    """Count down what a rank waits for in round i, possibly an earlier open one; `sent` is 1 for a send, else 0."""
+    """Decrement the messages rank g waits for in round i, current or still open; `sent` is 1 for a send, else 0."""
     rank = s.ranks[g]
     if rank.round_index == i:
         rank.missing -= 1
@@ -264,7 +264,7 @@ def count_down(s: State, g: int, i: int, sent: int) -> None:
 
 
 def take_early(s: State, g: int, i: int) -> int:
-    """Return and clear the number of messages of round i that arrived before the rank entered."""
+    """Remove rank g's record of round i; return how many of its messages arrived before the rank entered."""
     rank = s.ranks[g]
     before, early = -1, rank.early
     while early >= 0 and s.early[early].round_index != i:
@@ -283,7 +283,7 @@ def take_early(s: State, g: int, i: int) -> int:
 
 
 def early_entry(s: State, g: int, i: int) -> int:
-    """Return the entry of round i among rounds that a rank is not in, creating it if needed."""
+    """Return the index of rank g's record for round i, which the rank is not in, allocating one if there is none."""
     early = s.ranks[g].early
     while early >= 0 and s.early[early].round_index != i:
         early = s.early[early].next

@@ -64,13 +64,13 @@ from simnet.network.event_loop.streams import advance_stream, post_kernels, queu
 
 
 def start_run(s: State, e: int) -> None:
-    """Schedule the entry of every rank of a run."""
+    """Schedule the entry of every rank of run e."""
     for g in range(s.runs[e].ranks, s.runs[e].ranks + s.runs[e].n_ranks):
         schedule_rank(s, s.ranks[g].start, ENTER, g)
 
 
 def forget_run(s: State, e: int) -> None:
-    """Remove a run, finished or not."""
+    """Remove the events, early arrivals and queued messages of run e, finished or not."""
     run = s.runs[e]
     if run.running != 0:
         for g in range(run.ranks, run.ranks + run.n_ranks):
@@ -88,13 +88,13 @@ def forget_run(s: State, e: int) -> None:
 
 
 def schedule_rank(s: State, time: float, kind: int, g: int) -> None:
-    """Schedule an event of a rank."""
+    """Schedule an event of the given kind for rank g at `time` [s]."""
     s.runs[s.ranks[g].run].pending += 1
     push_event(s, time, kind, g)
 
 
 def rank_event(s: State, g: int, kind: int) -> None:
-    """Process an event of a rank."""
+    """Process a due event of rank g."""
     e = s.ranks[g].run
     if kind != FAIL:
         s.runs[e].pending -= 1
@@ -120,7 +120,7 @@ def rank_event(s: State, g: int, kind: int) -> None:
 
 
 def next_round(s: State, g: int) -> None:
-    """Move a rank to the next round in which it has something to do."""
+    """Advance rank g to the next round in which it has work or messages, or to the end of the schedule."""
     account_time(s, g)
     rank = s.ranks[g]
     run = s.runs[rank.run]
@@ -181,14 +181,14 @@ def round_of(s: State, g: int) -> RoundRecord:
 
 
 def has_work(s: State, g: int, task: TaskRecord) -> bool:
-    """Return whether a rank has to finish work before it enters its round."""
+    """Return whether rank g has to compute or run software before it enters its round."""
     if s.ranks[g].stream < 0:
         return task.seconds > 0
     return task.software > 0 or (task.seconds > 0 and round_of(s, g).unpacks < 0)
 
 
 def opens_at(s: State, g: int) -> float:
-    """Return when a rank with a stream may enter its round, or finish."""
+    """Return when rank g, which has a compute stream, may enter its round or finish [s]."""
     rank = s.ranks[g]
     last = rank.round_index == s.runs[rank.run].n_rounds
     part = -1 if last else round_of(s, g).opens
@@ -200,7 +200,7 @@ def opens_at(s: State, g: int) -> float:
 
 
 def begin_part(s: State, g: int) -> None:
-    """Mark messages of a part as in flight if the rank's round opens one."""
+    """Apply the slowdown of slices by messages in flight if rank g's round is the first of a part."""
     part = round_of(s, g).opens
     if part >= 0:
         stream = s.streams[s.ranks[g].stream]
@@ -208,7 +208,7 @@ def begin_part(s: State, g: int) -> None:
 
 
 def unpack_part(s: State, g: int) -> None:
-    """Queue the kernels that unpack a part if the rank's round is for that; the rank continues."""
+    """Queue the kernels of rank g's round if the round unpacks a part; the rank does not wait for them."""
     rank, part = s.ranks[g], round_of(s, g).unpacks
     if part >= 0:
         advance_stream(s, rank.stream, s.now, math.inf, -1)
@@ -218,7 +218,7 @@ def unpack_part(s: State, g: int) -> None:
 
 
 def start_compute(s: State, g: int) -> None:
-    """Start a rank's work before its round; with a stream it queues there, except software."""
+    """Start rank g's work before its round, and schedule the end; a rank with a stream queues kernels there."""
     account_time(s, g)
     rank, one = s.ranks[g], round_of(s, g)
     rank.state = COMPUTING
@@ -241,7 +241,7 @@ def start_compute(s: State, g: int) -> None:
 
 
 def enter_round(s: State, g: int) -> bool:
-    """Post a rank's messages of its round; return whether the round is already done."""
+    """Post rank g's messages of its round; return whether the round is already complete."""
     rank, task = s.ranks[g], task_of(s, g)
     rank.state = IN_ROUND
     post_round(s, g, task)
@@ -249,7 +249,7 @@ def enter_round(s: State, g: int) -> bool:
 
 
 def is_round_done(s: State, g: int) -> bool:
-    """Return whether a rank may leave its round; if only its own software holds it, schedule that."""
+    """Return whether rank g may leave its round; if only its own software delays it, schedule the end of that."""
     rank = s.ranks[g]
     if rank.send_complete == math.inf or rank.leaves:
         return False
@@ -263,7 +263,7 @@ def is_round_done(s: State, g: int) -> bool:
 
 
 def may_advance(s: State, g: int) -> bool:
-    """Return whether the rank may enter the next round given the rounds still open behind it."""
+    """Return whether rank g may enter the next round, given the number of earlier rounds still open."""
     rank, run = s.ranks[g], s.runs[s.ranks[g].run]
     following = rank.round_index + 1
     coming = s.rounds[run.rounds + following]
@@ -280,7 +280,7 @@ def may_advance(s: State, g: int) -> bool:
 
 
 def finish_rank(s: State, g: int) -> None:
-    """Record that a rank has finished the schedule."""
+    """Record that rank g has finished the schedule; leave a notice after the last rank of the run."""
     account_time(s, g)
     rank = s.ranks[g]
     rank.state, rank.finish = OUTSIDE, s.now
@@ -291,7 +291,7 @@ def finish_rank(s: State, g: int) -> None:
 
 
 def end_flow(s: State, f: int) -> None:
-    """Record that the last byte of a message has arrived, or is in the receive queue."""
+    """Record that all bytes of message f have arrived or entered the receive queue, and deliver it if due."""
     flow = s.flows[f]
     detach_flow(s, f)
     if flow.port >= 0 and not flow.comes:
@@ -310,7 +310,7 @@ def end_flow(s: State, f: int) -> None:
 
 
 def deliver_message(s: State, f: int) -> None:
-    """Record that a message has arrived; its receiver may finish the round."""
+    """Deliver message f to its receiver, which may then finish its round, and free the flow."""
     flow = s.flows[f]
     if s.adaptive:
         count_assigned(s, flow.route, -1)
@@ -334,7 +334,7 @@ def deliver_message(s: State, f: int) -> None:
 
 
 def own_link_event(s: State, f: int) -> None:
-    """Process the departure of a message, or a change of its host's own link."""
+    """Process the departure of message f, or a capacity change of its host's own link."""
     flow = s.flows[f]
     e, g = flow.owner, s.messages[flow.message].src
     s.ranks[g].leaving -= 1
@@ -346,7 +346,7 @@ def own_link_event(s: State, f: int) -> None:
 
 
 def receive_message(s: State, f: int) -> None:
-    """Book an arrival; the receiver may finish its round, and the sender if it waits for the arrival."""
+    """Count the arrival of data message f at both ranks; the receiver or a waiting sender may finish its round."""
     flow = s.flows[f]
     i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:
@@ -383,7 +383,7 @@ def receive_message(s: State, f: int) -> None:
 
 
 def fail_rank(s: State, g: int) -> None:
-    """Stop a rank for good: messages in flight from and to it vanish."""
+    """Stop rank g permanently; messages in flight from and to the rank vanish."""
     rank = s.ranks[g]
     e = rank.run
     run = s.runs[e]
@@ -424,14 +424,14 @@ def fail_rank(s: State, g: int) -> None:
 
 
 def stop_message(s: State, f: int) -> None:
-    """Take a flowing message off its links and out of its receive queue."""
+    """Remove a flowing message from its links and its receive queue."""
     detach_flow(s, f)
     if s.flows[f].port >= 0:
         leave_receive_queue(s, f)
 
 
 def withdraw_events(s: State, e: int) -> None:
-    """Remove events of vanished messages and of ranks that have failed or finished."""
+    """Remove events of vanished messages, and of ranks of run e that have failed or finished."""
     over = s.runs[e].running <= 0
     event_queue, kept = s.event_queue, 0
     for place in range(s.n_events):
@@ -465,7 +465,7 @@ def withdraw_events(s: State, e: int) -> None:
 
 
 def check_stalled(s: State, e: int) -> None:
-    """Leave a notice if a run has no pending event and is not done."""
+    """Leave a notice if run e is unfinished and has no pending event."""
     run = s.runs[e]
     if run.pending or run.running <= 0:
         return
@@ -479,6 +479,6 @@ def check_stalled(s: State, e: int) -> None:
 
 
 def push_notice(s: State, kind: int, row: int) -> None:
-    """Leave a notice for the caller of `advance`."""
+    """Append a notice for the caller of `advance`."""
     s.notices[s.n_notices].kind, s.notices[s.n_notices].row = kind, row
     s.n_notices += 1

@@ -18,7 +18,7 @@ from simnet.network.event_loop.records import State
 
 
 def join_receive_queue(s: State, f: int) -> None:
-    """Let the bytes of a message enter its receiver's queue, if there is one.
+    """Add message f to the receive queue of its receiver's link, if that link has a queue.
 
     A message that meets others on its own host's link has that link behind it, as its host sends in order.
     """
@@ -41,7 +41,7 @@ def join_receive_queue(s: State, f: int) -> None:
 
 
 def shares_own_link(s: State, own: int) -> bool:
-    """Return whether data messages, and only messages of this host, flow on the host's own link."""
+    """Return whether link `own` carries data messages, and all its flows are messages of its host."""
     u, meets = s.links[own].first_membership, False
     while u >= 0:
         flow = s.flows[s.memberships[u].flow]
@@ -53,21 +53,21 @@ def shares_own_link(s: State, own: int) -> bool:
 
 
 def update_backlog(s: State, l: int) -> None:
-    """Bring the backlog of a queue up to now."""
+    """Update the backlog of link l's receive queue [byte] to the current time."""
     link = s.links[l]
     link.backlog = max(0.0, link.backlog + (link.coming - link.capacity) * (s.now - link.counted))
     link.counted = s.now
 
 
 def set_arrival_rate(s: State, f: int, rate: float) -> None:
-    """Change the rate at which a message enters its receiver's queue."""
+    """Change the rate [byte/s] at which message f enters its receive queue."""
     flow = s.flows[f]
     update_backlog(s, flow.port)
     s.links[flow.port].coming += rate - flow.rate
 
 
 def finish_arrival(s: State, f: int) -> bool:
-    """Record that all bytes of a message are in the queue; return whether they still have to pass the link."""
+    """Record that all bytes of message f are in the receive queue; return whether a backlog is left to pass."""
     flow = s.flows[f]
     l = flow.port
     update_backlog(s, l)
@@ -85,7 +85,7 @@ def finish_arrival(s: State, f: int) -> bool:
 
 
 def stop_arriving(s: State, f: int) -> None:
-    """Stop the arrival of a message at a queue with an up-to-date backlog."""
+    """Remove message f from the arrivals of its receive queue, whose backlog must be up to date."""
     flow = s.flows[f]
     link = s.links[flow.port]
     flow.comes = False
@@ -95,7 +95,7 @@ def stop_arriving(s: State, f: int) -> None:
 
 
 def schedule_passing(s: State, f: int) -> None:
-    """Schedule when the backlog up to the end of a message will have passed the link."""
+    """Schedule when the link has carried the backlog up to the last byte of message f."""
     flow = s.flows[f]
     if flow.rate > 0:
         set_flow_end(s, f, flow.since + flow.remaining / flow.rate)
@@ -104,7 +104,7 @@ def schedule_passing(s: State, f: int) -> None:
 
 
 def leave_receive_queue(s: State, f: int) -> None:
-    """Take a message out of its queue because it has passed or vanished; its bytes stay."""
+    """Remove message f, which has passed or vanished, from its receive queue; its bytes stay in the backlog."""
     flow = s.flows[f]
     if flow.comes:
         update_backlog(s, flow.port)
@@ -122,7 +122,7 @@ def leave_receive_queue(s: State, f: int) -> None:
 
 
 def change_passing_rate(s: State, l: int) -> None:
-    """Apply the link's new bandwidth to the messages that pass it; the backlog is up to date."""
+    """Apply link l's new capacity to messages that have fully arrived; the backlog must be up to date."""
     f = s.links[l].first_passing
     while f >= 0:
         flow = s.flows[f]

@@ -81,7 +81,7 @@ class FlowRecord:
 
 @dataclass(slots=True)
 class FlowEnd:
-    """The end of a flow."""
+    """An entry of the heap of flow ends: a time and its flow."""
 
     time: float = 0.0
     flow: int = -1
@@ -89,7 +89,7 @@ class FlowEnd:
 
 @dataclass(slots=True)
 class LinkMembership:
-    """A flow in the list of those on a link."""
+    """A node of the linked list of flows on a link."""
 
     before: int = -1
     behind: int = -1
@@ -98,7 +98,7 @@ class LinkMembership:
 
 @dataclass(slots=True)
 class Link:
-    """A link.
+    """A directed link: its capacity, users, egress queue and receive queue.
 
     `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last, `port_free`
     is when that is done, `port_flow` heads the messages whose departure depends on the link's next change. With a
@@ -132,7 +132,7 @@ class Link:
 
 @dataclass(slots=True)
 class LinkAllocation:
-    """Working data of `settle_rates` for a link, valid for call number `stamp`.
+    """Working data of `settle_rates` for one link, valid only in call number `stamp`.
 
     `chosen` flows of total `weight` are solved again; they stand from `members` on, `unsolved` of them without a rate.
     The others leave `open`, have levels up to `top`, and some are `held` back by the link; `counted` is the number
@@ -154,7 +154,7 @@ class LinkAllocation:
 
 @dataclass(slots=True)
 class Share:
-    """An entry of the heap of `solve_rates`: a level and its link, or -1 - f for the limit of flow f."""
+    """An entry of the heap of `solve_rates`: a level, and its link l or -1 - f for the rate limit of flow f."""
 
     level: float = 0.0
     of: int = 0
@@ -162,7 +162,7 @@ class Share:
 
 @dataclass(slots=True)
 class Timeline:
-    """A quantity over time: its current segment, and the one after the last known."""
+    """A piecewise-constant quantity: index of its current segment, and one past its last known segment."""
 
     here: int = 0
     last: int = 0
@@ -170,7 +170,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class Route:
-    """A route: its latency if constant, where its links stand, its sender's own link, and its loss, or -1."""
+    """A route: its constant latency, the range of its links in `route_links`, its own link, and its loss or -1."""
 
     latency: float = 0.0
     begin: Row = 0
@@ -181,7 +181,7 @@ class Route:
 
 @dataclass(slots=True)
 class LossRecord:
-    """Packet loss on a route; see `simnet.network.transport.Limits`."""
+    """Rate limit by packet loss on a route: segment / (slope * rtt + fixed), and the share of payload."""
 
     slope: float = 0.0
     fixed: float = 0.0
@@ -190,7 +190,7 @@ class LossRecord:
 
 @dataclass(slots=True)
 class BackgroundRecord:
-    """Background traffic: on (> 0) until when, its limit and weight, and its flow while it exists."""
+    """Background traffic of one on-off source: its state and next change, limit, weight, and current flow or -1."""
 
     limit: float = 0.0
     weight: float = 1.0
@@ -203,7 +203,7 @@ class BackgroundRecord:
 
 @dataclass(slots=True)
 class RunRecord:
-    """A schedule in flight: where its ranks, rounds and message columns stand, or -1.
+    """A schedule in flight: first rows of its ranks, rounds and message columns, or -1.
 
     `running` counts unfinished ranks, negative once stalled; `pending` counts its events. It `fails` if a rank will.
     `software` is where software times are kept.
@@ -225,7 +225,7 @@ class RunRecord:
 
 @dataclass(slots=True)
 class Rank:
-    """A rank of a run: its times, its round, and what it waits for.
+    """The state of a rank in a run: its times, its current round, and the messages it waits for.
 
     `missing` counts messages that have not arrived, sends that wait (`unsent` of them), and own links that are busy
     (`leaving` of them). It stays until `send_complete` at least, and `leaves` once that is scheduled. Early control
@@ -256,7 +256,7 @@ class Rank:
 
 @dataclass(slots=True)
 class RoundRecord:
-    """A round of a run: its tasks, gates or -1, and the offset of its first message.
+    """A round of a run: first rows of its tasks and gates, and the offset of its first message.
 
     Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends; they
     cost `control_factor` times their software. It `continues` the phase of the previous round. `worked` is where
@@ -277,7 +277,7 @@ class RoundRecord:
 
 @dataclass(slots=True)
 class TaskRecord:
-    """The task of a rank in a round: seconds of work, consecutive messages to send, and a row of `incoming` to receive.
+    """A rank's work and messages in a round: seconds, a range of messages to send, and a range of `incoming`.
 
     Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
     """
@@ -327,7 +327,7 @@ class StreamRecord:
 
 @dataclass(slots=True)
 class ComputeSlice:
-    """A part's slice and the kernels that `select` and unpack it.
+    """The slice of the backward pass before a part, and the kernels that select and unpack the part.
 
     Places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown `beside` while
     its messages are in flight, and start and end of all three.
@@ -348,7 +348,7 @@ class ComputeSlice:
 
 @dataclass(slots=True)
 class MessageRecord:
-    """A message of a round: `n_bytes` on the wire, `payload` for the ranks; `back` is a route to its sender."""
+    """A message of a round: `n_bytes` on the wire, bytes of `payload`, and the route `back` to its sender."""
 
     n_bytes: float = 0.0
     payload: float = 0.0
@@ -363,7 +363,7 @@ class MessageRecord:
 
 @dataclass(slots=True)
 class Connection:
-    """From rank to rank: the `last` unfinished flow, and bytes `taken` by the system that have not arrived.
+    """The ordered messages between two ranks: the last one in flight, and bytes buffered by the system.
 
     `asked` and `told` are the last arrivals of requests and of other control messages [s].
     """
@@ -376,7 +376,7 @@ class Connection:
 
 @dataclass(slots=True)
 class EarlyArrival:
-    """Messages of a round that arrived before its rank entered, and their `software`.
+    """Messages counted for a round that its rank is not in, and the seconds of `software` they need.
 
     For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
     """
@@ -398,7 +398,7 @@ class Notice:
 
 @dataclass(slots=True)
 class State:
-    """The whole state of the loop: times, options, list lengths, lists, and tables.
+    """The complete state of the event loop: times, options, list lengths, lists, and tables.
 
     The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
     calls of `settle_rates`. `n_quiet` counts events that move nothing by themselves. One event takes up to `most_sends`

@@ -26,7 +26,7 @@ _FEW = 20
 
 
 def take_flow(s: State) -> int:
-    """Return a free flow."""
+    """Allocate a flow from the free list and return its row."""
     f = s.free_flow
     s.free_flow = s.flows[f].next
     s.n_free -= 1
@@ -34,7 +34,7 @@ def take_flow(s: State) -> int:
 
 
 def free_flow(s: State, f: int) -> None:
-    """Free a flow."""
+    """Return flow f to the free list."""
     flow = s.flows[f]
     flow.state, flow.next = FREE, s.free_flow
     s.free_flow = f
@@ -42,7 +42,7 @@ def free_flow(s: State, f: int) -> None:
 
 
 def free_all(s: State, first: int, count: int) -> None:
-    """Free consecutive flows; the first is taken first."""
+    """Return `count` consecutive flows to the free list; the first is allocated first."""
     for f in range(first + count - 1, first - 1, -1):
         s.flows[f].place, s.flows[f].is_new = -1, False
         free_flow(s, f)
@@ -68,7 +68,7 @@ def start_flow(s: State, f: int, now: float) -> None:
 
 
 def attach_flow(s: State, f: int, now: float) -> bool:
-    """Add a flow to its links; return whether it shares any, which are then marked dirty."""
+    """Add flow f to its links; return whether other flows use them, in which case the links are marked dirty."""
     links, memberships, shares = s.links, s.memberships, False
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -89,7 +89,7 @@ def attach_flow(s: State, f: int, now: float) -> bool:
 
 
 def detach_flow(s: State, f: int) -> None:
-    """Remove a flow from its links; `settle_rates` redistributes its share."""
+    """Remove flow f from its links; `settle_rates` redistributes its bandwidth."""
     memberships = s.memberships
     u = f * s.hops
     for at in range(s.flows[f].first, s.flows[f].stop):
@@ -110,7 +110,7 @@ def detach_flow(s: State, f: int) -> None:
 
 
 def mark_dirty(s: State, l: int) -> None:
-    """Mark a link in use as changed."""
+    """Mark link l for the next call of `settle_rates`."""
     link = s.links[l]
     if not link.is_dirty:
         link.is_dirty = True
@@ -119,7 +119,7 @@ def mark_dirty(s: State, l: int) -> None:
 
 
 def mark_new(s: State, f: int) -> None:
-    """Mark a flow to be solved next."""
+    """Mark flow f as new for the next call of `settle_rates`."""
     flow = s.flows[f]
     if not flow.is_new:
         flow.is_new = True
@@ -128,7 +128,7 @@ def mark_new(s: State, f: int) -> None:
 
 
 def effective_capacity(s: State, l: int) -> float:
-    """Return the capacity of a link with its current number of users."""
+    """Return the capacity of link l [byte/s], derated by incast for its current number of flows."""
     link = s.links[l]
     if link.incast_derating < 0:
         return link.capacity
@@ -136,7 +136,7 @@ def effective_capacity(s: State, l: int) -> float:
 
 
 def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
-    """Set the rate and the bottleneck of a flow."""
+    """Set the rate [byte/s] and the bottleneck of flow f, and reschedule its end."""
     flow = s.flows[f]
     flow.bottleneck = bottleneck
     old = flow.rate
@@ -213,7 +213,7 @@ def settle_rates(s: State, now: float) -> None:
 
 
 def choose_flow(s: State, f: int) -> None:
-    """Add a flow to those solved again."""
+    """Add flow f to the flows that are solved again."""
     if s.flows[f].stamp != s.stamp:
         s.flows[f].stamp = s.stamp
         s.chosen[s.n_chosen] = f
@@ -221,7 +221,7 @@ def choose_flow(s: State, f: int) -> None:
 
 
 def note_chosen(s: State, f: int) -> None:
-    """Record on the links of a flow that it is chosen."""
+    """Add flow f to the count and the weight of chosen flows on each of its links."""
     flow, allocations, route_links, stamp = s.flows[f], s.allocations, s.route_links, s.stamp
     for at in range(flow.first, flow.stop):
         l = route_links[at]
@@ -235,7 +235,7 @@ def note_chosen(s: State, f: int) -> None:
 
 
 def choose_link_flows(s: State, l: int) -> None:
-    """Add all flows of a link to those solved again."""
+    """Add all flows on link l to the flows that are solved again."""
     u = s.links[l].first_membership
     while u >= 0:
         choose_flow(s, s.memberships[u].flow)
@@ -243,7 +243,7 @@ def choose_link_flows(s: State, l: int) -> None:
 
 
 def check_link(s: State, l: int) -> None:
-    """Choose those other flows on a link that the new rates limit or release."""
+    """Choose the other flows on link l that are too fast for the new rates or have lost their bottleneck."""
     flows, memberships, link, allocation = s.flows, s.memberships, s.links[l], s.allocations[l]
     full = allocation.rest <= _EQUAL * effective_capacity(s, l)
     top = 0.0
@@ -265,7 +265,7 @@ def check_link(s: State, l: int) -> None:
 
 
 def measure_kept(s: State, l: int) -> int:
-    """Record what flows with kept rates leave of a link, their highest level, and whether it limits them.
+    """Record the capacity that unchosen flows leave on link l, their highest level, and if l is their bottleneck.
 
     Return how many of its flows are chosen.
     """
@@ -286,7 +286,7 @@ def measure_kept(s: State, l: int) -> int:
 
 
 def solve_rates(s: State) -> None:
-    """Solve for the chosen flows by progressive filling while all others keep their rates.
+    """Compute max-min fair rates of the chosen flows by progressive filling; all other rates stay.
 
     The link with the smallest share per unit of weight is the bottleneck of its unsolved flows; their rates are then
     taken off the other links of their routes.
@@ -349,7 +349,7 @@ def solve_rates(s: State) -> None:
 
 
 def solve_single(s: State, f: int) -> bool:
-    """Solve for one flow and check its links; return False if its route is long or meets another chosen flow."""
+    """Compute the rate of a single chosen flow; return False if its route is long or has another chosen flow."""
     links, allocations, shares, flow = s.links, s.allocations, s.shares, s.flows[f]
     size = 0
     if flow.stop - flow.first > _FEW:
@@ -390,7 +390,7 @@ def solve_single(s: State, f: int) -> bool:
 
 
 def unsolved_weight(s: State, l: int) -> float:
-    """Return the weight of the unsolved flows on a link, summed afresh to avoid rounding drift."""
+    """Return the total weight of unsolved flows on link l, summed afresh to avoid rounding drift."""
     allocation = s.allocations[l]
     if not s.weighted:
         return allocation.unsolved
@@ -403,7 +403,7 @@ def unsolved_weight(s: State, l: int) -> float:
 
 
 def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
-    """Fix the rate of a chosen flow and take it off its links."""
+    """Set the new rate of chosen flow f, and subtract it from the remaining capacity of its links."""
     flow, allocations, route_links = s.flows[f], s.allocations, s.route_links
     flow.new_rate, flow.new_bottleneck = rate, bottleneck
     for at in range(flow.first, flow.stop):
@@ -413,7 +413,7 @@ def fix_rate(s: State, f: int, rate: float, bottleneck: int) -> None:
 
 
 def sink_share(s: State, place: int, size: int, level: float, of: int) -> None:
-    """Move a share down from a place in the heap of shares to where it belongs."""
+    """Move an entry down the heap of shares from `place` until no child has a lower level."""
     shares = s.shares
     while True:
         below, least = place, level

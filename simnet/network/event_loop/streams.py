@@ -12,7 +12,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Advance a stream to a time, to a place in its queue, or to the end of a part's selection.
+    """Advance a stream to a time, to a position in its kernel queue, or to the end of a part's selection.
 
     - s
     - `row`: the stream.
@@ -66,7 +66,7 @@ def advance_stream(s: State, row: int, until: float, place: float, part: int) ->
 
 
 def next_kernel_end(s: State, x: StreamRecord) -> float:
-    """Return the place in the queue where the current or next kernels end."""
+    """Return the position in the kernel queue [s] where the current or next group of kernels ends."""
     stop = x.queued
     if x.selected < x.slices:
         stop = min(stop, s.compute_slices[x.compute_slices + x.selected].selects_to)
@@ -76,7 +76,7 @@ def next_kernel_end(s: State, x: StreamRecord) -> float:
 
 
 def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
-    """Queue the kernels behind a finished slice."""
+    """Record the end of a slice, and queue the selection kernels behind it."""
     compute_slice.slice_ended = x.reached
     x.queued += compute_slice.select
     compute_slice.selects_to = x.queued
@@ -85,7 +85,7 @@ def finish_slice(compute_slice: ComputeSlice, x: StreamRecord) -> None:
 
 
 def finish_kernels(s: State, x: StreamRecord) -> None:
-    """Record start and end of the kernels just served."""
+    """Record start and end of the group of kernels that has just finished."""
     skip_selected(s, x, -math.inf)
     if x.selected < x.slices and s.compute_slices[x.compute_slices + x.selected].selects_to <= x.served:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
@@ -99,7 +99,7 @@ def finish_kernels(s: State, x: StreamRecord) -> None:
 
 
 def skip_selected(s: State, x: StreamRecord, served: float) -> None:
-    """Skip parts with nothing left to select, given the place served."""
+    """Advance the count of selected parts past those without selection kernels before position `served`."""
     while x.selected < x.slices:
         compute_slice = s.compute_slices[x.compute_slices + x.selected]
         if compute_slice.select > 0.0 and compute_slice.selects_to > served:
@@ -108,7 +108,7 @@ def skip_selected(s: State, x: StreamRecord, served: float) -> None:
 
 
 def skip_unpacked(s: State, x: StreamRecord) -> None:
-    """Skip parts with nothing left to unpack."""
+    """Advance the count of unpacked parts past those whose kernels have finished."""
     while x.unpacked < x.posted:
         place = s.compute_slices[x.compute_slices + x.unpacked].unpacks_to
         if x.served < place < math.inf:
@@ -117,7 +117,7 @@ def skip_unpacked(s: State, x: StreamRecord) -> None:
 
 
 def queue_kernels(s: State, row: int, seconds: float) -> float:
-    """Queue kernels that the rank waits for; return when they end."""
+    """Queue kernels of this many seconds, run the stream to their end, and return that time [s]."""
     x = s.streams[row]
     x.queued += seconds
     x.began = x.reached
@@ -126,7 +126,7 @@ def queue_kernels(s: State, row: int, seconds: float) -> float:
 
 
 def post_kernels(s: State, row: int, part: int, seconds: float) -> None:
-    """Queue the kernels that unpack a part without waiting for them."""
+    """Queue the kernels that unpack a part; the stream is not advanced."""
     x = s.streams[row]
     x.queued += seconds
     s.compute_slices[x.compute_slices + part].unpacks_to = x.queued
@@ -135,12 +135,12 @@ def post_kernels(s: State, row: int, part: int, seconds: float) -> None:
 
 
 def selected_at(s: State, row: int, part: int) -> float:
-    """Return when a part is selected if nothing else is queued."""
+    """Advance the stream to the end of a part's selection kernels; return that time [s]."""
     advance_stream(s, row, math.inf, math.inf, part)
     return s.streams[row].reached
 
 
 def stream_done_at(s: State, row: int) -> float:
-    """Return when a stream is idle if nothing else is queued."""
+    """Advance the stream until it is idle; return that time [s]."""
     advance_stream(s, row, math.inf, math.inf, -1)
     return s.streams[row].reached

@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import State
 
 
 def value_at(s: State, timeline: int, t: float) -> float:
-    """Return the value of a timeline at time t, and remember its segment."""
+    """Return the value of a timeline at time t [s], and make its segment the current one."""
     times, one = s.times, s.timelines[timeline]
     low, high = one.here, one.last
     # Latencies are looked up at departure, an overhead ahead, and where messages are rerouted, at once.
@@ -31,12 +31,12 @@ def value_at(s: State, timeline: int, t: float) -> float:
 
 
 def changes_at(s: State, timeline: int) -> float:
-    """Return until when the value last looked up holds, as far as known."""
+    """Return the end of a timeline's current segment [s]."""
     return float(s.times[s.timelines[timeline].here + 1])
 
 
 def update_link(s: State, l: int, now: float) -> None:
-    """Bring the capacity of a link up to now, and schedule its next change."""
+    """Update the capacity of link l to its value at `now`, and schedule its next change."""
     link = s.links[l]
     if link.until > now:
         return
@@ -52,13 +52,13 @@ def update_link(s: State, l: int, now: float) -> None:
 
 
 def update_links(s: State, n_links: int, now: float) -> None:
-    """Update all links."""
+    """Update the capacities of links 0 to `n_links` - 1 to their values at `now`."""
     for l in range(n_links):
         update_link(s, l, now)
 
 
 def latency_of(s: State, r: int, t: float) -> float:
-    """Return the latency of a route at time t."""
+    """Return the latency of route r at time t, in seconds."""
     route = s.routes[r]
     if not s.latency_changes:
         return route.latency
