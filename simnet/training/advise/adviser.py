@@ -28,7 +28,7 @@ _SAMPLE = 64
 
 
 class ExchangeCost(NamedTuple):
-    """Sequential latencies (`rounds`) and bytes of an exchange, and seconds of its kernels by method."""
+    """Cost of an exchange: sequential rounds, bytes, and kernel seconds by kernel method."""
 
     rounds: float
     nbytes: float
@@ -39,7 +39,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return the cost of an exchange between P workers; ValueError without a linear closed form."""
+    """Return an exchange's cost between P workers by closed forms; ValueError if the time is not linear in links."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -97,7 +97,7 @@ _WIDEST = 10.0
 
 
 class PredictedTime(NamedTuple):
-    """The expected time of an iteration with an exchange beyond computing [s], and its 90 % interval.
+    """Expected exchange time in an iteration, computing excluded [s], and its 90 % interval.
 
     `factor` is what messages take over their closed form, `worth` the gain of a change over the horizon [s].
     """
@@ -114,7 +114,7 @@ class PredictedTime(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A decision before an iteration, and its reason; links have an estimate and a 90 % interval."""
+    """The adviser's decision before an iteration, its reason, and link estimates with 90 % intervals."""
 
     iteration: int
     took: str
@@ -129,12 +129,12 @@ class Advice(NamedTuple):
     predicted: tuple[PredictedTime, ...]
 
     def record(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return the advice as a dictionary of JSON-compatible values."""
         return {**self._asdict(), "predicted": [one._asdict() for one in self.predicted]}
 
 
 class Adviser:
-    """Learns from the times of iterations, and recommends the next exchange.
+    """Online estimator of exchange times that recommends the next exchange from measured iteration times.
 
     `kernels` are intervals of factors of kernels by method. A decision is due `every` so many iterations; a change must
     pay over `horizon` iterations, exceed the share `margin`, and costs `change_cost` seconds. Probes may take
@@ -175,7 +175,7 @@ class Adviser:
         self.costs_are(costs)
 
     def costs_are(self, costs: Mapping[str, ExchangeCost], buckets: int = 1) -> None:
-        """Take over what the exchanges consist of, as where buckets are made anew or the density changes."""
+        """Replace the cost of each exchange, after buckets or density have changed."""
         self._buckets = buckets
         each = [costs[label] for label in self._labels]
         messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
@@ -186,7 +186,7 @@ class Adviser:
         )
 
     def learn(self, label: str, cost: ExchangeCost, took: TimingOutcome) -> None:
-        """Learn from the times of an iteration with an exchange of the given cost."""
+        """Update link and kernel estimates from the measured times of one iteration."""
         if took.communicate > 0 and cost.rounds + cost.nbytes > 0:
             self._links.learn(self._messages(label, cost), took.communicate)
         for kernels, seconds in ((cost.select, took.select), (cost.merge, took.merge)):
@@ -196,12 +196,12 @@ class Adviser:
         self._exchanged += took.communicate + took.select + took.merge
 
     def probes(self, lasts: float) -> None:
-        """Take note that workers probe, which keeps them for so many seconds."""
+        """Record that workers spend `lasts` seconds on a link probe."""
         self._probed, self._probed_at = lasts, self._links.jumps
         self._spent += lasts if self._words else 0.0
 
     def learn_round_trip(self, seconds: float, nbytes: float = 0.0) -> None:
-        """Take in how long it took from when a worker sent so many bytes to the next until its word was there."""
+        """Update link estimates from a round trip: `nbytes` sent to the next worker, and a short reply."""
         if seconds > 0:
             self._words = self._words if nbytes else PINGS * seconds
             both = np.zeros(_FACTORS_AT + len(self._labels))
@@ -209,12 +209,12 @@ class Adviser:
             self._links.learn(WeightedTimes(both, np.zeros_like(both)), seconds, _PROBE_NOISE)
 
     def wants_probe(self) -> bool:
-        """Return whether links have jumped, and exchanges have taken long enough for another probe."""
+        """Return whether links have jumped since the last probe and the probe-time budget allows another."""
         jumped = self._probed_at != self._links.jumps
         return jumped and self._spent + self._words <= self.probe_share * self._exchanged
 
     def decide(self, iteration: int) -> Advice:
-        """Return what to do next, and why."""
+        """Choose the exchange of the next iteration, and return the choice with its reason."""
         before, predicted = self.choice, self._predicted()
         now = next(one for one in predicted if one.label == before)
         best, faster = max(predicted, key=lambda one: one.worth), min(predicted, key=lambda one: one.seconds)
@@ -297,7 +297,7 @@ class Adviser:
 
 
 def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
-    """Return the means of what of normal numbers is above zero."""
+    """Return E[max(X, 0)] for normal X with each mean and standard deviation."""
     z: Floats = np.clip(mean / np.maximum(deviation, 1e-30), -40.0, 40.0)
     below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
     found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
@@ -305,11 +305,11 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
 
 
 def _gradient_variances(gradients: Floats, covariance: Floats) -> Floats:
-    """Return the variance of each of what has these gradients; shapes (k, n) and (n, n)."""
+    """Return the variance g' C g for each gradient g; shapes (k, n) and (n, n), result (k,)."""
     found: Floats = ((gradients @ covariance) * gradients).sum(axis=1)
     return np.maximum(found, 0.0)
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
-    """Return the bytes of the long message of a first probe: so much of what the smallest exchange puts on a link."""
+    """Return the bytes of the first probe's long message, a fixed fraction of the smallest exchange's bytes."""
     return _PROBE_PART * min(one.nbytes for one in costs.values())

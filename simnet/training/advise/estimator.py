@@ -41,14 +41,14 @@ _LEAST = 1e-6
 
 
 class WeightedTimes(NamedTuple):
-    """Sums of coefficients times quantities, each times a factor where `factors` is 1; shape (n,) or (k, n)."""
+    """Linear observation model: times as weighted sums of state quantities, times a factor where `factors` is 1."""
 
     coefficients: Floats
     factors: Floats
 
 
 class ExpectedTimes(NamedTuple):
-    """Expected times [s], shape () or (k,), and their gradients by the state, shape (n,) or (k, n)."""
+    """Expected times [s], shape () or (k,), and their gradients with respect to the state, shape (n,) or (k, n)."""
 
     seconds: Floats
     gradient: Floats
@@ -56,7 +56,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass
 class _SurpriseSum:
-    """A sum of surprises in one direction, and what there was before the first of them; None while it is zero."""
+    """One-sided CUSUM of standardised errors, with the filter state before its first increment."""
 
     sign: int
     total: float = 0.0
@@ -64,7 +64,7 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """Quantities and logarithms of factors, normally distributed, learnt from times; some wander."""
+    """Kalman filter over positive quantities and log factors; some of them drift over time."""
 
     def __init__(self, state: Sequence[float], deviation: Sequence[float], wanders: Sequence[bool]) -> None:
         self.state: Floats = np.asarray(state, dtype=np.float64)
@@ -76,11 +76,11 @@ class Estimator:
         self._last: tuple[Floats, float] | None = None
 
     def expected(self, kinds: WeightedTimes) -> ExpectedTimes:
-        """Return what times are expected to be, and their gradients."""
+        """Return the expected times [s] and their gradients with respect to the state."""
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
-        """Learn from a time [s], > 0; noise, drift and jumps as well if no `noise` is given."""
+        """Update the state from a measured time [s], > 0; adapt noise, drift and jumps unless `noise` is given."""
         if noise is not None:
             self._take_in(kind, seconds, noise)
             return
@@ -92,7 +92,7 @@ class Estimator:
         self._watch(kind, seconds, surprise, before)
 
     def _take_in(self, kind: WeightedTimes, seconds: float, noise: float) -> float:
-        """Update the state, and return by how many standard deviations the time was off."""
+        """Update the state with a measured time, and return its error in standard deviations."""
         before, free = self.state, self.covariance
         state, self.covariance, surprise = _kalman_update(kind, seconds, noise, before, free)
         # What would fall below its least is there; the others then account for the time.
@@ -103,7 +103,7 @@ class Estimator:
         return surprise
 
     def _adapt(self, kind: WeightedTimes, seconds: float, surprise: float) -> None:
-        """Learn the noise from the difference to the time before, if that is of the kind; the drift from a surprise."""
+        """Adapt the noise from consecutive times with equal coefficients, and the drift from the standardised error."""
         if self._last is not None and np.array_equal(self._last[0], kind.coefficients):
             differs = min(math.log(seconds / self._last[1]) ** 2 / 2, (_FAR * self.noise) ** 2)
             self.noise = math.sqrt(max((1 - _RATE) * self.noise**2 + _RATE * differs, _LEAST_NOISE**2))
@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Sum up surprises in either direction, and forget what wanders where a sum goes beyond the limit."""
+        """Update both CUSUMs of errors; on a jump, reset the filter and widen the drifting quantities."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)
@@ -137,7 +137,7 @@ class Estimator:
 def _kalman_update(
     kind: WeightedTimes, seconds: float, noise: float, before: Floats, prior: Floats
 ) -> tuple[Floats, Floats, float]:
-    """Return mean and covariance after a time, and by how many standard deviations that was off."""
+    """Return the posterior mean and covariance after a measured time, and its error in standard deviations."""
     at, factor, surprise = before, int(kind.factors.argmax()) if kind.factors.any() else None, 0.0
     for turn in range(1 if factor is None else _ITERATIONS):
         found = _expect_times(kind, at)

@@ -86,7 +86,7 @@ class Advised:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: a job begins."""
+        """Clear all state at the start of a job."""
         self.log: deque[Advice] = deque(maxlen=_REMEMBERED)
         self._adviser: Adviser | None = None
         self._state: tuple[int, float] | None = None
@@ -94,11 +94,11 @@ class Advised:
         self._told: list[tuple[int, float | tuple[str, ExchangeCost, TimingOutcome]]] = []
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the one exchange to consider now."""
+        """Return the exchange chosen by the last decision, as a list of one."""
         return self.decide(context).shortlist
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the messages of a probe, if there is one: words to the next worker and back; at first a longer one."""
+        """Return the probe schedule, pings between ring neighbours and at first a long message; None if none is due."""
         adviser, workers = self._updated(context), np.arange(len(context.placement))
         if not self.probes or min(workers.size, len(self.candidates)) < 2 or not self._due(context):
             return None
@@ -117,7 +117,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn what a first probe found; keep what another took until workers have agreed on it."""
+        """Learn round trips from the first probe; queue those of later probes until workers have agreed on them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()
@@ -128,14 +128,14 @@ class Advised:
         adviser.learn_round_trip(took[-1], probe_bytes(self._costs))
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return the exchange in force, after a new decision where one is due."""
+        """Return the chosen exchange, re-deciding first if a decision is due."""
         adviser = self._updated(context)
         if self._due(context):
             self.log.append(adviser.decide(context.iteration))
         return Decision((self._of[adviser.choice],))
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Keep what an iteration took, until workers have agreed on it."""
+        """Queue the times of an iteration until workers have agreed on them."""
         label = observation.candidate.label
         self._told.append((context.iteration, (label, self._costs[label], observation.took)))
 
@@ -143,7 +143,7 @@ class Advised:
         return context.iteration % self.decide_every == 0 or self._adviser is None or not self._adviser.knows
 
     def _updated(self, context: PolicyContext) -> Adviser:
-        """Return the adviser, with all that workers have agreed on where a decision is due."""
+        """Return the adviser, updated with the queued times that workers have agreed on if a decision is due."""
         state, buckets = (len(context.placement), context.density), context.buckets or [round(context.message / 4)]
         if state != self._state:
             self._state = state

@@ -34,7 +34,7 @@ _TEXT, _FLOAT, _INT = "text", "float64", "int64"
 
 
 class RowTable:
-    """Rows with equal keys: integers, floats or texts, one type a column, eight bytes each.
+    """Table of rows in one byte array; each column holds integers, floats or texts, eight bytes a value.
 
     A table without rows has the columns `expected`; `constants` are texts of all rows.
 
@@ -58,7 +58,7 @@ class RowTable:
         return len(self._rows) // (_NUMBER * max(len(self._kinds), 1))
 
     def append(self, columns: Mapping[str, Any]) -> None:
-        """Add a row, or several where values are arrays; texts and single numbers are those of all."""
+        """Add one row, or several where columns are arrays; scalars and texts are repeated in each row."""
         if not self._kinds:
             for name, one in columns.items():
                 self._kinds[name] = (
@@ -92,12 +92,12 @@ class RowTable:
         return pd.DataFrame({**self._constants, **found}, copy=False)
 
     def save(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of the rows."""
+        """Return the rows as a checkpoint state."""
         texts = {name: list(known) for name, known in self._texts.items()}
         return {"kinds": self._kinds, "texts": texts, "rows": np.frombuffer(bytes(self._rows), dtype=np.int64)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over the rows that `save` returned."""
+        """Replace the rows with those of a state returned by `save`."""
         self._kinds, self._rows = dict(saved["kinds"]), bytearray(saved["rows"].tobytes())
         self._texts = {name: {text: number for number, text in enumerate(own)} for name, own in saved["texts"].items()}
 
@@ -116,7 +116,7 @@ _BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, Attribu
 
 
 class Checkpoint:
-    """The checkpoint of a job under one policy; to write it each `every` [s] takes at most 5 % of the time."""
+    """Checkpoint file of a job under one policy, written every `every` seconds in at most 5 % of the run time."""
 
     def __init__(self, path: Path, identity: str, every: float = EVERY, beside: int = 1) -> None:
         self.path = path
@@ -127,7 +127,7 @@ class Checkpoint:
         self._next = self._began + every
 
     def due(self) -> bool:
-        """Whether it is time to gather a state, and to write it."""
+        """Return whether the next checkpoint is due."""
         self._began = time.monotonic()
         return self._began >= self._next
 
@@ -159,14 +159,14 @@ class Checkpoint:
         self._next = now + max(self._every, (now - self._began) / self._share if self._every else 0.0)
 
     def done(self) -> tuple[int, bool] | None:
-        """Return the iterations of the last checkpoint and whether the job has ended; None if this job has none."""
+        """Return the iterations in the last checkpoint, and whether the job has ended; None without a valid file."""
         with suppress(*_BROKEN), self._opened() as file:
             header = file.metadata()
             return int(header["done"]), header["ended"] == str(True)
         return None
 
     def read(self) -> dict[str, Any] | None:
-        """Return the state of the last one; None if there is none of this job, or it is not whole."""
+        """Return the state in the checkpoint file; None if the file is missing, corrupt or of another job."""
         with suppress(*_BROKEN):
             with self._opened() as file:
                 sha256 = file.metadata()["sha256"]
@@ -187,7 +187,7 @@ class Checkpoint:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Raise InputError if the state that is read in the block lacks something or does not fit."""
+        """Convert errors from restoring an incompatible state inside the block to InputError."""
         try:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
@@ -195,7 +195,7 @@ class Checkpoint:
 
 
 def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return a value as JSON can hold it; arrays of numbers go into `arrays`, those of texts become lists."""
+    """Return a state as JSON values; numeric arrays move to `arrays`, and text arrays become lists."""
     if isinstance(value, Rows):
         value = np.stack([*value])
     if isinstance(value, np.ndarray):
@@ -215,7 +215,7 @@ def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _nest_state(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return what `_flatten_state` made flat; tuples have become lists."""
+    """Return the state that `_flatten_state` flattened; tuples come back as lists."""
     if isinstance(value, list):
         return [_nest_state(one, arrays) for one in value]
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ _SHORTEST = 1e-3
 
 
 class Absence(NamedTuple):
-    """A time in which a worker is away, from `begin` to `end` [s]; with `notice` it finishes its iteration first."""
+    """A period from `begin` to `end` [s] in which a worker is away; with `notice` it first finishes its iteration."""
 
     worker: int
     begin: float
@@ -38,7 +38,7 @@ class Absence(NamedTuple):
 
 @dataclass(frozen=True)
 class Churn:
-    """Workers that leave and come back at random, each for itself, after times that are exponentially distributed.
+    """Workers that leave and return at random, independently, after exponentially distributed times.
 
     Raises ValueError if a time is not >= 1 ms and finite.
 
@@ -60,7 +60,7 @@ class Churn:
                 raise ValueError(f"{name} must be >= {_SHORTEST:g} s and finite, got {getattr(self, name):g} s")
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
-        """Yield the absences of a worker without end, from its own random stream."""
+        """Yield a worker's absences, endlessly, from the worker's own random stream."""
         draws, now = stream(seed, "churn", worker), 0.0
         while True:
             begin = now + draws.exponential(self.stay)
@@ -69,7 +69,7 @@ class Churn:
 
 
 class WorkerPresence:
-    """The workers that are present at each time of a job."""
+    """Which workers are present at each simulated time of an elastic job."""
 
     def __init__(self, job: Job) -> None:
         workers = range(job.source.workers)
@@ -79,7 +79,7 @@ class WorkerPresence:
         self._more = [None if job.churn is None else job.churn.absences(job.seed, worker) for worker in workers]
 
     def _absences(self, worker: int, now: float) -> list[Absence]:
-        """Return the absences of a worker: all that are drawn up to one that begins later than a time."""
+        """Return a worker's absences, drawn until one begins after `now`; earlier ones are dropped."""
         own, more = self._of[worker], self._more[worker]
         while more is not None and (not own or own[-1].begin <= now):
             # Of those that are past the last tells when the worker came back.
@@ -89,21 +89,21 @@ class WorkerPresence:
         return own
 
     def present(self, workers: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
-        """Return which of some workers are there at a time; shape (P',)."""
+        """Return a mask of the given workers that are present at `now`; shape (P',)."""
         away = [any(one.begin <= now < one.end for one in self._absences(worker, now)) for worker in workers.tolist()]
         return ~np.array(away, dtype=np.bool_)
 
     def returned(self, worker: int, now: float) -> float:
-        """Return when a worker that is there last came back [s]; a time itself if it was never away before."""
+        """Return when a present worker last came back [s]; `now` if the worker was never away."""
         return max((one.end for one in self._absences(worker, now) if one.end <= now), default=now)
 
     def returns(self, workers: NDArray[np.intp], now: float) -> float:
-        """Return when the first of some workers that are away is there again [s]; infinite if none ever is."""
+        """Return the earliest time at which an absent worker among those given returns [s]; infinite if none does."""
         away = [one for worker in workers.tolist() for one in self._absences(worker, now)]
         return min((one.end for one in away if one.begin <= now < one.end), default=math.inf)
 
     def leaves(self, workers: NDArray[np.intp], now: float) -> dict[int, float]:
-        """Return when workers next leave without notice [s], of those that do."""
+        """Return the next departure without notice [s] by worker, only for workers that have one."""
         found = {}
         for worker in workers.tolist():
             soon = [one.begin for one in self._absences(worker, now) if one.begin > now and not one.notice]
@@ -115,7 +115,7 @@ class WorkerPresence:
 def parameters_sent(
     job: Job, iteration: int, now: float, source: int, target: int, stream: tuple[str | int, ...]
 ) -> float:
-    """Return the seconds in which the parameters travel from worker `source` to worker `target` from `now` on."""
+    """Return the seconds to send the model parameters from worker `source` to worker `target` at time `now`."""
     order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
     placement, named = job.hosts[[source, target]], (*stream, target)
     timing = job.network(iteration).time(order, placement=placement, stream=named, origin=now)
@@ -123,7 +123,7 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return a quantile of the seconds by which workers compute longer than the first, over 200 iterations."""
+    """Return a quantile of workers' compute delay behind the fastest worker [s], over 200 iterations."""
     everybody = np.arange(job.source.workers)
     each = np.array([job.computes(number, everybody) for number in range(_DRAWN)])
     return float(np.quantile(each - each.min(axis=1, keepdims=True), quantile))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class BucketExchange(NamedTuple):
-    """Messages and kernels of a bucket, and when each worker is `ready` if nothing else runs [s], shape (P,)."""
+    """Messages and kernels of a bucket, and each worker's earliest start `ready` [s], shape (P,)."""
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
@@ -41,7 +41,7 @@ class BucketExchange(NamedTuple):
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return the parts of an exchange and what workers compute, as `Network.time` takes both."""
+    """Return the schedules with start times, and the workers' compute, in the form that `Network.time` takes."""
     parts, select = [], []
     for one in buckets:
         selecting, between = device.work(one.kernels, one.schedule.n_ranks)
@@ -55,12 +55,12 @@ def queue_buckets(
 
 
 def slows_backward(computing: Computing) -> bool:
-    """Return whether kernels or collectives make a backward pass slower."""
+    """Return whether concurrent kernels or collectives lengthen the backward pass."""
     return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
 
 
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
-    """Return the seconds of exchanges after a backward pass that they overlap in equal buckets.
+    """Return the exposed seconds after the backward pass when equal buckets overlap it.
 
     Kernels of a bucket take `select` seconds and delay the backward pass; its messages take `communicate` seconds.
     """
@@ -71,7 +71,7 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the seconds that all buckets travel, given the `left` seconds after the backward pass in equal slices."""
+    """Return the communication seconds of all equal buckets, `left` seconds of it exposed after the backward pass."""
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
 
@@ -81,7 +81,7 @@ TimingResult: TypeAlias = Timing | StalledError
 
 
 class TimingRequest(NamedTuple):
-    """A request for the time of an exchange: the network, and the arguments of `Network.time`."""
+    """A request for the time of an exchange: the network, and arguments for `Network.time`."""
 
     network: Network
     parts: list[tuple[Schedule, Floats]]
@@ -89,7 +89,7 @@ class TimingRequest(NamedTuple):
     options: dict[str, Any]
 
     def but(self, **options: Any) -> TimingRequest:
-        """Return the request with other options."""
+        """Return a copy of the request with some options replaced."""
         return self._replace(options=self.options | options)
 
 
@@ -98,7 +98,7 @@ TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 
 
 class TimedExchange(NamedTuple):
-    """An exchange of one candidate and its times.
+    """An exchange under one candidate, with its timing result.
 
     There is one exchange per bucket. Kernels delayed each worker by `select` seconds, and made its backward pass longer
     by `slowed`, both of shape (P',); it waited for late workers for `held` seconds. `begun` is the start of the
@@ -116,12 +116,12 @@ class TimedExchange(NamedTuple):
 
     @property
     def finish_order(self) -> tuple[bool, float]:
-        """What exchanges are sorted by: one that comes to its end is before one that does not."""
+        """Sort key: completed exchanges first, then by duration."""
         return isinstance(self.result, StalledError), self.lasts
 
     @property
     def lasts(self) -> float:
-        """Seconds of the iteration until the last worker was done, or everything had stopped."""
+        """Seconds from the start of the iteration until the last worker finishes, or all stall."""
         if isinstance(self.result, Timing):
             return self.result.lasts_from(self.begun)
         assert self.result.elapsed is not None
@@ -134,7 +134,7 @@ ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchang
 def keep_fastest(
     attempts: Iterable[ExchangeProcess],
 ) -> Generator[TimingRequest, TimingResult, tuple[int, TimedExchange]]:
-    """Make attempts one after the other, and return the number and the result of the fastest."""
+    """Run all attempts in turn, and return the index and result of the fastest."""
     best: tuple[int, TimedExchange] | None = None
     for number, attempt in enumerate(attempts):
         step = yield from attempt
@@ -145,34 +145,34 @@ def keep_fastest(
 
 
 class ExchangeSet:
-    """What makes and times the exchanges of a job: sparsifiers, a training strategy, or steps of a sharded model."""
+    """Base class that runs and times a job's exchanges: by sparsifiers, a training strategy or sharded steps."""
 
     training: Training | WithoutLearning
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Exchange with each candidate of the shortlist, and keep the fastest."""
+        """Run and time an iteration's exchange with each candidate of the shortlist, and return the fastest."""
         raise NotImplementedError
 
     def clear_residuals(self) -> None:
-        """Set residuals to zero, where there are any."""
+        """Set the error-feedback residuals, if any, to zero."""
 
     def without(self, gone: NDArray[np.bool_]) -> ExchangeSet:
-        """Return the set of the remaining workers, in the state before the exchange that was interrupted."""
+        """Return exchanges for the remaining workers, in the state before the interrupted exchange."""
         raise ValueError("a job of sharded steps does not go on without some of its workers")
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Apply the update of a complete exchange, if that is not done."""
+        """Apply the update of a complete exchange, unless the exchange itself has applied it."""
 
     def save(self) -> State:
-        """Return all that the iterations to come depend on, after one of the training."""
+        """Return the state on which later iterations depend, as a checkpoint stores it."""
         return {}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned; raise KeyError or ValueError if it is of another job."""
+        """Restore a state returned by `save`; raise KeyError or ValueError for a state of another job."""
 
 
 class SparsifierSet(ExchangeSet):
-    """The sparsifiers of a job, one per candidate and bucket, and the residual that they pass on."""
+    """A job's sparsifiers, one per candidate and bucket, which share one error-feedback residual."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class SparsifierSet(ExchangeSet):
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
-        """Return new sparsifiers for the remaining workers, with their residuals of before the last exchange."""
+        """Return new sparsifiers for the remaining workers, with their residuals before the interrupted exchange."""
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
         left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
         for label, models in left._models.items():
@@ -210,7 +210,7 @@ class SparsifierSet(ExchangeSet):
         return left
 
     def _note_beside(self) -> None:
-        """Remember what schemes keep beside residuals, for who is left if an exchange is interrupted."""
+        """Snapshot the auxiliary state of schemes, for recovery if failures interrupt the exchange."""
         if self._job.failures:
             self._beside = {
                 label: [{name: getattr(model, name) for name in model.traits.auxiliary_state} for model in models]
@@ -218,7 +218,7 @@ class SparsifierSet(ExchangeSet):
             }
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Exchange the gradients of an iteration; see `ExchangeSet.step`."""
+        """Exchange an iteration's gradients with each candidate of the shortlist, and return the fastest."""
         gradients = [self._gradients(where, shortlist)]
         in_force = self._in_force
         self._note_beside()
@@ -242,16 +242,16 @@ class SparsifierSet(ExchangeSet):
         return best
 
     def clear_residuals(self) -> None:
-        """Set residuals to zero for the next exchange."""
+        """Set the residuals to zero before the next exchange."""
         models = self._in_force or next(iter(self._models.values()))
         self._residuals, self._in_force = [zeros_like(model.residual) for model in models], None
 
     def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
-        """Return the sparsifiers of a candidate, one per bucket."""
+        """Return the sparsifier of each bucket for a candidate."""
         return self._models[candidate.label]
 
     def _gradients(self, where: Iteration, shortlist: Sequence[Candidate]) -> Values | Adds:
-        """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
+        """Return the gradients, or a function that adds them if one bucket is all-reduced unread."""
         (models, *others) = (self._models[one.label] for one in shortlist)
         if not others and len(models) == 1 and models[0].keeps and not models[0].traits.reads_gradients:
             adds = self.training.adding(where.batch, where.active)
@@ -274,7 +274,7 @@ class SparsifierSet(ExchangeSet):
         return {**own, "sparsifiers": sparsifiers, "training": self.training.save()}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned."""
+        """Restore sparsifiers and training from a state returned by `save`."""
         for label, states in state["sparsifiers"].items():
             for model, one in zip(self._models[label], states, strict=True):
                 model.restore(one)
@@ -297,7 +297,7 @@ class SparsifierSet(ExchangeSet):
     def _exchanged(
         self, models: Sequence[Sparsifier], gradients: Values | Adds, where: Iteration, *, overwrite: bool = False
     ) -> list[Exchange]:
-        """Exchange gradients bucket by bucket, untimed."""
+        """Exchange the gradients of each bucket without timing, and return the exchanges."""
         exchanges = []
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
@@ -328,7 +328,7 @@ class SparsifierSet(ExchangeSet):
 def time_exchanges(
     job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: Iteration
 ) -> ExchangeProcess:
-    """Request the time of exchanges, and return it with the delays of the workers' kernels.
+    """Request the time of an iteration's exchanges, and return it with each worker's kernel delays [s].
 
     `sent` is in the order in which buckets become ready; the last is ready when all is computed.
     """
@@ -356,7 +356,7 @@ def time_exchanges(
 
 
 def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return the kernels of a hook around those of its scheme, as far as the device profile has them."""
+    """Return the kernels that the communication hook adds to those of its scheme, where the profile has costs."""
     entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
     does = (
         DeviceOp("begin", entries),
@@ -369,7 +369,7 @@ def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return what is known of messages that no scheme made: the bytes of each worker, and norms if given."""
+    """Return an exchange without scheme or update: each worker's bytes sent and received, and norms if given."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)
@@ -377,7 +377,7 @@ def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: flo
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:
-    """Raise ValueError if a policy switches between exchanges with and without error feedback, by label."""
+    """Raise ValueError if a policy mixes exchanges with and without error feedback; `feedback` is by label."""
     if len(set(feedback.values())) > 1:
         with_it = ", ".join(label for label, has in feedback.items() if has)
         without = ", ".join(label for label, has in feedback.items() if not has)

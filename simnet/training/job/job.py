@@ -125,7 +125,7 @@ DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """The strategy of a job: inner `steps` of an iteration, a `bucket`, and the `shares` exchanged in turn."""
+    """Configuration of a training strategy: inner `steps` per iteration, `bucket`, and `shares` sent in turn."""
 
     name: str
     options: Mapping[str, Any]
@@ -190,27 +190,27 @@ class Job:
 
     @cached_property
     def hosts(self) -> NDArray[np.intp]:
-        """The host of each worker; shape (P,)."""
+        """Host of each worker; shape (P,)."""
         return np.arange(self.source.workers) if self.placement is None else np.asarray(self.placement)
 
     @property
     def largest_density(self) -> float:
-        """The largest target density."""
+        """Maximum target density over all iterations."""
         return max(max(ramp.start, ramp.end) for ramp in self.density)
 
     @property
     def elastic(self) -> bool:
-        """Whether not all workers take part in all exchanges, though none fails."""
+        """Whether workers may be absent from exchanges by churn or a deadline, rather than by failure."""
         return bool(self.absences) or self.churn is not None or self.deadline is not None
 
     def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the seconds for which the given workers compute in an iteration; shape (P',)."""
+        """Return the compute seconds of the given workers in an iteration; shape (P',)."""
         if self.strategy is not None:
             return np.asarray(self.inner_computes(iteration, workers).sum(axis=0))
         return self.compute.seconds(self.seed, iteration, self.source.workers)[workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return the seconds of each inner step, shape (steps, P'); all but the last end with an update."""
+        """Return the compute seconds of each inner step, shape (steps, P'), updates included except in the last."""
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
         each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
@@ -218,7 +218,7 @@ class Job:
         return np.asarray(each[:, workers])
 
     def begins(self, now: float) -> Floats:
-        """Return how long after the first of them workers begin a job at a time [s]; shape (P,)."""
+        """Return each worker's delay [s] behind the first at the start of a job; shape (P,), zero with a barrier."""
         if self.barrier:
             return np.zeros(self.source.workers)
         order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))
@@ -226,12 +226,12 @@ class Job:
         return np.asarray(left - left.min())
 
     def network(self, iteration: int) -> Network:
-        """Return the network in force in an iteration."""
+        """Return the network that is in force in an iteration."""
         return next(network for first, network in reversed(self.stages) if first <= iteration)
 
 
 class Bucket(NamedTuple):
-    """A part of the gradient, ready after a share of the backward pass; a dense one is all-reduced."""
+    """A contiguous range of the gradient, ready after a share of the backward pass; a dense bucket is all-reduced."""
 
     entries: slice
     layers: slice
@@ -240,7 +240,7 @@ class Bucket(NamedTuple):
 
 
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
-    """Return the overlap of exchanges that take turns; None if one of them cannot overlap."""
+    """Return the overlap in force for alternating exchanges; None if one of them cannot overlap."""
     overlap = job.overlap
     if overlap is None or overlap.exchanges == "all":
         return overlap
@@ -248,7 +248,7 @@ def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
 
 
 def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
-    """Return the buckets in which exchanges that take turns go; see `job_overlap`."""
+    """Return the gradient buckets for alternating exchanges; one bucket if an exchange cannot overlap."""
     return gradient_buckets(job.source, job_overlap(job, exchanges))
 
 
@@ -268,7 +268,7 @@ def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bu
 
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
-    """Return the sparsifier of a candidate for a bucket; the network decides options such as ranks per node."""
+    """Return a candidate's sparsifier for a bucket; options such as ranks per node follow from the network."""
     candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options
     if bucket.dense and scheme != _DENSE:
@@ -286,7 +286,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return the sizes of groups of consecutive ranks that are close to each other, from inside out.
+    """Return the sizes of equal groups of consecutive, nearby ranks, the innermost level first.
 
     The distance of two ranks is the time of a message of `nbytes`. A size counts if all groups have it, and there are
     several.
@@ -309,7 +309,7 @@ def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> Ring
 
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
-    """Return `node_sizes` of the workers of a job, for the message of a rank in a round of a dense ring."""
+    """Return the `node_sizes` of a job's workers, by the time of one dense-ring message."""
     return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
 
 
@@ -318,7 +318,7 @@ def _chunk_bytes(job: Job) -> float:
 
 
 def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
-    """Return a two-level exchange with ranks per node and node order from the network of a job, others as they are."""
+    """Return a candidate with `auto` ranks per node and node order replaced by values for the job's network."""
     if not candidate.scheme.startswith(PREFIX):
         return candidate
     given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)

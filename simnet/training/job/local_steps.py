@@ -50,7 +50,7 @@ def start_strategy(
     seed: int = 0,
     bucket: float | None = None,
 ) -> Strategy:
-    """Return a strategy at the start of training; what it averages by is the scheme of the candidate."""
+    """Return a new training strategy at its initial parameters; the candidate's scheme does its averaging."""
     initial = np.zeros(source.parameters, dtype=np.float32)
     if isinstance(source, Evaluable):
         initial = source.initial()
@@ -66,7 +66,7 @@ def start_strategy(
 
 
 def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
-    """Return the exchanges that begin in an iteration, from 0, if all iterations use one candidate."""
+    """Return the exchanges that begin in an iteration, counted from 0, under a single candidate."""
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
     made = start_strategy(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
@@ -79,12 +79,12 @@ def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]
 
 
 def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
-    """Return the gradients of an inner step, at the parameters of each worker where there is a model."""
+    """Return the workers' gradients of an inner step, at each worker's own parameters if a model is trained."""
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
 
 class StrategySet(ExchangeSet):
-    """The training strategy of a job with all exchanges of its candidates."""
+    """Exchanges of a job under a training strategy, with one exchange scheme per candidate."""
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
         assert job.strategy is not None
@@ -116,7 +116,7 @@ class StrategySet(ExchangeSet):
         )
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Make the inner steps of an iteration and time the exchanges that end in it; keep the fastest candidate."""
+        """Run an iteration's inner steps and time the exchanges that end in it; return the fastest candidate."""
         several, after = len(shortlist) > 1, list[dict[str, Any]]()
         before = self._round = self.strategy.save() if several or where.failures else None
 
@@ -140,7 +140,7 @@ class StrategySet(ExchangeSet):
         return best
 
     def _stepped(self, where: Iteration, candidate: Candidate) -> ExchangeProcess:
-        """Make the inner steps of an iteration with one exchange."""
+        """Run and time an iteration's inner steps with one candidate."""
         self.strategy.switch(self._numbers[candidate.label])
         steps, workers = self.strategy.steps, len(where.placement)
         begun, self._late, self._before = [(one, 0) for one in self._late], [], None
@@ -183,7 +183,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return what workers run beside an exchange; of gradients also what a hook of DDP does, which it is told."""
+        """Return the kernels of an exchange, plus the DDP hook's kernels if gradients are exchanged."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
@@ -191,7 +191,7 @@ class StrategySet(ExchangeSet):
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
-        """Make an inner step, and return the exchanges that begin after it; by all if it is not said where."""
+        """Run an inner step, and return the exchanges that begin after it; with all workers if `where` is None."""
         strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
@@ -204,7 +204,7 @@ class StrategySet(ExchangeSet):
         return strategy.step(at[crew], crew, where.late).syncs
 
     def _left(self, where: Iteration) -> Floats:
-        """Return what each worker has to compute after so many inner steps [s]; shape (steps + 1, P)."""
+        """Return each worker's remaining compute after each number of inner steps [s]; shape (steps + 1, P)."""
         each = self._job.inner_computes(where.batch, where.active)
         done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
         left: Floats = where.behind - np.minimum(done, where.behind)
@@ -217,18 +217,18 @@ class StrategySet(ExchangeSet):
             model.residual = np.zeros_like(model.residual)
 
     def without(self, gone: NDArray[np.bool_]) -> StrategySet:
-        """Return the same in the state before the exchange that was interrupted; those that are left make it again."""
+        """Restore the state before the interrupted exchange, which the remaining workers repeat; return self."""
         assert self._round is not None
         self.strategy.restore(self._round)
         return self
 
     def save(self) -> State:
-        """Return the state of the strategy."""
+        """Return the strategy's state as a checkpoint stores it."""
         late = self._before is not None
         return {"strategy": self._before if late else self.strategy.save(), "late": late}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned."""
+        """Restore the strategy from a state returned by `save`."""
         self._round = state["strategy"]
         self.strategy.restore(self._round)
         if state["late"]:
@@ -248,13 +248,13 @@ def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> No
 
 
 class _ScoredTraining(WithoutLearning):
-    """How good the global parameters of a strategy are."""
+    """Training whose score is that of the strategy's global parameters."""
 
     def __init__(self, source: Evaluable, strategy: Strategy) -> None:
         self._source, self.strategy = source, strategy
 
     def score(self, iteration: int | None) -> Score:
-        """Return loss and accuracy after an iteration; NaN if none is due then."""
+        """Return loss and accuracy after an iteration; NaN if no evaluation is due."""
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
         return self._source.score(self.strategy.global_parameters)
@@ -269,7 +269,7 @@ _MOST_PLACED = 16
 
 
 class NoGradients:
-    """A source without gradients: P workers, and the entries of their model (1 if unknown)."""
+    """A gradient source without gradients, for sharded steps: P workers, and the parameter count (1 if unknown)."""
 
     parameters = 1
     layers: tuple[tuple[str, int], ...] = (("model", 1),)
@@ -283,7 +283,7 @@ class NoGradients:
 
 
 class StepSet(ExchangeSet):
-    """The steps of a job with a single candidate; raise ValueError for several, or for an unknown algorithm."""
+    """Exchanges of a job of sharded steps, which has a single candidate; ValueError for several."""
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
         if len(candidates) != 1:
@@ -295,7 +295,7 @@ class StepSet(ExchangeSet):
         self.training = WithoutLearning()
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Time the step of an iteration; raise StalledError if a collective can never end."""
+        """Time the sharded step of an iteration; raise StalledError if a collective never completes."""
         computes = self._job.computes(where.batch, where.active)
         exchange, step = self._timed(where.number, where.now, computes)
         left, computing, communicating = step.ended.max(axis=0, initial=0.0), step.computing, step.communicating
@@ -310,7 +310,7 @@ class StepSet(ExchangeSet):
         return TimedExchange(self._candidate, [exchange], np.zeros(left.size), slowed, result, where.now, spans)
 
     def first(self) -> StepTiming:
-        """Return the step from which on all are alike, at the start of the job, where workers compute alike."""
+        """Return the timing of the job's steady step, started at time 0 with equal compute times."""
         job = self._job
         number = max(job.iterations - 1, 0)
         return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]
@@ -327,7 +327,7 @@ class StepSet(ExchangeSet):
 
 
 def _step_spans(step: StepTiming, begun: float) -> Iterator[Span]:
-    """Yield what each worker did from when to when: computing, collectives beside it and alone, and neither."""
+    """Yield each worker's spans in a step: compute, overlapped and exposed communication, and idle time."""
     computes = np.array([not isinstance(node.does, CollectiveCall) for node in step.graph.nodes], dtype=np.bool_)
     for worker in range(step.graph.workers):
         times = np.stack([step.begun[:, worker], step.ended[:, worker]], axis=1)

@@ -40,7 +40,7 @@ _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "comp
 
 @dataclass(eq=False)
 class JobLoop:
-    """A job under one policy, its first iteration at `start` [s]: its state between iterations, and the parts of one.
+    """Simulation loop of a job under one policy from `start` [s] on, with its state between iterations.
 
     `may_try` allows several exchanges on a shortlist. `now` is the simulated time [s], `lost` its rounding error.
     """
@@ -74,7 +74,7 @@ class JobLoop:
         checkpoint: Checkpoint | None = None,
         sampling: IterationSampling | None = None,
     ) -> TimingRequests:
-        """Run the iterations, or those of a sample, until they are done or a failure ends the job."""
+        """Run all iterations or a sample of them, until they are done or failures end the job."""
         while self.number < self.job.iterations and not self.ended:
             with self._errors_located():
                 iteration = self._begin()
@@ -93,13 +93,13 @@ class JobLoop:
                 progress(self.number)
 
     def save(self) -> State:
-        """Return what a checkpoint holds."""
+        """Return the loop's state as a checkpoint stores it."""
         state = {name: getattr(self, name) for name in _STATE}
         parts = {"models": self.models.save(), "log": self.log.save(), "record": self.record.save()}
         return state | parts
 
     def restore(self, kept: State) -> None:
-        """Resume from what `save` returned."""
+        """Restore the loop from a state returned by `save`."""
         active = np.asarray(kept["active"], dtype=np.intp)
         if active.size < self.active.size:
             self.models = self._create_models(active.size)
@@ -111,7 +111,7 @@ class JobLoop:
         self.active = active
 
     def _create_models(self, workers: int | None = None) -> ExchangeSet:
-        """Return what exchanges, between so many workers; all when omitted."""
+        """Return the exchange set of the job's kind for the given number of workers, by default all."""
         if self.job.strategy is not None:
             return StrategySet(self.job, self.policy.candidates)
         if self.job.steps is not None:
@@ -119,7 +119,7 @@ class JobLoop:
         return SparsifierSet(self.job, self.policy.candidates, workers)
 
     def _begin(self) -> Iteration:
-        """Gather the workers, measure the links, ask the policy, and compute."""
+        """Start an iteration: gather workers, measure links, ask the policy for a decision, and draw compute times."""
         job = self.job
         if self._presence is not None:
             self._gather_workers(self._presence)
@@ -153,7 +153,7 @@ class JobLoop:
         return density_at(self.job.density, self.number) if decision.density is None else decision.density
 
     def _measure_links(self, placement: list[int]) -> tuple[Floats, Timing | None]:
-        """Return the seconds in which each worker measures the links, if the policy asks for it, and the messages."""
+        """Return each worker's probing time [s] and the probe's timing; zeros and None without a probe."""
         if (probe := self.log.measures(self.number, self.now, self.active)) is None:
             return np.zeros(self.active.size), None
         stream: tuple[str | int, ...] = (*self.stream, "iteration", self.number, "probe")
@@ -167,7 +167,7 @@ class JobLoop:
         return probes.left - self.begins, probes
 
     def _leave_out_late(self, iteration: Iteration) -> None:
-        """Go on without the workers that miss the deadline; these get the parameters once they have computed."""
+        """Exclude workers that miss the deadline; these receive the parameters after computing."""
         deadline, complete = self.job.deadline, iteration.complete
         if deadline is None or not (missed := complete > complete.min() + deadline).any():
             return
@@ -179,11 +179,11 @@ class JobLoop:
         iteration.remove_workers(missed)
 
     def _sent_in(self, moment: float, source: int, worker: int, what: str) -> float:
-        """Return the seconds in which a worker gets the parameters from another one."""
+        """Return the seconds to send the parameters from one worker to another."""
         return parameters_sent(self.job, self.number, moment, source, worker, (*self.stream, what, self.number))
 
     def _exchange(self, iteration: Iteration) -> Generator[TimingRequest, TimingResult, TimedExchange | None]:
-        """Exchange until no failure interrupts; return None if nobody is left, or all have left for a while."""
+        """Exchange until no failure interrupts; return None if all workers have failed or are away."""
         while True:
             decision = iteration.decision
             if len(decision.shortlist) > 1 and not self.may_try:
@@ -197,7 +197,7 @@ class JobLoop:
                 return None
 
     def _enter_state(self, decision: Decision) -> None:
-        """Begin exploration, and the iteration after it, in the state of the training."""
+        """Save the training state before exploration, and restore it in each attempt and afterwards."""
         starts = decision.attempt == 0 or (decision.attempt is not None and self._trained is None)
         self._trained = self.models.save() if self._trained is None and starts else self._trained
         if self._trained is not None and (starts or decision.attempt is None):
@@ -238,7 +238,7 @@ class JobLoop:
         return True
 
     def _book(self, iteration: Iteration, step: TimedExchange) -> float:
-        """Record an iteration, advance the clock, and return by how much, rounding errors before it included."""
+        """Record an iteration and advance the clock; return the advance [s], earlier rounding errors included."""
         job, timing = self.job, step.result
         assert isinstance(timing, Timing)
         if job.barrier:
@@ -261,7 +261,7 @@ class JobLoop:
         return advance
 
     def _gather_workers(self, presence: WorkerPresence) -> None:
-        """Set the start of an iteration and its workers: those that are present and have received the parameters."""
+        """Set an iteration's start and its workers: those present that hold the current parameters."""
         models, everybody, there, busy, computing = self.models, self._everybody, self.active, self.busy, self.computing
         assert isinstance(models, StrategySet)
         while True:
@@ -292,7 +292,7 @@ class JobLoop:
 
     @contextmanager
     def _errors_located(self) -> Iterator[None]:
-        """Name job and iteration in errors."""
+        """Add job and iteration to errors raised inside the block."""
         where = f"{self.record.whose}, iteration {self.number}"
         try:
             yield
@@ -306,7 +306,7 @@ class JobLoop:
 def _describe_interruption(
     job: Job, name: str, iteration: Iteration, step: TimedExchange, stalled: StalledError
 ) -> tuple[Interruption, float, NDArray[np.bool_]]:
-    """Return how failed workers interrupted an iteration, after how many seconds it resumes, and who is gone then."""
+    """Return an interruption by failed workers, the seconds until it resumes, and the mask of lost workers."""
     active, begun, failures = iteration.active.tolist(), step.begun, iteration.failures
     failed = np.isin(np.arange(len(active)), list(stalled.failed))
     # A worker that fails while the others wait is found missing together with the first.

@@ -34,7 +34,7 @@ _DRAWN = 2**16
 
 
 class WorkerMemory(NamedTuple):
-    """The largest memory of a worker at one time [byte], without activations and the overhead of an allocator.
+    """Peak memory of a worker by part [byte], without activations and allocator overhead.
 
     `outer` are the global parameters of a strategy, `in_flight` what it has sent and not received, or what sharded
     steps gather and reduce at a time; `received` are the messages that arrive together.
@@ -52,12 +52,12 @@ class WorkerMemory(NamedTuple):
 
     @property
     def peak(self) -> float:
-        """All together."""
+        """Sum of all parts [byte]."""
         return float(sum(self))
 
 
 def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
-    """Return the memory of a worker whose job exchanges with a candidate, in turn with `exchanges`."""
+    """Return a worker's memory in a job with a candidate, which alternates with `exchanges`."""
     if job.strategy is not None:
         return _under_strategy(job, candidate)
     if job.steps is not None:
@@ -80,17 +80,17 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether memory can be measured here: not if gradients of workers elsewhere exceed 1 GiB."""
+    """Return whether memory can be measured in this process; False for over 1 GiB of gradients held elsewhere."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
 def with_shared_gradients(job: Job) -> Job:
-    """Return the job with a source that makes the gradients of `exchange_memory` once."""
+    """Return the job with its first gradients cached, so that `exchange_memory` makes them once."""
     return replace(job, source=cached_source(job.source, 1))
 
 
 def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemory]) -> WorkerMemory:
-    """Return the memory of a worker from that of its schemes; the optimiser counts unless a scheme has moments."""
+    """Return a worker's memory, summed over its schemes; optimiser state is added unless a scheme has moments."""
     each = [WorkerMemory(0.0, 0.0, 0.0), *schemes]
     whole = WorkerMemory(*np.sum(each, axis=0).tolist())
     return whole._replace(
@@ -102,7 +102,7 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
-    """Return the memory of a scheme after one exchange of rows, shape (P, n), or two if the volume varies."""
+    """Return a scheme's memory after one exchange of rows, shape (P, n), or two if its volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     for _ in range(1 if _has_fixed_size(model) else 2):
         made = model.exchange(rows)
@@ -120,18 +120,18 @@ def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
 
 
 def _has_fixed_size(model: Sparsifier) -> bool:
-    """Return whether what an exchange sends, and leaves, is as much whatever the gradients, and whichever exchange."""
+    """Return whether a scheme's messages and state have the same size for all gradients and exchanges."""
     return model.traits.fixed_volume and model.traits.is_restartable
 
 
 def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
-    """Return gradients, one for all workers, that cost less to make than those of a job; shape (P, n)."""
+    """Return cheap random gradients, the same row for all workers; shape (P, n)."""
     some = stream(0, "memory").standard_normal(min(parameters, _DRAWN), dtype=np.float32)
     return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
 
 
 def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
-    """Return the memory of the candidate with the highest peak; `known` caches it by label."""
+    """Return the memory of the candidate with the highest peak; `known` caches memory by label."""
     for one in candidates:
         if one.label not in known:
             known[one.label] = exchange_memory(job, one)
@@ -141,7 +141,7 @@ def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str
 
 
 def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
-    """Return what a worker holds that trains by a strategy, whose optimisers are what they are."""
+    """Return the memory of a worker under the job's training strategy, measured on a new strategy."""
     own, source = job.strategy, job.source
     assert own is not None
     strategy = start_strategy(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
@@ -169,7 +169,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the bytes of masks of all tensors that come in an inner step, and the most of messages of no scheme."""
+    """Return an inner step's bytes of tensor masks, and the largest receive memory of messages without a scheme."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

@@ -26,7 +26,7 @@ _UNOBSERVED = {"attempt": -1, "candidate": -1} | dict.fromkeys(
 
 
 class PolicyLog:
-    """The questions and observations of a policy, which is reset."""
+    """Log of a policy's decisions and observations, from which a reset policy is replayed."""
 
     def __init__(self, job: Job, policy: Policy, keeps: bool = True) -> None:
         self._job, self._policy = job, policy
@@ -45,7 +45,7 @@ class PolicyLog:
         policy.reset()
 
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
-        """Return the decision of the policy; one that is not adaptive trains at the density of the job."""
+        """Return the policy's decision; a non-adaptive policy keeps the job's density."""
         self._keep()
         self._last = {"iteration": iteration, "now": float(now), "active": active.tobytes().hex(), **_UNOBSERVED}
         return self._decided(iteration, now, active)
@@ -64,11 +64,11 @@ class PolicyLog:
         return Decision(shortlist)
 
     def measures(self, iteration: int, now: float, active: NDArray[np.intp]) -> Schedule | None:
-        """Return the messages by which workers measure the links before a decision, if any."""
+        """Return the schedule by which workers probe the links before a decision; None without a probe."""
         return None if self._measures is None else self._measures.measures(self._context_of(iteration, now, active))
 
     def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
-        """Report the measurement: when each round had arrived, in seconds since the last worker began."""
+        """Report to the policy when each probe round arrived [s since the last worker began]."""
         assert self._measures is not None
         self._keep()
         if self._kept:
@@ -83,7 +83,7 @@ class PolicyLog:
         return PolicyContext(iteration, now, job.network(iteration), placement, message, usual, parts, job.device)
 
     def observe(self, iteration: Iteration, step: TimedExchange) -> None:
-        """Report the exchange that followed the last decision."""
+        """Report to the policy the exchange that followed its last decision."""
         if self._adaptive is None:
             return
         gain, each = compression_gains(step.exchanges)
@@ -107,7 +107,7 @@ class PolicyLog:
         self._adaptive.observe(self._context, observation)
 
     def _outcome(self, iteration: Iteration, step: TimedExchange, timing: Timing) -> TimingOutcome:
-        """Return the parts of an iteration, as workers would agree on them."""
+        """Return an iteration's times by part, aggregated over workers as an all-reduce would."""
         overlap = job_overlap(self._job, self._policy.candidates)
         (complete, select), merge = iteration.selections[-1], float(timing.rank_compute.max())
         until = timing.left.max() if self._job.barrier else timing.left
@@ -118,18 +118,18 @@ class PolicyLog:
         return TimingOutcome(max(communicate, 0.0), selecting, merge, backward)
 
     def _keep(self) -> None:
-        """Have the last entry among the others."""
+        """Append the pending entry to the log."""
         if self._last is not None and self._kept:
             self._entries.append(self._last)
         self._last = None
 
     def save(self) -> State:
-        """Return the log, from which `restore` resumes."""
+        """Return the log as a checkpoint state."""
         self._keep()
         return {"entries": self._entries.save(), "probed": self._probed.save()}
 
     def restore(self, state: State) -> None:
-        """Replay a log to the policy."""
+        """Restore the policy by replaying a saved log."""
         self._entries.restore(state["entries"])
         self._probed.restore(state["probed"])
         columns, probes = self._entries.between(), defaultdict[int, list[float]](list)

@@ -35,7 +35,7 @@ TRAIN, EXPLORE = "train", "explore"
 
 @dataclass
 class Iteration:
-    """An iteration, or an attempt of exploration, until its exchange is complete.
+    """State of an iteration, or of an exploration attempt, until its exchange completes.
 
     The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
     `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
@@ -67,32 +67,32 @@ class Iteration:
 
     @property
     def trains(self) -> bool:
-        """Whether it is no exploration."""
+        """Whether the iteration trains, rather than explores."""
         return self.decision.attempt is None
 
     @property
     def purpose(self) -> str:
-        """`TRAIN` or `EXPLORE`."""
+        """`TRAIN` or `EXPLORE`, as a column value."""
         return TRAIN if self.trains else EXPLORE
 
     @property
     def batch(self) -> int:
-        """The iteration of its gradients, a later one in exploration."""
+        """Index of the gradient batch; exploration attempts use later batches."""
         return self.number + (self.decision.attempt or 0)
 
     @property
     def select(self) -> Floats:
-        """Seconds that each worker selected."""
+        """Seconds of selection on each worker; shape (P,)."""
         return sum((seconds for _, seconds in self.selections[1:]), self.selections[0][1])
 
     @property
     def lost(self) -> Floats:
-        """Seconds that each worker waited, in vain, before it selected again."""
+        """Seconds that each worker waited for an interrupted exchange before it selected again; shape (P,)."""
         between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
         return sum(between, np.zeros(self.active.size))
 
     def add_selection(self, select: Floats, slowed: Floats, held: Floats | float) -> None:
-        """Note when workers selected, by how much the kernels slowed their backward pass, and how long they waited."""
+        """Record each worker's selection, backward-pass slowdown, and wait for the deadline [s]."""
         self.compute = self.compute + slowed
         entered = self.complete + slowed
         if self.waits:
@@ -101,7 +101,7 @@ class Iteration:
         self.selections.append((entered, select))
 
     def remove_workers(self, gone: NDArray[np.bool_]) -> None:
-        """Go on without some of the workers."""
+        """Remove the workers of a mask from the iteration."""
         self.placement = [host for host, left in zip(self.placement, (~gone).tolist(), strict=True) if left]
         self.selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
         for name in ("active", "begins", "probing", "compute", "complete", "behind"):
@@ -120,7 +120,7 @@ DRAWN = 200_000
 
 
 class BlockedWorker(NamedTuple):
-    """A worker that waits for ever, with the round, its phase, and the workers it waits for."""
+    """A worker blocked for ever: the round, its phase, and the peers for which it waits."""
 
     worker: int
     round: int
@@ -129,7 +129,7 @@ class BlockedWorker(NamedTuple):
 
 
 class Interruption(NamedTuple):
-    """An iteration that stopped at `stopped` [s] because workers had `failed`, by the times of their failures [s].
+    """An iteration interrupted at `stopped` [s] by failed workers; `failed` has each worker's failure time [s].
 
     The `left` workers resumed it at `resumed` [s], None if the job ended; `blocked` says who waited for whom.
     """
@@ -144,7 +144,7 @@ class Interruption(NamedTuple):
 
 
 class JobShare(NamedTuple):
-    """The slowdown of a job on a network that it shares; `alone_s` has the network to itself."""
+    """Slowdown of a job by co-located jobs; `alone_s` is the iteration time with the network to itself."""
 
     job: str
     workers: int
@@ -178,7 +178,7 @@ class PolicyResult:
 
 
 class JobRecord:
-    """The rows of a policy's result while the job runs."""
+    """Builder of a policy's result: appends rows while the job runs."""
 
     def __init__(self, policy: str, job: str = MAIN) -> None:
         self.policy, self.job = policy, job
@@ -195,7 +195,7 @@ class JobRecord:
 
     @property
     def whose(self) -> str:
-        """How messages call the job."""
+        """Name of job and policy in messages."""
         return self.policy if self.job == MAIN else f"{self.job}, beside {self.policy}"
 
     @property
@@ -206,7 +206,7 @@ class JobRecord:
     def add(
         self, job: Job, iteration: Iteration, step: TimedExchange, start: float, seconds: float, score: Score | None
     ) -> None:
-        """Book an iteration from `start` on: each worker's time counts as compute, select, communicate or wait."""
+        """Record an iteration: each worker's seconds as compute, select, communicate or wait."""
         timing, exchanges, active = step.result, step.exchanges, iteration.active
         assert isinstance(timing, Timing)
         until = timing.left.max() if job.barrier else timing.left
@@ -257,7 +257,7 @@ class JobRecord:
             self._spans += [(iteration.number, *span) for span in spans]
 
     def save(self) -> State:
-        """Return all rows so far."""
+        """Return all rows as a checkpoint state."""
         return {
             "iterations": self._iterations.save(),
             "workers": self._workers.save(),
@@ -268,7 +268,7 @@ class JobRecord:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned."""
+        """Restore the rows from a state returned by `save`."""
         self._messages = [(one.pop("iteration"), Messages(**one)) for one in map(dict, state["messages"])]
         self.interruptions = _interruption_list().validate_json(state["interruptions"])
         self.job_shares = [JobShare(*one) for one in state["job_shares"]]
@@ -310,26 +310,26 @@ def _interruption_list() -> TypeAdapter[list[Interruption]]:
 
 
 def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
-    """Return the compression gain of an iteration over all its buckets, and that of each worker; 1 if all is zero."""
+    """Return the compression gain over all buckets, of the iteration and of each worker; 1 if all is zero."""
     sent, given = (_sum_statistic(exchanges, name, 2) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
 def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
-    """Return a statistic of each worker, or its power, over all buckets."""
+    """Return a statistic of each worker, raised to `power`, summed over all buckets."""
     return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 
 def _density_ratio(exchanges: Sequence[Exchange]) -> float:
-    """Return the entries selected over those asked for, of all buckets; NaN where a scheme selects what it is told."""
+    """Return entries selected over entries requested, all buckets together; NaN if a scheme selects exactly k."""
     entries = [exchange.update.size for exchange in exchanges]
     ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
 
 
 def iteration_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
-    """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
+    """Return an iteration's statistics over all its buckets, by name."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)
     selected = np.asarray(sum(exchange.selected for exchange in exchanges))

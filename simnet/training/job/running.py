@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Return the job with its workers in shards until the ``with`` block ends."""
+    """Shard the job's gradient workers over processes in the ``with`` block, and yield the job."""
     option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
@@ -58,7 +58,7 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> I
 
 @dataclass(frozen=True)
 class ColocatedJob:
-    """A job on the network of another job, with one exchange, from `start` [s] on."""
+    """A second job on the same network, with one fixed exchange, from `start` [s] on."""
 
     job: Job
     exchange: Candidate
@@ -66,7 +66,7 @@ class ColocatedJob:
 
 
 class RunOptions(NamedTuple):
-    """How a job is run under one policy.
+    """Options of a job's run under one policy.
 
     The first `timeline` iterations keep messages and spans. With `colocated` jobs a checkpoint holds only the end.
     `sampling` simulates some iterations in place of all.
@@ -98,7 +98,7 @@ def run_in_step(
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoints: Mapping[str, Checkpoint] | None = None,
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run a job under several policies, the one that is furthest behind next; yield each result, or its SimnetError.
+    """Run several policies of a job interleaved, the furthest behind next; yield each result or SimnetError.
 
     Policies at about the same iteration share gradients. `progress` is called with a policy and its iterations done.
     """
@@ -117,7 +117,7 @@ def run_in_step(
 def _take_turns(
     running: dict[str, Generator[int, None, PolicyResult]],
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
-    """Run jobs, the one that is furthest behind next; yield each result when it is there."""
+    """Run jobs interleaved, the furthest behind next; yield each result when its job ends."""
     done = dict.fromkeys(running, 0)
     while running:
         name = min(running, key=done.__getitem__)
@@ -135,7 +135,7 @@ def _take_turns(
 
 
 def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Generator[int, None, PolicyResult]:
-    """Run a job under one policy; yield now and then how many iterations are done."""
+    """Run a job under one policy; yield the number of finished iterations from time to time."""
     checkpoint, colocated = given.checkpoint, given.colocated
     record = JobRecord(name)
     kept = None if checkpoint is None else checkpoint.read()
@@ -186,7 +186,7 @@ def _time_alone(requests: TimingRequests) -> Iterator[None]:
 def _on_shared_clock(
     job: Job, requests: TimingRequests, record: JobRecord, colocated: Mapping[str, ColocatedJob]
 ) -> None:
-    """Time the exchanges of several jobs on one clock, until those of the first job are done; record how all fared."""
+    """Time exchanges of co-located jobs on one clock until the first job ends; record each job's slowdown."""
     import simpy
 
     env = simpy.Environment()
@@ -231,7 +231,7 @@ def _time_exchange(request: TimingRequest) -> Timing:
 
 
 def _job_share(job: Job, record: JobRecord) -> JobShare:
-    """Return how a job fared beside others."""
+    """Return a job's slowdown by co-located jobs."""
     durations, done = record.durations, record.done
     mean = math.fsum(durations) / done if done else math.nan
     alone = mean - record.held_up / done if done else math.nan

@@ -28,19 +28,19 @@ _LEAST = 1e-3
 
 
 class ProgressModel:
-    """The progress of a job between two moments, from the `expected` duration of an iteration."""
+    """Model of a job's progress over time, from the `expected` iteration duration at each time."""
 
     def __init__(self, step: float, expected: Callable[[float], float]) -> None:
         self._step, self._expected = step, expected
         self._done = [0.0]
 
     def between(self, start: float, end: float) -> float:
-        """Return how many iterations expected to last a second go into the time from `start` >= 0 to `end` [s]."""
+        """Return the progress from `start` >= 0 to `end` [s], in iterations of the expected duration."""
         first, last = self._by(start), self._by(end)
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return when so many of them are done after `start` [s]; so far `between` was asked for."""
+        """Return the time [s] at which `done` iterations after `start` are complete; call `between` that far before."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -54,7 +54,7 @@ class ProgressModel:
 
 
 def fit_iteration_time(latency: Floats, bandwidth: Floats, seconds: Floats) -> Callable[[float, float], float] | None:
-    """Return what an iteration takes [s] by latency [s] and bandwidth [byte/s]; None if links did not change.
+    """Return a fitted iteration time [s] as a function of latency and bandwidth; None on constant links.
 
     Arrays of shape (iterations,) are the links at the start of each iteration, and its duration [s].
     """
@@ -83,7 +83,7 @@ _TELLING = 32
 
 
 class IterationSampling:
-    """The iterations of a job that are simulated, and how many iterations each stands for.
+    """Stratified sample of a job's iterations, and the number of iterations that each represents.
 
     About `samples` are simulated, or one in each `block` [s], four times as long after `until`; a job that has not
     ended by `give_up` [s] is not followed further. Lists have an entry for each simulated iteration: `stands_for`,
@@ -110,7 +110,7 @@ class IterationSampling:
         self._block = block or 0.0
 
     def after(self, began: float, seconds: float) -> tuple[int, float]:
-        """Return the next iteration to simulate and its start [s], given the last one."""
+        """Return the next iteration to simulate and its start [s], given the last one's start and duration [s]."""
         left = self._iterations - self._done
         if not self.stands_for:
             # The first begins with the job.
@@ -146,7 +146,7 @@ class IterationSampling:
         return min(number, self._iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return how many iterations one stands for, their duration, and their expected duration [s]."""
+        """Return the iterations that a sample represents, their duration [s], and their expected duration [s]."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -164,12 +164,12 @@ class IterationSampling:
         return left, self._pace.until(self._reached, block) - self._reached, block
 
     def _cell(self) -> int:
-        """Return the number of the block that the job has reached, of blocks as long as the one in force."""
+        """Return the index of the sampling block at the time reached, at the current block length."""
         return int((self._reached - self._begun) / self._block + 1e-9)
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges of a job that are made once, or for schemes that follow gradients in a `window`, and reused."""
+    """Exchanges made once and reused; for gradient-dependent schemes, a `window` of iterations of them."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -181,21 +181,21 @@ class RecordedExchanges(SparsifierSet):
         self._timings: dict[tuple[object, ...], TimedExchange] = {}
 
     def follows_gradients(self, candidate: Candidate) -> bool:
-        """Return whether what a candidate sends depends on the gradients."""
+        """Return whether the volume that a candidate sends depends on the gradients."""
         return not all(model.traits.fixed_volume for model in self._maker(candidate).of(candidate))
 
     def made(self, candidate: Candidate) -> int:
-        """Return how many exchanges of a candidate have been made."""
+        """Return the number of exchanges made so far for a candidate."""
         followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
     def takes_turns(self, candidate: Candidate) -> bool:
-        """Return whether what a candidate of fixed volume has sent so far depended on whose turn it was, or may."""
+        """Return whether the messages of a fixed-volume candidate depend on the selecting worker, or may."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
 
     def unsettled(self, candidate: Candidate) -> str:
-        """Return why a candidate that follows the gradients has not settled, by `simnet.training.job.steady`."""
+        """Return why a gradient-dependent candidate has not become steady; empty if it has."""
         first = max((first for label, first in self._rows if label == candidate.label), default=None)
         if first is None:
             return ""
@@ -212,12 +212,12 @@ class RecordedExchanges(SparsifierSet):
         return detect_steady_part(columns, count, period, asked).unsettled
 
     def step(self, where: Iteration, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
+        """Time an iteration's exchanges with each candidate of the shortlist, and return the fastest."""
         _, best = yield from keep_fastest(self._timed_once(one, where) for one in shortlist)
         return best
 
     def _timed_once(self, candidate: Candidate, where: Iteration) -> ExchangeProcess:
-        """Time an exchange; on links that do not change, once for all iterations that begin it alike."""
+        """Time an exchange; on constant links, reuse the time of an iteration with the same start."""
         exchanges, network = self._exchanges(candidate, where), self._job.network(where.number)
         steady = network.links.constant and network.jitter is None and network.routing != "flow"
         key = (id(exchanges), *(one.tobytes() for one in (where.active, where.complete, where.behind)))
@@ -228,7 +228,7 @@ class RecordedExchanges(SparsifierSet):
         return known._replace(result=replace(known.result, origin=where.now), begun=where.now)
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Do nothing: who makes the exchanges has applied them."""
+        """Do nothing: the recording set has applied the updates."""
 
     def _maker(self, candidate: Candidate) -> SparsifierSet:
         if candidate.label not in self._makers:
@@ -254,7 +254,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return what is sent of any gradients: whose turn it is matters where one worker selects for all."""
+        """Return a fixed-volume candidate's recorded exchange, one per selecting worker if workers take turns."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
@@ -268,7 +268,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the iterations around one with the same density, as a range; that of a ramp is one iteration."""
+    """Return the range of iterations around one that have the same density; a ramp's is one iteration."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations
@@ -281,7 +281,7 @@ def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
 
 
 def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return exchanges with zeros that take no room for their updates, which may be long."""
+    """Return exchanges whose updates are zeros that take no memory."""
     return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
 
 

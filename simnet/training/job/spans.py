@@ -26,7 +26,7 @@ _Piece: TypeAlias = tuple[str, str, float, float]
 
 
 def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing) -> Iterator[Span]:
-    """Yield what each worker does in an iteration of so many seconds.
+    """Yield the resource spans of each worker in an iteration that lasts `seconds`.
 
     From the selection of its buckets on it does one thing after another. Earlier exchanges, and those during other
     work, are `overlapped`, from when the worker is ready for a bucket to its last message.
@@ -58,12 +58,12 @@ def worker_spans(job: Job, iteration: Iteration, seconds: float, timing: Timing)
 
 
 def _times(begun: Floats, ended: Floats, which: Any) -> list[tuple[float, float]]:
-    """Return the selected intervals."""
+    """Return the (begin, end) pairs selected by an index."""
     return list(zip(begun[which].tolist(), ended[which].tolist(), strict=True))
 
 
 def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[list[_Piece], float]:
-    """Return what a worker did in its last exchange, on the clock of the timing, and until when."""
+    """Return a worker's spans in its last exchange, on the clock of the timing, and when they end [s]."""
     messages, work_of, computed = timing.messages, timing.work, timing.computed
     assert messages is not None
     assert work_of is not None
@@ -96,7 +96,7 @@ def _exchange_pieces(rank: int, timing: Timing, uninterrupted: bool) -> tuple[li
 
 
 def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
-    """Return what a worker did before its last selection, and until when [s]."""
+    """Return a worker's spans before its last selection, and when they end [s]."""
     pieces: list[_Piece] = []
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])
@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield when a worker was busy with each bucket: from when it was ready until its last message."""
+    """Yield the intervals in which a worker exchanges each bucket, from readiness to the last message."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None

@@ -32,20 +32,20 @@ _WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "buil
 
 
 class SteadyPart(NamedTuple):
-    """The steady part of a run: its first iteration, and why there is none, empty if there is one."""
+    """First steady iteration of a run, and why the run has no steady part (empty if it has one)."""
 
     start: int
     unsettled: str = ""
 
 
 def common_start(found: Iterable[SteadyPart]) -> int:
-    """Return the first iteration of the means of runs that are compared: all that settle have settled."""
+    """Return the latest steady start of all runs that have settled, from which their means are compared."""
     each = list(found)
     return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
 def steady_part(rows: pd.DataFrame) -> SteadyPart:
-    """Return the steady part of a run from the iterations of one policy, exploration included."""
+    """Return the steady part of a run under one policy, from its iteration rows, exploration included."""
     aside = rows["purpose"] == EXPLORE if "purpose" in rows else np.zeros(len(rows), dtype=bool)
     trained = rows[~aside]
     total, half = len(trained), len(trained) // 2
@@ -73,14 +73,14 @@ def steady_part(rows: pd.DataFrame) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the start of the last half of the iterations, which decides whether they have settled."""
+    """Return the first iteration of the last half of a run, in whole periods."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 
 def detect_steady_part(
     columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0
 ) -> SteadyPart:
-    """Return the steady part of the iterations of one exchange.
+    """Return the steady part of a run with one exchange, from columns of iteration statistics.
 
     `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, where known, of shape (iterations,); the scheme
     begins anew after `period` exchanges; `asked` is the density that was asked for.
@@ -119,7 +119,7 @@ def _means_differ(one: Floats, other: Floats) -> bool:
 
 
 def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
-    """Return whether what is steady from iteration `last` on was not yet so at an earlier one."""
+    """Return whether a statistic from `start` on still differs from its steady mean from `last` on."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():
         return True
