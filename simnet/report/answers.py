@@ -1,4 +1,4 @@
-"""What a run came to, as a `Summary`: of one seed, of several, and of policies that keep to one exchange each.
+"""Answers of runs as `Summary` objects: of one seed, of several seeds, and of policies with one fixed exchange.
 
 All is told from ``summary.json``, so that a page that is drawn again says the same.
 """
@@ -39,23 +39,23 @@ _EACH = ("iteration_prediction_low_s", "iteration_prediction_high_s")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunAnswer(Summary):
-    """The answer of a run, with what each policy left, by its name; of several seeds there is none of that."""
+    """The answer of a run; `results` holds each policy's result by name, and is empty for a run over several seeds."""
 
     results: Mapping[str, PolicyResult] = field(default_factory=dict)
 
     @property
     def iterations(self) -> pd.DataFrame:
-        """A row per policy and iteration: what iterations.csv holds."""
+        """The content of iterations.csv as a table: a row per policy and iteration."""
         return round_iterations(joined(self.results, lambda one: one.iterations))
 
     @property
     def workers(self) -> pd.DataFrame:
-        """A row per policy, iteration and worker: what workers.parquet holds."""
+        """The content of workers.parquet as a table: a row per policy, iteration and worker."""
         return joined(self.results, lambda one: one.workers)
 
 
 def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None = None) -> RunAnswer:
-    """Return the answer of a run, given the content of summary.json and what its policies left, where it is known."""
+    """Return the answer of a run with one seed, from the content of summary.json; figures need `results`."""
     rows = [_row(summary, name) for name in ranking(summary)]
     details = {name: one for name, one in summary.items() if name != "depends_on"}
     return RunAnswer(
@@ -74,7 +74,7 @@ def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None =
 
 
 def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = None) -> RunAnswer:
-    """Return the answer of a run over several seeds, given its summary; see `simnet.report.seeds.summarize_seeds`."""
+    """Return the answer of a run over several seeds, from the summary that `summarize_seeds` returns."""
     run = summary["run"]
     rows = [seeds.row(summary, name) for name in seeds.ranking_over_seeds(summary["policies"])]
     method = f"Paired intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
@@ -95,7 +95,7 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
 
 
 def sentence(summary: RunSummary) -> str:
-    """Say who won, with the interval of its time, who is tied with it, and who has not settled.
+    """Return the answer text of a run: the fastest policy, its time with interval, ties, and unsettled policies.
 
     Where a model was trained, who reached the target first comes first.
 
@@ -123,7 +123,7 @@ def sentence(summary: RunSummary) -> str:
 
 
 def leaders(summary: RunSummary) -> list[str]:
-    """Return the fastest policy that can be run and those tied with it, in order; where a model was trained, to target.
+    """Return the fastest policy and those tied with it, without the bound; of trained runs, by time to target.
 
     Tied are those whose times are the same, and those that may well be faster: with a chance of `wording.TIED`.
     """
@@ -139,7 +139,7 @@ def leaders(summary: RunSummary) -> list[str]:
 
 
 def ranking(summary: RunSummary) -> list[str]:
-    """Return the policies, the fastest first, then those that have not settled or ended early, and the bound."""
+    """Return the names of all policies, fastest first; unsettled and early-ended ones follow, the bound is last."""
     policies, trained = summary["policies"], known_of(summary, "learning")
 
     def place(name: str) -> tuple[Any, ...]:
@@ -152,12 +152,12 @@ def ranking(summary: RunSummary) -> list[str]:
 
 
 def compares_exchanges(summary: RunSummary) -> bool:
-    """Return whether policies keep to one exchange each, so that it is mean iterations that are compared."""
+    """Return whether each policy has one fixed exchange, so that policies rank by mean iteration time."""
     return any("chance_of_fastest_iteration" in one for one in known_of(summary, "judgement").values())
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
-    """Say how well the times of a run are known, with the conditions beyond those measured first."""
+    """Return a sentence on the evidence for the times of a run, conditions beyond the measured ones first."""
     if "evidence" not in summary:
         return ""
     *before, here = summary["because"].rpartition("; here ")
@@ -166,7 +166,7 @@ def evidence(summary: Mapping[str, Any]) -> str:
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
-    """Return how messages were sent, what selected, for how long was computed, and how workers begin, a line each."""
+    """Return lines on the setting of a run: stack, device, compute time, overlap, links, barrier, strategy."""
     return [
         f"Stack: {run_setup.describe_stack(summary['stack'])}",
         *([f"Device: {run_setup.describe_device(summary['device'])}"] if "device" in summary else []),
@@ -179,7 +179,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
 
 
 def run_notes(summary: RunSummary) -> list[str]:
-    """Return what else is to be said of a run, a line each."""
+    """Return the notes of a run: unsettled policies, stops, throughput, memory, setting, calls and sharing jobs."""
     policies, winners = summary["policies"], leaders(summary)
     rates = {name: one for name, one in policies.items() if name != summary["bound"] and "throughput" in one}
     calibration = summary.get("calibration") or {"calls": []}
@@ -205,7 +205,7 @@ def run_notes(summary: RunSummary) -> list[str]:
 
 
 def what_happened(summary: RunSummary) -> list[str]:
-    """Say which iterations are no part of means; and of every stop who died when, who waited, and how it went on."""
+    """Return sentences on the iterations left out of means, and on each stop after a worker failure."""
     said = []
     if first := summary["steady_from"]:
         settled = [name for name, one in summary["policies"].items() if one["settled_after"] == first]
@@ -219,17 +219,17 @@ def what_happened(summary: RunSummary) -> list[str]:
 
 
 def share_rows(summary: RunSummary) -> list[tuple[str, ...]]:
-    """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
+    """Return table rows, as text cells, of the jobs that shared the network; empty for a job alone."""
     return run_events.event_share_rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
 def switching(summary: RunSummary) -> str | None:
-    """Return the policy whose changes of choice matter: the winner, or one tied with it; None if it made none."""
+    """Return the first leader that changed its choice during the run; None if no leader did."""
     return next((name for name in leaders(summary) if summary["policies"][name]["switch_count"]), None)
 
 
 def _seconds(summary: RunSummary, name: str) -> float:
-    """Return the time by which a policy is compared: of a mean iteration, or of the whole job [s]."""
+    """Return the time that ranks a policy [s]: its mean iteration under fixed exchanges, else its whole job."""
     one = summary["policies"][name]
     mean = one.get("means", {}).get("iteration_s") if compares_exchanges(summary) else None
     return float(one["simulated_s"] if mean is None else mean)
@@ -242,7 +242,7 @@ def _chance(summary: RunSummary, name: str) -> float | None:
 
 
 def _outcome(summary: RunSummary) -> str:
-    """Say who is the fastest, or who are tied, and how far ahead of the next."""
+    """Return a sentence on the fastest policy or the tied ones, and the lead over the next."""
     order = [name for name in ranking(summary) if ranked(summary["policies"][name]) and name != summary["bound"]]
     order.sort(key=lambda name: _seconds(summary, name))
     if not order:
@@ -275,7 +275,7 @@ def _tied_by_time(summary: RunSummary, order: Sequence[str]) -> list[str]:
 
 
 def _nobody(summary: RunSummary) -> str:
-    """Say that no policy that can be run has a rank."""
+    """Return the sentence for a run in which no policy has a rank."""
     policies, bound = summary["policies"], summary["bound"]
     if bound is not None and set(policies) == {bound}:
         return f"({bound}): {_duration_text(summary, bound)}; nobody can run it, and nothing was compared with it."
@@ -290,7 +290,7 @@ def _unsettled(summary: RunSummary) -> list[str]:
 
 
 def _too_large(summary: RunSummary) -> list[str]:
-    """Say which policies do not fit the device."""
+    """Return a sentence with the policies whose memory exceeds the device; empty if all fit."""
     limit = (summary.get("memory") or {}).get("limit_B")
     peaks = {name: one["peak_B"] for name, one in known_of(summary, "memory").items() if not one.get("fits", True)}
     each = ", ".join(f"{name} needs {format_bytes(peak)}" for name, peak in peaks.items() if name != summary["bound"])
@@ -298,7 +298,7 @@ def _too_large(summary: RunSummary) -> list[str]:
 
 
 def _duration_text(summary: RunSummary, name: str) -> str:
-    """Return how long a policy took, with its interval."""
+    """Return the time of a policy as text, with its interval: per iteration, or for the whole job."""
     one = summary["policies"][name]
     known: Mapping[str, Any] = one.get("judgement", {})
     if compares_exchanges(summary):
@@ -373,12 +373,12 @@ def _columns(summary: RunSummary) -> list[Column]:
 
 
 def _filled(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
-    """Return the columns that some row has a value for."""
+    """Return the columns that have a value in at least one row."""
     return [one for one in columns if any(row.get(one.name) is not None for row in rows)]
 
 
 def _assumed(summary: Mapping[str, Any], *, trained: bool) -> str:
-    """Say what a run rests on, in few words."""
+    """Return the assumptions of a run in one line: compute time, device, stack, overlap, accuracy."""
     time, device, overlap = (summary.get(name) for name in ("compute_time", "device", "overlap"))
     said = [] if time is None else [f"{format_seconds(time['seconds_s'])} computing"]
     said += [] if device is None else [str(device["name"])]
@@ -389,7 +389,7 @@ def _assumed(summary: Mapping[str, Any], *, trained: bool) -> str:
 
 
 def _depends_on(summary: RunSummary) -> str:
-    """Say what the first place depends on: other defaults, and the weather in which the winner changed its choice."""
+    """Return what would change the first place: the winner's choice over time, other defaults, the other overlap."""
     said = []
     if (changed := switching(summary)) is not None:
         first, count = summary["policies"][changed]["switches"][0], summary["policies"][changed]["switch_count"]
@@ -407,7 +407,7 @@ def _depends_on(summary: RunSummary) -> str:
 
 
 def _cause(switch: Fields) -> str:
-    """Name what had changed most, in proportion, since the choice now left had been made."""
+    """Return the text for the largest relative change of bandwidth, latency or density that preceded a switch."""
     changes = [
         ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),
         ("latency", switch["latency_before_s"], switch["latency_s"], format_seconds),
@@ -423,7 +423,7 @@ def _cause(switch: Fields) -> str:
 
 
 def _exploration(summary: RunSummary) -> Iterator[str]:
-    """Describe the cost of exploration, and the share of the gradient that exploring policies sent."""
+    """Yield a sentence per exploring policy: time and iterations of exploration, and mean density of training."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
         if count:
@@ -434,7 +434,7 @@ def _exploration(summary: RunSummary) -> Iterator[str]:
 
 
 def _plots(summary: RunSummary, results: Mapping[str, PolicyResult]) -> dict[str, Callable[[], Plot]]:
-    """Return the figures of the report, each drawn when it is asked for; none where no iteration was done."""
+    """Return functions that draw the figures of the report, by name; empty if no iteration was completed."""
     iterations = joined(results, lambda one: one.iterations)
     if not len(with_exploration(iterations)):
         return {}

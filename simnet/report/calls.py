@@ -1,4 +1,4 @@
-"""What a run on a calibrated cluster rests on: its calls, the intervals of their times, and where they extrapolate."""
+"""Calls of a run on a calibrated cluster: intervals of their predicted times, and where these extrapolate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = "nothing is known of it: links alone"
 
 
 def calibration_summary(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]) -> Fields:
-    """Return what a run takes of a calibrated cluster, given its calls by the label of the exchange."""
+    """Return the calibration entry of summary.json: cluster file, stack, coverage and a row per kind of call."""
     model, calls = software.model, call_summaries(exchanges)
     return {
         "file": software.file, "stack": model.stack, "used": True, "coverage": model.coverage, "calls": calls,
@@ -25,7 +25,7 @@ def calibration_summary(software: CalibratedSoftware, exchanges: Mapping[str, Se
 
 
 def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Fields]:
-    """Return a row for each kind of call of exchanges: sizes, and the widest interval over the predicted time.
+    """Return a row per exchange, collective, algorithm, ranks and nodes: sizes and the widest relative interval.
 
     Where data do not determine that its ends are None, and `interval` says so.
     """
@@ -56,7 +56,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return how well the calls of a schedule are known: as well as the worst of them.
+    """Return the evidence for the calls of a schedule, which is that of its least certain call.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def calls_evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
 
 
 def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the exchange, call, ranks, sizes, interval and basis of each kind of call, as texts.
+    """Return table rows, as text cells: exchange, call, ranks, sizes, interval and basis of each kind of call.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def call_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def describe_calibration(calibration: Mapping[str, Any]) -> str:
-    """Return in a few words what a run takes of a calibrated cluster.
+    """Return a phrase that says from which cluster file a run takes software times, if any.
 
     Examples
     --------

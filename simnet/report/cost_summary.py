@@ -1,4 +1,4 @@
-"""What a job costs besides its time: inner steps, throughput, memory of a worker, and money where prices are given.
+"""Costs of a job besides time: inner steps, throughput, memory per worker, and money if prices are known.
 
 Jobs that exchange more or less often are alike by inner step: a worker's pass over a batch and its update. An iteration
 of a training strategy has several, one of data parallelism is one. *Utilisation* is the share of the simulated time in
@@ -33,7 +33,7 @@ _RATES_SHOWN = 5
 
 
 def price_of(prices: Mapping[str, Any], workers: int, seconds: float, nbytes: float) -> dict[str, float]:
-    """Return what so many workers cost for so long, and so many bytes that they send together.
+    """Return the money for devices, for traffic, and in total, given workers, seconds and the bytes all of them send.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def price_of(prices: Mapping[str, Any], workers: int, seconds: float, nbytes: fl
 def cost_summary(
     seconds: float, computed: float, nbytes: float, inner_steps: int, workers: int, prices: Mapping[str, Any] | None
 ) -> Fields:
-    """Return what a policy cost; no money without prices."""
+    """Return inner steps, time per step, utilisation, bytes per worker and step, and money (None without prices)."""
     return {
         "inner_steps": inner_steps,
         "step_s": seconds / inner_steps,
@@ -59,12 +59,12 @@ def cost_summary(
 
 
 def cost_columns(one: Mapping[str, Any]) -> Fields:
-    """Return `COLUMNS` of a policy."""
+    """Return the `COLUMNS` of a policy from its cost summary; money is the total."""
     return {**{name: one[name] for name in COLUMNS}, "money": one["money"] and one["money"]["together"]}
 
 
 def format_amount(money: float, currency: str) -> str:
-    """Return an amount of money with its currency.
+    """Return an amount of money as text with three significant digits and its currency.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def format_amount(money: float, currency: str) -> str:
 
 
 def throughput(samples: SampleCount, seconds: float) -> Fields:
-    """Return what all workers go through in a second, where so many samples take so long [s]; None in no time.
+    """Return the samples that all workers process per second, and the unit; the rate is None for a time of 0.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def throughput(samples: SampleCount, seconds: float) -> Fields:
 
 
 def throughput_sentences(rates: Mapping[str, Mapping[str, Any] | None], how: str = "") -> list[str]:
-    """Return the throughput of all workers under each choice, the highest first; nothing where none is known.
+    """Return a line with the throughput of each choice, highest first; empty if none is known.
 
     Examples
     --------
@@ -105,12 +105,12 @@ def throughput_sentences(rates: Mapping[str, Mapping[str, Any] | None], how: str
 
 
 def format_rate(rate: float) -> str:
-    """Return a rate with three digits."""
+    """Return a rate as text with three significant digits."""
     return f"{float(f'{rate:.3g}'):,.10g}"
 
 
 def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
-    """Return what a worker holds in whole bytes, and whether that is within a limit, if there is one.
+    """Return a worker's memory, peak and parts [byte], and with a limit whether the peak fits.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def memory_summary(memory: WorkerMemory, limit: float | None = None) -> Fields:
 
 
 def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
-    """Return what is left out of memory, and which optimiser is counted.
+    """Return a sentence on the memory that is not counted, and on the optimiser whose state is.
 
     Examples
     --------
@@ -137,13 +137,13 @@ def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str
 
 
 def memory_assumed(job: Job) -> str:
-    """Return what is left out of a job's memory, and which optimisers are counted."""
+    """Return a sentence on the memory of a job that is not counted, and on the optimisers whose state is."""
     own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
     return optimizer_assumed(job.optimizer, own)
 
 
 def memory_refusal(memory: WorkerMemory, limit: float) -> str:
-    """Return why what a worker holds does not fit its device: how much that is, and its largest parts.
+    """Return the reason why a worker does not fit its device: peak, limit, and the parts above 1 % of the peak.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def memory_refusal(memory: WorkerMemory, limit: float) -> str:
 
 
 def describe_memory(memory: Mapping[str, Mapping[str, Any]], said: Mapping[str, Any] | None) -> list[str]:
-    """Return who needs how much, who needs more than there is, and what is assumed; nothing where nothing is known."""
+    """Return lines on the peak memory of each policy, and on policies that exceed the device; empty if unknown."""
     if not memory or said is None:
         return []
     each = ", ".join(f"{format_bytes(one['peak_B'])} ({name})" for name, one in memory.items())

@@ -1,4 +1,4 @@
-"""How figures look and how they are saved: one style, one set of colours and units, equal bytes for equal content."""
+"""Style and files of figures: colours, units, layout, and byte-identical output for equal content."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LONGEST_NAME = 28
 
 
 class Plot(NamedTuple):
-    """A figure as it goes into the run folder and the report."""
+    """A finished figure as PNG and SVG, with name, title and explanation."""
 
     name: str
     title: str
@@ -49,11 +49,11 @@ class Plot(NamedTuple):
         return f"Plot({self.name!r}, {self.title!r})"
 
     def _repr_png_(self) -> bytes:
-        """Show the figure in a notebook."""
+        """Return the PNG, which notebooks display."""
         return self.png
 
     def save(self, path: Path | str, force: bool = False) -> None:
-        """Write the figure to a new file, as PNG or SVG, as it ends."""
+        """Write the figure to a new file, PNG or SVG by the suffix of the path."""
         path = Path(path)
         if path.suffix not in (".png", ".svg"):
             raise InputError("must end with .png or .svg", file=str(path))
@@ -61,14 +61,14 @@ class Plot(NamedTuple):
 
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
-    """Return a figure, laid out for good, as PNG and SVG."""
+    """Return a matplotlib figure as a `Plot`, with its layout fixed and rendered to PNG and SVG."""
     _fix_layout(figure)
     return Plot(name, title, explanation, _saved_figure(figure, "png"), _saved_figure(figure, "svg"))
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the house style, whatever the user's own; names are text, not mathematics."""
+    """Set the matplotlib style of simnet within a block, in place of the user's own settings."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(mpl.rc_params_from_file(str(_STYLE), use_default_template=False))
@@ -78,14 +78,14 @@ def style() -> Iterator[None]:
 
 @contextmanager
 def canvas(width: float, height: float, *shape: int, **options: Any) -> Iterator[tuple[Figure, Any]]:
-    """Give a figure in the house style [inch], and its axes as of `Figure.subplots`."""
+    """Yield a figure of a width and height [inch] in simnet's style, and its axes from `Figure.subplots`."""
     with style():
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots(*shape, **options)
 
 
 def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return colour, line style and stacking of each policy, by its place in the run; `bound` is apart."""
+    """Return matplotlib line properties of each policy, by order in the run; the bound has a look of its own."""
     found: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(policies):
         if policy == bound:
@@ -98,7 +98,7 @@ def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[s
 
 
 def short(name: str) -> str:
-    """Return a name on one line, of at most 28 characters."""
+    """Return a name on one line, cut to 28 characters."""
     name = " ".join(name.split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
@@ -110,7 +110,7 @@ def unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float
 
 
 def scale(axis: Axis, values: NDArray[np.float64]) -> None:
-    """Start the axis at zero, or make it logarithmic where the values are far apart."""
+    """Start an axis at zero, or make it logarithmic if the largest value is over 12 times the smallest."""
     axes, which = axis.axes, "x" if isinstance(axis, XAxis) else "y"
     values = values[values > 0]
     if len(values) and values.max() > _WIDE * values.min():
@@ -122,14 +122,14 @@ def scale(axis: Axis, values: NDArray[np.float64]) -> None:
 
 
 def label_powers(axis: Axis, factors: Sequence[float]) -> None:
-    """Label a logarithmic axis at powers of ten times some factors."""
+    """Make a logarithmic axis label powers of ten times each of `factors`."""
     axis.set_major_locator(LogLocator(subs=factors))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 
 def _fix_layout(figure: Figure) -> None:
-    """Lay the figure out for good, on round coordinates.
+    """Run the layout of a figure once and freeze it, with axes positions rounded to five decimals.
 
     The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
     """

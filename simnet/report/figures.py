@@ -56,7 +56,7 @@ def render(
     bound: str | None = None,
     names: Collection[str] | None = None,
 ) -> list[Plot]:
-    """Draw all figures, or those of some names."""
+    """Return the figures of a run as plots; with `names`, only those figures."""
     drawn: dict[str, Callable[[], Figure]] = {
         one.__name__: partial(one, iterations, bound) for one in (iteration_time, cumulative_time, breakdown, choices)
     }
@@ -66,7 +66,7 @@ def render(
 
 
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the time per iteration of each policy above the network's bandwidth and latency.
+    """Draw the time per iteration of each policy, and below it the bandwidth and latency of the network.
 
     The axis is simulated time; or the iteration, where the network is the same for every policy at an iteration and so
     moves with the iterations.
@@ -92,7 +92,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
 
 
 def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the simulated time of each policy after each iteration, and how far it is behind the reference by then.
+    """Draw each policy's simulated time against iterations done, and its lag behind the reference policy.
 
     The reference is the bound or, where it did not run, the fastest policy. Exploration counts with the iteration after
     it.
@@ -135,7 +135,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
 
 
 def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw where each policy's time went, as the mean over workers: compute, select, communicate, wait."""
+    """Draw the simulated time of each policy as stacked bars: compute, select, communicate, wait; worker means."""
     totals = iterations.groupby("policy", sort=False)[[f"{phase}_s" for phase in PHASES]].sum()
     ends = totals.sum(axis=1)
     order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
@@ -164,7 +164,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 
 
 def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw what each policy that changed its choice had chosen when, above the network's bandwidth and latency.
+    """Draw the exchange that each switching policy used over time, and below it bandwidth and latency.
 
     Where no policy changed its choice, all are drawn.
     """
@@ -192,7 +192,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 
 
 def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw loss and accuracy on data held out, against simulated time and against iterations."""
+    """Draw loss and accuracy on held-out data against simulated time and against iterations."""
     iterations = with_exploration(iterations)
     looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
     ends = {policy: _elapsed_time(frame) for policy, frame in frames.items()}
@@ -238,7 +238,7 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def choice_colours(
     frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Give a choice the colour of the policy that keeps to it, and to the others colours that are left."""
+    """Return a colour for each choice: that of the policy with this fixed choice, else an unused one."""
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])
@@ -253,7 +253,7 @@ def choice_colours(
 
 
 def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return iterations with ``x`` and ``x_end``, where they stand on the horizontal axis, and its label."""
+    """Return iterations with horizontal extents ``x`` and ``x_end``, and the label of the horizontal axis."""
     frames = _by_policy(iterations).values()
     network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in frames]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
@@ -266,7 +266,7 @@ def _with_positions(iterations: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
-    """Return from where and how far on the axis each choice was in use; in long runs, the most used of a stretch."""
+    """Return (start, length) bars on the axis for each choice; long runs show the most used choice of each bin."""
     code, labels = pd.factorize(frame["choice"])
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     if len(starts) > 2 * _BINS:
@@ -283,21 +283,21 @@ def _choice_stretches(frame: pd.DataFrame) -> dict[str, list[tuple[float, float]
 
 
 def _note_cut(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
-    """Say which policies run past the end of the axis, and for how long."""
+    """Write above the axes which policies continue past the end of the axis, and until when."""
     if cut:
         ends = (f"{short(policy)} until {format_seconds(float(_elapsed_time(frames[policy])[-1]))}" for policy in cut)
         axes.set_title(f"goes on beyond the axis: {', '.join(ends)}", loc="right", fontsize=8, color="#555555")
 
 
 def _elapsed_time(frame: pd.DataFrame) -> Floats:
-    """Return the time since the start after each iteration."""
+    """Return the simulated time since the start of the first iteration at the end of each one [s]."""
     start = frame["start_s"].to_numpy()
     elapsed: Floats = start + frame["iteration_s"].to_numpy() - start[0]
     return elapsed
 
 
 def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
-    """Draw a line; a long one thinned to equal stretches, with a band from least to greatest.
+    """Draw a line; one of over 500 points is drawn as means of equal stretches, with a min-max band.
 
     A stretch shows its mean; of steps its first value, since their mean may be a value that never was.
     """
@@ -315,7 +315,7 @@ def _draw_line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: A
 
 
 def _draw_network(axes: tuple[Axes, Axes], iterations: pd.DataFrame, label: str, last: float) -> None:
-    """Draw bandwidth and latency, as all policies together have met them, up to the end of the axis, and label that."""
+    """Draw the bandwidth and latency that all policies met, up to `last` on the labelled horizontal axis."""
     both = (("bandwidth_Bps", "bandwidth", BITS), ("latency_s", "latency", SECONDS))
     for one, (column, what, units) in zip(axes, both, strict=True):
         x, y = iterations["x"].to_numpy(), iterations[column].to_numpy(dtype=np.float64)
@@ -351,7 +351,7 @@ def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def seed_comparison(summary: Mapping[str, Any], table: pd.DataFrame) -> list[Plot]:
-    """Draw how much longer each policy took than the fastest with each seed, given `simnet.report.seeds.by_seed`."""
+    """Return the figure of time differences from the fastest policy, seed by seed; empty without a winner."""
     each, winner = summary["policies"], summary["winner"]
     if winner is None or len(each) < 2:
         return []

@@ -1,4 +1,4 @@
-"""The pages of runs and maps: each is one HTML file that stands alone and asks no host for anything.
+"""HTML pages of runs and maps: each is one self-contained file that loads nothing from the network.
 
 Charts are drawn by `page.js` on uPlot, both inside the page; the policy of the page lets scripts with their hashes run
 and no others. Without scripts the figures are shown as pictures.
@@ -41,7 +41,7 @@ def report(
     setting: Mapping[str, str] | None = None,
     recorded: RecordedTimeline | None = None,
 ) -> str:
-    """Return the page of a run."""
+    """Return the HTML page of a run with one seed."""
     answer, names = answers.run_answer(summary), answers.ranking(summary)
     return _page(
         "report",
@@ -61,19 +61,19 @@ def report(
 
 
 def seeds_report(summary: Mapping[str, Any], plots: Sequence[Plot], scenario: str) -> str:
-    """Return the page of a run with several seeds."""
+    """Return the HTML page of a run over several seeds."""
     return _page("seeds", summary, answers.seeds_answer(dict(summary)), plots, scenario=scenario)
 
 
 def compared_report(
     summary: RunSummary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Return the page of several runs."""
+    """Return the HTML page that compares several runs."""
     return _page("compared", summary, answers.run_answer(summary), plots, runs=runs, differences=differences)
 
 
 def _table(answer: Summary, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the table of an answer: at most `_MOST` columns, those first that matter most, and `_NARROW` on a phone.
+    """Return headings and rows of an answer for HTML: its `_MOST` columns of highest priority, `_NARROW` on a phone.
 
     Each row has the name of its policy, and cells with what they are sorted by.
     """
@@ -110,7 +110,7 @@ def _resource_text(name: str) -> str:
 
 @cache
 def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
-    """Return scripts of a page, each with its hash for the Content-Security-Policy."""
+    """Return (script, SHA-256) pairs of files, with base64 hashes for the Content-Security-Policy."""
     digests = (hashlib.sha256(_resource_text(name).encode()).digest() for name in names)
     return tuple(
         (markupsafe.Markup(_resource_text(name)), base64.b64encode(digest).decode("ascii"))  # noqa: S704
@@ -119,7 +119,7 @@ def _hashed_scripts(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
 
 
 def _page(template: str, summary: Mapping[str, Any], answer: Summary, plots: Sequence[Plot], **values: Any) -> str:
-    """Return a page of a template, which asks for texts and tables itself."""
+    """Return the HTML that a template renders from a summary, its answer and its figures."""
     # Names and texts come from the scenario: every one of them is escaped.
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("simnet", "data/templates"),

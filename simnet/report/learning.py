@@ -1,4 +1,4 @@
-"""How well the model did that was trained: loss and accuracy at the end, and the time to a target accuracy.
+"""Training results of policies: final and best loss and accuracy, and the time to a target accuracy.
 
 Time to a target is made of two things: how many iterations it takes, and how long an iteration takes. So there are two
 efficiencies. The *statistical* one is the number of iterations that the reference, the first policy, needed to the
@@ -41,7 +41,7 @@ def learning_summaries(
     target: float | None,
     reference: str | None = None,
 ) -> dict[str, Fields]:
-    """Return how the training of each policy went; empty where nothing was trained.
+    """Return loss, accuracy, time to target and efficiencies of each policy; empty if no model was trained.
 
     Loss and accuracy are the last that were measured, the best ones the lowest loss and the highest accuracy. The time
     to the target ends with the first measurement at which the accuracy was reached, and includes exploration. What was
@@ -78,7 +78,7 @@ def _learning_curve(frame: pd.DataFrame, computed: float, target: float | None, 
 
 
 def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | None, float | None]:
-    """Return after how many iterations and seconds an accuracy was first measured."""
+    """Return the iterations and seconds until the accuracy first reaches a target; None, None if it never does."""
     there = (frame["accuracy"] >= (math.inf if target is None else target)).to_numpy()
     if not there.any():
         return None, None
@@ -88,7 +88,7 @@ def _reached_after(frame: pd.DataFrame, target: float | None) -> tuple[int | Non
 
 
 def first_to_target(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> list[str]:
-    """Return the policies that can be run, all but the bound, the first to reach the target, or tied as such.
+    """Return the policy that reaches the target first and those tied with it; the bound does not take part.
 
     What has not settled takes part: a time to a target is that of the whole run, its first iterations among them.
     """
@@ -97,7 +97,7 @@ def first_to_target(trained: Mapping[str, Mapping[str, Any]], bound: str | None 
 
 
 def learning_table(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> dict[str, Fields]:
-    """Return `COLUMNS` for each policy, None where missing; the bound does not compete."""
+    """Return the `COLUMNS` of each policy, None where missing; the bound cannot be first to the target."""
     soonest = first_to_target(trained, bound)
     return {
         policy: {**one, "first_to_target": None if one["target_accuracy"] is None else policy in soonest}
@@ -106,7 +106,7 @@ def learning_table(trained: Mapping[str, Mapping[str, Any]], bound: str | None =
 
 
 def learning_headline(trained: Mapping[str, Mapping[str, Any]], bound: str | None = None) -> str:
-    """Say who reaches the target first, how far ahead of the next, and who never does; empty where nothing was trained.
+    """Return a sentence on who reaches the target first, the lead, and who never does; '' without a target.
 
     The bound counts only if there is nobody else, as nobody can run it.
 

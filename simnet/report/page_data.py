@@ -1,4 +1,4 @@
-"""What the page of a run draws: columns per policy, thinned where they are long, as JSON that cannot end its script."""
+"""Chart data of the page of a run: columns per policy, thinned for long runs, as JSON that is safe in a script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 def page_data(
     summary: RunSummary, iterations: pd.DataFrame, recorded: RecordedTimeline | None = None
 ) -> dict[str, Any]:
-    """Return what the charts of the page are drawn from.
+    """Return the chart data of the page: iterations by policy, choices, training results, recorded messages.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def page_data(
 
 
 def embedded(data: Any) -> str:
-    r"""Return data as JSON that may stand in a script element of HTML, floats with seven digits, null if not finite.
+    r"""Return data as JSON that is safe in an HTML script element; floats have seven digits, non-finite ones are null.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def _most_used(code: NDArray[np.intp], first: NDArray[np.intp], count: int) -> l
 
 
 def _learning_points(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """Return what was measured after how many iterations and how much time [s]."""
+    """Return loss and accuracy at each evaluation, with iterations done and time elapsed [s]."""
     measured = np.flatnonzero(frame["accuracy"].notna().to_numpy())
     measured = measured[:: max(1, -(-len(measured) // POINTS))]
     rows = frame.iloc[measured]

@@ -50,19 +50,19 @@ START_COLUMNS = ("start_low_s", "start_high_s")
 
 
 class StartRanges(NamedTuple):
-    """By how much times may be less, and more, as workers enter a little apart [s]; why some are not known."""
+    """Change of each time under small differences between the workers' starts [s], and reasons where unsampled."""
 
     offsets: Mapping[str, tuple[float, float]]
     not_sampled: Mapping[str, str]
 
     def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the least and the most of times, where that is known [s]."""
+        """Return the lower and upper end of each time under small start differences [s], where known."""
         known = {name: one for name, one in self.offsets.items() if name in seconds}
         return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
 
 
 def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
-    """Return the ranges of rows with `START_COLUMNS` by their names, where they are known [s]."""
+    """Return the (low, high) start ranges [s] by name, for the rows that have `START_COLUMNS`."""
     low, high = START_COLUMNS
     return {name: (one[low], one[high]) for name, one in each.items() if pd.notna(one.get(low))}
 
@@ -72,7 +72,7 @@ NO_RANGES = StartRanges({}, {})
 
 
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
-    """Return the names with the least time and those tied with it, in the order of their times and names.
+    """Return the name with the least time and those tied with it, sorted by time and name.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, floa
 
 
 class Estimate(NamedTuple):
-    """A mean and the interval that it is within."""
+    """A mean and the ends of its confidence interval."""
 
     mean: float
     low: float
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """Who was the fastest over seeds.
+    """Result of a comparison over seeds: the fastest policy, ties, the order and paired differences.
 
     `order` are all in the order of their means, `policy` is the first, and `tied_with` are those whose difference from
     it may be 0, by the interval or as workers enter a little apart, or less than `TIE`. `differences` are how much more
@@ -111,7 +111,7 @@ class Contest(NamedTuple):
 
     @property
     def runner_up(self) -> str | None:
-        """The first in order that is not tied with the fastest."""
+        """The fastest policy that is not tied with the first; None if all are tied."""
         return next((name for name in self.order[1:] if name not in self.tied_with), None)
 
 
@@ -119,12 +119,12 @@ _NOTHING = Estimate(math.nan, math.nan, math.nan)
 
 
 def exactly(value: float) -> Estimate:
-    """Return a number that has no error."""
+    """Return an estimate with an interval of zero width."""
     return Estimate(value, value, value)
 
 
 def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
-    """Return the mean of values, one per seed, and its interval by Student's t; of a single value it is infinite.
+    """Return the mean over seeds and its Student t interval, which is infinite for a single value.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Compare policies by a quantity; less is better.
+    """Compare policies over seeds by a quantity to be minimised, with paired differences from the best.
 
     Examples
     --------
@@ -182,7 +182,7 @@ _COMPARED = (
 def comparison(
     rows: pd.DataFrame, by: Sequence[str], column: str, *, policy: str = "policy", bound: str | None = None
 ) -> pd.DataFrame:
-    """Return a row per group and policy: the mean over seeds, and how much more it is than the least of the group.
+    """Return a row per group and policy: mean over seeds, difference from the fastest, rank and ties.
 
     Only seeds are compared with which as many policies of the group have a value as with any, and policies that have
     one with all of these, and have settled.

@@ -70,7 +70,7 @@ _PIECE = 1 << 16
 
 
 class ResultRows(NamedTuple):
-    """The rows of a policy, made on demand: their number, and those of a range."""
+    """The rows of a policy, made on demand: the total number, and a function that returns a range of rows."""
 
     total: int
     between: Callable[[int, int], pd.DataFrame]
@@ -86,7 +86,7 @@ def write_run(
     report: bool = True,
     setting: Mapping[str, str] | None = None,
 ) -> RunSummary:
-    """Write the files of a run into an empty folder; see `simnet.base.atomic_replace` for one that is not."""
+    """Write the files of a run into an empty folder, and return the summary."""
     folder = prepare_folder(folder)
     summary = summary_of(results, facts, scenario_lock)
     recorded = RecordedTimeline(
@@ -126,7 +126,7 @@ def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lo
 
 
 def prepare_folder(folder: str | Path) -> Path:
-    """Make the run folder and prove that it can be written to, which is better known before a long run than after."""
+    """Create the run folder, and check before a long run that files can be written to it."""
     folder = Path(folder)
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,24 +137,24 @@ def prepare_folder(folder: str | Path) -> Path:
 
 
 def parquet(table: pd.DataFrame) -> bytes:
-    """Return a table as a file of Parquet."""
+    """Return a table as the bytes of a Parquet file."""
     buffer = pa.BufferOutputStream()
     pq.write_table(_arrow(table), buffer, compression="zstd")
     return bytes(buffer.getvalue())
 
 
 def _arrow(table: pd.DataFrame) -> pa.Table:
-    """Return a table without the metadata of pandas, which names the versions of everything."""
+    """Return a table in Arrow format without pandas metadata, which contains version numbers."""
     return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes the times: simnet, numpy, SimPy."""
+    """Return the versions of the packages that determine times: simnet, numpy, SimPy."""
     return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
 
 
 def table_rows(table: pd.DataFrame) -> ResultRows:
-    """Return the rows of a table."""
+    """Return a table as `ResultRows`."""
     return ResultRows(len(table), lambda first, last: table.iloc[first:last])
 
 
@@ -166,7 +166,7 @@ def write_table(
     *,
     csv: bool = True,
 ) -> None:
-    """Write the rows of all policies as Parquet, a group for each piece, and as CSV."""
+    """Write the rows of all policies to a Parquet file, one row group per chunk, and to a CSV file."""
     with ExitStack() as files:
         text = files.enter_context(atomic_write(folder / f"{name}.csv")) if csv else None
         stream, writer = files.enter_context(atomic_write(folder / f"{name}.parquet")), None
@@ -179,7 +179,7 @@ def write_table(
 
 
 def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
-    """Yield the rows of all policies, a few at a time, with the columns and types of the table of all of them."""
+    """Yield the rows of all policies in chunks, each with the columns and dtypes of the full table."""
     like = join_frames({name: one.between(0, min(one.total, 1)) for name, one in rows.items()})
     for name, one in rows.items():
         for first in range(0, one.total, _PIECE):
@@ -190,19 +190,19 @@ def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:
 
 
 def join_frames(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the frames of policies one below the other, with a column ``policy`` where they have names."""
+    """Return the policies' frames concatenated, with a column ``policy`` for those with a name."""
     named = [frame.assign(policy=name) if name else frame for name, frame in frames.items()]
     # An empty frame has no types of its own and would spoil those of the others.
     return pd.concat([one for one in named if len(one)] or named[:1], ignore_index=True)
 
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
-    """Return the frames of the results of all policies as one table."""
+    """Return one table with the frame that a function takes from each policy's result."""
     return join_frames({name: frame(one) for name, one in results.items()})
 
 
 def round_iterations(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return iterations without the digits that differ between machines, and whole bytes: iterations.csv."""
+    """Return iterations as iterations.csv has them: twelve significant digits, whole bytes."""
     counts = [name for name in iterations.columns if name.endswith("_B")]
     whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
     return whole.apply(_round_column)
@@ -219,7 +219,7 @@ def draw_run(
     setting: Mapping[str, str],
     recorded: RecordedTimeline,
 ) -> dict[str, bytes]:
-    """Return the figures and the page of a run, by the names of their files."""
+    """Return the figure files and the HTML page of a run as bytes, by file name."""
     names = dict.fromkeys([*iterations["policy"], *summary["policies"]])
     summary = {**summary, "policies": {name: summary["policies"][name] for name in names}}
     # Imported here because drawing is half a second to load.
@@ -232,5 +232,5 @@ def draw_run(
 
 
 def picture_files(plots: Iterable[Plot]) -> dict[str, bytes]:
-    """Return figures as PNG and SVG, by the names of their files."""
+    """Return the PNG and SVG bytes of figures, by file name."""
     return {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}

@@ -1,4 +1,4 @@
-"""What happened to a run: workers that failed (fail-stop), who waited for them, and jobs that shared the network."""
+"""Events of a run: worker failures (fail-stop) with the workers that waited, and jobs that share the network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_WAITING = 20
 
 
 def stop_summary(stop: Interruption) -> Fields:
-    """Return an iteration that stopped for its dead; `resumed_s` is None where the job ended."""
+    """Return the summary entry of a failure stop; `resumed_s` is None if the job ended."""
     return {
         "job": stop.job,
         "iteration": stop.iteration,
@@ -33,7 +33,7 @@ def stop_summary(stop: Interruption) -> Fields:
 
 
 def describe_stop(policy: str, stop: Mapping[str, Any], main: str) -> str:
-    r"""Say who died when, who waited for them, and how the job went on.
+    r"""Return sentences on a stop: which workers failed and when, who waited, and how the job continued.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def _worker_text(numbers: Sequence[int]) -> str:
 
 
 def event_share_rows(shares: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return the cells of the table of jobs that shared the network, policy by policy."""
+    """Return table rows, as text cells, of each policy's jobs that shared the network."""
     rows = ((policy, one) for policy, jobs in shares.items() for one in jobs)
     return [
         (

@@ -1,4 +1,4 @@
-"""What a run ran on and under, for people and programs: stack, device, sharing of links, barrier, strategy, overlap."""
+"""The setting of a run, for people and programs: stack, device, link sharing, barrier, strategy, overlap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simnet.report.wording import lead_text, listed
 
 
 def stack_summary(stack: Stack, calibration: Mapping[str, Any] | None = None) -> Fields:
-    """Return what a summary holds of a stack, and of where it comes from on a calibrated cluster.
+    """Return the summary entry of a stack: name, measurements, properties, and origin on a calibrated cluster.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def _value_text(value: Any, hint: object) -> Any:
 
 
 def stack_name(network: Network) -> str:
-    """Return the name of the stack of a network, and the file of the calibrated cluster whose curves it has."""
+    """Return the name of a network's stack; on a calibrated cluster with the cluster file."""
     if network.software is None:
         return name_of(network.stack)
     from simnet.cost_models.calibration.software import CalibratedSoftware
@@ -55,7 +55,7 @@ def stack_name(network: Network) -> str:
 
 
 def distinct_properties(stack: Mapping[str, Any]) -> str:
-    """Return the properties in which a stack differs from that of closed forms, `ideal`.
+    """Return, as text, the properties in which a stack differs from `ideal`.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def distinct_properties(stack: Mapping[str, Any]) -> str:
 
 
 def describe_stack(stack: Mapping[str, Any]) -> str:
-    """Return a stack in a few words: its name, or else its properties, and where its software was measured.
+    """Return a phrase on a stack: its name, its properties if custom, and where its software was measured.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return what a summary holds of a device: its kernels counted by how their costs are known, and those of codes.
+    """Return the summary entry of a device: name, kernels counted by evidence, and evidence of encoding kernels.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> F
 
 
 def describe_device(device: Mapping[str, Any]) -> str:
-    """Return a device in a few words.
+    """Return a phrase on a device: name, hardware, and number of kernels by evidence.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def describe_device(device: Mapping[str, Any]) -> str:
 
 
 def describe_codes(device: Mapping[str, Any]) -> str:
-    """Return how the costs of codes are known, to be put after the name of a device; an empty text without any.
+    """Return the phrase on the evidence of encoding kernels that follows a device's name; '' without any.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def describe_codes(device: Mapping[str, Any]) -> str:
 
 
 def sharing_summary(sharing: Sharing) -> Fields:
-    """Return what a summary holds of how flows share links.
+    """Return the summary entry of a link-sharing law: congestion control, exponent and buffer.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def sharing_summary(sharing: Sharing) -> Fields:
 
 
 def describe_sharing(sharing: Mapping[str, Any]) -> str:
-    """Return in a few words how flows share links.
+    """Return a phrase on how flows share links: congestion control, exponent and buffer.
 
     Examples
     --------
@@ -157,14 +157,14 @@ def describe_sharing(sharing: Mapping[str, Any]) -> str:
 
 
 def describe_barrier(barrier: bool) -> str:
-    """Return in a sentence how workers begin an iteration."""
+    """Return a sentence that says whether workers start each iteration together."""
     if barrier:
         return "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
 
 
 def describe_strategy(name: str, steps: int, deadline_s: float | None = None) -> str:
-    """Return the line that says by which training strategy workers trained, and what an iteration is.
+    """Return a sentence on the training strategy: inner steps per iteration, and its deadline if any.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def describe_strategy(name: str, steps: int, deadline_s: float | None = None) ->
 
 
 def describe_overlap(overlap: Mapping[str, Any]) -> str:
-    """Return which exchanges are overlapped, and whether the other assumption would change the first place.
+    """Return sentences on the exchanges that overlap the backward pass, and their effect on the first place.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ part, by `simnet.training.job.steady`. Keys of what was not asked for, such as `
 
 
 def significant(values: ArrayLike) -> NDArray[np.float64]:
-    """Round to twelve significant digits, and not below 1e-22.
+    """Return values rounded to twelve significant digits, and to multiples of 1e-22.
 
     Examples
     --------
@@ -79,13 +79,13 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it, floats rounded by `significant`, and None for what is no finite number."""
+    """Return a value as JSON types; floats have twelve significant digits, non-finite ones become None."""
     return json_value(value, lambda one: float(significant(one)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a summary says of a run besides its iterations; None or empty where nothing is known.
+    """Inputs of a summary besides the iterations; None or empty if unknown.
 
     `setup` are further entries of the summary, of which those that are None are left out. `bound` is the policy that
     regret is measured against, `missing` the policies without a result, `held` what a worker holds under each policy,
@@ -113,7 +113,7 @@ class RunFacts:
 
 
 def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts()) -> RunSummary:
-    """Summarize the iterations of several policies, run on the same network.
+    """Return the summary of several policies' iterations on the same network.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
 
 
 def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set[str]:
-    """Return the policies that deaths ended; ValueError unless all others have as many iterations."""
+    """Return the policies that a failure ended; ValueError unless all others have equally many iterations."""
     if not iterations:
         raise ValueError("a run needs at least one policy, got none")
     stops = facts.stops
@@ -185,7 +185,7 @@ def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set
 
 
 def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
-    """Return what is known of a policy besides its iterations."""
+    """Return a policy's summary entries besides iterations: stops, jobs, memory, judgement, throughput, cost."""
     found: Fields = plain(
         {
             "stops": [stop_summary(stop) for stop in facts.stops.get(name, ())],
@@ -207,7 +207,7 @@ def _known_of(name: str, one: Fields, facts: RunFacts) -> Fields:
 def learnt_by(
     iterations: Mapping[str, pd.DataFrame], target: float | None = None, reference: str | None = None
 ) -> dict[str, Fields]:
-    """Return how the training of each policy went; empty where nothing was trained.
+    """Return the training results of each policy, rounded; empty if no model was trained.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def learnt_by(
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per iteration of training, whose time and bytes include the exploration that came before it.
+    """Return training iterations only; time and bytes include the exploration before each one.
 
     What was explored before a death that ended the job has no such iteration and is left out.
 
@@ -246,29 +246,29 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(one: Fields) -> bool:
-    """Return whether a policy takes part in contests: it got to its last iteration, and has settled."""
+    """Return whether a policy takes part in comparisons: it reached its last iteration and has settled."""
     return not one["ended"] and one["unsettled"] is None
 
 
 def learning_columns(summary: RunSummary) -> dict[str, Fields]:
-    """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
+    """Return the `learning.COLUMNS` of each policy; empty if no model was trained."""
     return learning.learning_table(known_of(summary, "learning"), summary["bound"])
 
 
 def known_of(summary: RunSummary, key: str) -> dict[str, Fields]:
-    """Return what is known of each policy under a key that not all have, such as ``learning``."""
+    """Return the entry of a key such as ``learning`` for each policy of a summary that has the key."""
     policies: Mapping[str, Any] = summary["policies"]
     return {name: one[key] for name, one in policies.items() if key in one}
 
 
 def exchange_seconds(iterations: pd.DataFrame) -> Floats:
-    """Return the time of each iteration without computing [s], mean over workers."""
+    """Return the time of each iteration without compute [s], the mean over workers."""
     parts = iterations[["select_s", "communicate_s", "wait_s"]].to_numpy(dtype=np.float64)
     return np.asarray(parts.sum(axis=1))
 
 
 def spread_summary(iterations: pd.DataFrame) -> Fields | None:
-    """Return the percentiles of the times of iterations and of exchanges; None where there are no iterations.
+    """Return percentiles of iteration and exchange times [s]; None without iterations.
 
     A percentile is the least of the times within which so many of 100 iterations are: one that occurred.
 
@@ -288,7 +288,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
 
 def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
-    """Return the means of `MEANS` over iterations, of those columns that there are."""
+    """Return means over iterations of the `MEANS` columns that exist, and of two derived columns."""
     if steady.empty:
         return {}
     means = steady[[name for name in MEANS if name in steady]].mean().to_dict()
@@ -299,7 +299,7 @@ def _means(steady: pd.DataFrame, workers: int) -> dict[str, float | None]:
 
 
 def _steady_part(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
-    """Return the steady part of a run, after the last death of a worker."""
+    """Return the steady part of a run, searched after the last worker failure."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)
@@ -338,7 +338,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
 
 
 def _switch_rows(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Fields]:
-    """Return changes of choice: when, and the network and density then and when the choice now left had been made."""
+    """Return the first changes of choice: iteration, time, old and new choice, network and density at both."""
     found: list[Fields] = []
     made = 0
     for row in switched[:MAX_SWITCHES].tolist():
@@ -362,7 +362,7 @@ def _winner_of(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, f
 def winner_among(
     order: Sequence[str], tied: Collection[str], margin: Callable[[str], float], seconds: Mapping[str, float]
 ) -> Fields | None:
-    """Return who won, given all in order and those tied with the first; `margin` is by how much more one took [s]."""
+    """Return the winner entry of a summary: first policy, ties, runner-up, and margin [s] and relative."""
     if not order:
         return None
     runner_up = next((name for name in order[1:] if name not in tied), None)

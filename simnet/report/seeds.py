@@ -1,4 +1,4 @@
-"""A run over several seeds: what the summaries of the seeds come to together, for people and for other programs.
+"""Runs over several seeds: joint summary, tables by seed and by policy, and sentences.
 
 Means over seeds have intervals, and policies are compared seed by seed; see `simnet.report.paired`. Of a run with
 several seeds the folder holds:
@@ -55,7 +55,7 @@ _RUN = (
 
 
 def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
-    """Return a row per seed and policy of summaries; times of policies that ended early are missing."""
+    """Return a row per seed and policy from summaries by seed; times are NaN for policies that ended early."""
     found = []
     for seed, summary in summaries.items():
         for name, one in summary["policies"].items():
@@ -82,7 +82,7 @@ def by_seed(summaries: Mapping[int, RunSummary]) -> pd.DataFrame:
 
 
 def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy: its times over seeds, compared, and means of the rest."""
+    """Return a row per policy: times compared over seeds, and means over seeds of other columns."""
     found = paired.comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
         found = found.merge(times_to_target(table, [], bound=bound), on="policy")
@@ -104,7 +104,7 @@ def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.Dat
 def times_to_target(
     table: pd.DataFrame, by: Sequence[str], *, policy: str = "policy", bound: str | None = None
 ) -> pd.DataFrame:
-    """Return `paired.comparison` of the times to a target of those that reach it with every seed, and with how many."""
+    """Return the comparison of times to target, for policies that reach it with every seed, and seed counts."""
     groups = table.groupby([*by, policy])["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
@@ -121,7 +121,7 @@ def _seed_column(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[
 def summarize_seeds(
     summaries: Mapping[int, RunSummary], sha256: str = "", missing: Sequence[str] = ()
 ) -> tuple[Fields, pd.DataFrame, pd.DataFrame]:
-    """Return what the summaries of seeds come to together, and the tables by seed and by policy.
+    """Return the joint summary of several seeds, the table by seed and policy, and the table by policy.
 
     The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
     includes 0. `policies_over_seeds` have the columns of ``paired.csv``, and means over seeds of the rest.
@@ -156,7 +156,7 @@ def _seed_winner(each: pd.DataFrame, stem: str) -> Fields | None:
 def write_seeds(
     folder: Path, summaries: Mapping[int, RunSummary], lock: str, missing: Sequence[str] = (), *, report: bool = True
 ) -> Fields:
-    """Write what several seeds come to together into an empty folder, and return the summary."""
+    """Write the joint summary, tables and report of several seeds into an empty folder; return the summary."""
     summary, table, each = summarize_seeds(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
     files = {LOCK: lock.encode()}
     for name, frame in (("seeds", table), ("paired", each)):
@@ -176,7 +176,7 @@ def write_seeds(
 
 
 def sentence_over_seeds(summary: Fields) -> str:
-    """Say over which seeds who was the fastest, and who is tied with it; first who reaches the target, if trained."""
+    """Return the answer text over seeds: who reaches the target first, the fastest policy, ties."""
     count, each = len(summary["seeds"]), summary["policies"]
     before = f"Incomplete, without {', '.join(summary['missing'])}: " if summary["missing"] else ""
     if any("reached_with" in one for one in each.values()):
@@ -194,7 +194,7 @@ def sentence_over_seeds(summary: Fields) -> str:
 
 
 def leaders_over_seeds(summary: Fields) -> list[str]:
-    """Return the policy with the least mean time, and those tied with it: seed by seed, or within the error."""
+    """Return the policy with the least mean time, and those tied with it over seeds or by prediction error."""
     winner, each = summary["winner"], summary["policies"]
     first = [winner["policy"], *winner["tied_with"]]
     return first + [
@@ -203,7 +203,7 @@ def leaders_over_seeds(summary: Fields) -> list[str]:
 
 
 def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
-    """Say who reaches the target first in the mean over seeds, and with how many of them who reaches it."""
+    """Return sentences on who reaches the target first on average, and with how many seeds others reach it."""
     target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
@@ -237,7 +237,7 @@ def _outcome_text(summary: Fields) -> str:
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return how much more than the fastest a policy took, in per cent of the mean of that one, and its interval."""
+    """Return the mean excess over the fastest policy, in per cent of its mean time, and the interval, both as text."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
@@ -249,7 +249,7 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
 
 
 def ranking_over_seeds(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the policies, the fastest on average first; among equals by name, and those without a time last.
+    """Return policy names by mean time over seeds, then by name; policies without a time are last.
 
     Of policies that train a model the first to the target come first.
     """
@@ -264,7 +264,7 @@ def ranking_over_seeds(each: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def row(summary: Fields, name: str) -> Row:
-    """Return the row of a policy in the table over seeds."""
+    """Return a policy's row of the table over seeds."""
     each, one, count = summary["policies"], summary["policies"][name], len(summary["seeds"])
     to_best, within = _versus_best(each, name, "simulated", summary["bound"])
     found = {
@@ -286,7 +286,7 @@ def _share_text(part: int | None, whole: int) -> str | None:
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
-    """Return the cells of how much more a policy took than the first, and of the paired interval of that."""
+    """Return two text cells: a policy's excess over the first in per cent, and its paired interval."""
     one = each[name]
     if one[f"{stem}_rank"] is None:
         return "bound" if name == bound else "-", "-"

@@ -1,4 +1,4 @@
-"""The answer to a question: a line or two, a table of at most 80 characters, and what the answer rests on.
+"""The answer to a request: one or two lines, a table of at most 80 characters, evidence and assumptions.
 
 Every command and every function of the library returns a `Summary`. The text on the console, the table of a notebook,
 JSON, CSV and a data frame are views of it.
@@ -60,7 +60,7 @@ TEXTS: tuple[Unit, ...] = ("text", "phrase")
 
 
 class Column(NamedTuple):
-    """A column of a table: the name of its values in rows, and what stands above them, without the unit.
+    """A column of a table: the key of its values in rows, its heading without unit, its unit and its priority.
 
     `unit` follows from the end of the name where it is left out. `interval` names the columns of the ends of the
     interval, which stand in the same cell, and `interval_of` says what it holds. On a narrow line the columns with the
@@ -77,7 +77,7 @@ class Column(NamedTuple):
 
 @cache
 def table_columns(*tables: str) -> tuple[Column, ...]:
-    """Return the columns of tables of answers by their names in ``simnet/data/tables.csv``, one after the other.
+    """Return the columns of named tables of ``simnet/data/tables.csv``, concatenated.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def table_columns(*tables: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Summary:
-    """The answer to a question.
+    """The answer to a request, with views as text, JSON, CSV, data frame, HTML and figures.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class Summary:
         return "\n\n".join(one for one in blocks if one)
 
     def _left(self, name: str) -> bool:
-        """Return whether a column stands on the left: the first, and texts that are read as sentences."""
+        """Return whether a column is left-aligned: the first, and columns of phrases."""
         first, *others = self.columns
         return (
             name == first.name
@@ -177,7 +177,7 @@ class Summary:
         yield "Next", self.next
 
     def figures(self) -> dict[str, Any]:
-        """Return the values of `to_json`."""
+        """Return the content of `to_json` as a dictionary."""
         known = {"answer": self.answer, "assumed": self.assumed, "next": self.next, "notes": list(self.notes)}
         said = {"evidence": self.evidence, "depends_on": self.depends_on} | known
         found = {"schema": SCHEMA} | said | dict(self.details)
@@ -188,13 +188,13 @@ class Summary:
         return json.dumps(json_value(self.figures()), indent=2, allow_nan=False)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a table; names of columns end in their units."""
+        """Return the rows as a data frame; names of columns end in their units."""
         import pandas as pd
 
         return pd.DataFrame([dict(one) for one in self.rows])
 
     def plot(self, name: str | None = None) -> Plot:
-        """Return a figure, by default the first.
+        """Return the figure of a name, by default the first one.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class Summary:
         return found()
 
     def _figures(self) -> Mapping[str, Callable[[], Plot]]:
-        """Return the figures by name; where there is none of its own, that of the numbers of the table."""
+        """Return functions that draw the figures, by name; without any, that of the table's numbers."""
         if self.plots or not any(with_unit(one).unit not in TEXTS for one in self.columns[1:]) or not self.rows:
             return self.plots
         from simnet.report.table_figure import draw_table
@@ -216,7 +216,7 @@ class Summary:
         return {"table": lambda: draw_table(self)}
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the answer as its ending says: .json, .csv, .txt, .html, or the first figure as .svg or .png.
+        """Write the answer to a file in the format of its suffix: .json, .csv, .txt, .html, .svg or .png.
 
         Raises
         ------
@@ -274,7 +274,7 @@ class Summary:
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three significant digits.
+    """Return a number as text with three significant digits.
 
     Examples
     --------
@@ -292,7 +292,7 @@ def three_digits(value: float) -> str:
 
 
 def percent(share: float, sign: str = "") -> str:
-    """Return a share as whole per cents; "<1" below one, and ">99" where only almost all is meant.
+    """Return a share as text in whole per cent; "<1 %" below 0.5 %, and ">99 %" from 99.5 % to below 100 %.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def interval_text(
     each: str = "",
     by: str = "",
 ) -> str:
-    """Return a value with its unit, and the ends of its interval, if there is one; `by` is what makes it.
+    """Return a value as text with its unit, and its interval if it has one, with the suffix `by`.
 
     Examples
     --------
@@ -330,13 +330,13 @@ def interval_text(
 
 
 def with_unit(column: Column) -> Column:
-    """Return a column with its unit, by default that which its name ends in."""
+    """Return a column with its unit filled in, by default from the suffix of its name."""
     found = (unit for end, unit in _UNIT_OF_NAME if column.name.endswith(end))
     return column._replace(unit=column.unit or next(found, "number"))
 
 
 def column_cells(column: Column, rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """Return the heading of a column with its unit, and its cells, as text."""
+    """Return the heading of a column with its unit, and the text of each cell."""
     column = with_unit(column)
     values = [one.get(column.name) for one in rows]
     if column.unit in TEXTS:
@@ -364,7 +364,7 @@ def _number(value: Any, factor: float, whole: bool = False) -> str:
 
 
 def common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
-    """Return the unit that all values of a column are shown in, and what it is in SI units."""
+    """Return the unit in which a column shows all its values, and its size in SI units."""
     scales = _SCALES.get(unit, (("", 1.0),))
     known = sorted(abs(one) for one in values if isinstance(one, int | float) and math.isfinite(one) and one)
     if not known:
@@ -375,7 +375,7 @@ def common_unit(unit: Unit, values: Sequence[Any]) -> tuple[str, float]:
 
 
 class _Shown(NamedTuple):
-    """The lines of a heading, and the cells below it."""
+    """A column as text: the lines of its heading, and its cells."""
 
     heading: list[str]
     cells: list[str]
@@ -386,7 +386,7 @@ class _Shown(NamedTuple):
 
 
 def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown], list[str]]:
-    """Return the columns that fit, and the headings of those that do not."""
+    """Return the columns that fit into the width as text, and the headings of the hidden ones."""
     rows = summary.rows if wide else summary.rows[:_ROWS]
     made = {}
     for column in summary.columns:
@@ -409,7 +409,7 @@ def _fitting(summary: Summary, width: int, wide: bool) -> tuple[dict[str, _Shown
 
 
 def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> None:
-    """Break or cut the widest texts of a table that is too wide."""
+    """Wrap or cut the widest text columns of a table, in place, until the table fits the width."""
     texts = {one.name: one.unit for one in columns if one.unit in TEXTS and one.name in made}
     while texts and (over := _table_width(made.values()) - width) > 0:
         name = max(texts, key=lambda one: made[one].width)
@@ -423,7 +423,7 @@ def _narrow(made: dict[str, _Shown], columns: Sequence[Column], width: int) -> N
 
 
 def _broken(heading: str, cells: Sequence[str]) -> list[str]:
-    """Return a heading in lines about as long as its cells."""
+    """Return a heading wrapped to about the width of its cells."""
     longest = max(map(len, (*cells, *heading.split(" "))), default=1)
     glued = heading.replace(" [", "\0[").replace(" %)", "\0%)")
     lines = textwrap.wrap(glued, max(longest, 4), break_long_words=False, break_on_hyphens=False)
@@ -437,7 +437,7 @@ def _table_width(columns: Collection[_Shown]) -> int:
 
 
 def _table_lines(columns: Sequence[_Shown], texts: Sequence[bool]) -> Iterator[str]:
-    """Yield the lines of a table: texts on the left, numbers on the right."""
+    """Yield the lines of a table, with texts left-aligned and numbers right-aligned."""
     height = max(len(one.heading) for one in columns)
     heads = ["\n".join([""] * (height - len(one.heading)) + one.heading) for one in columns]
 
@@ -460,7 +460,7 @@ def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:
 
 
 def _lines(text: str, width: int, most: int | None = None, whole_words: bool = False) -> list[str]:
-    """Return a text in lines; a number and its unit stay together, and long words too where they shall be whole."""
+    """Return a text wrapped into lines; numbers stay with their units, and `whole_words` keeps long words unbroken."""
     glued = _WITH_UNIT.sub(_GLUE, text)
     lines = textwrap.wrap(
         glued, width, max_lines=most, placeholder=" ...", break_on_hyphens=False, break_long_words=not whole_words
@@ -469,13 +469,13 @@ def _lines(text: str, width: int, most: int | None = None, whole_words: bool = F
 
 
 def _labelled_text(label: str, text: str, width: int, wide: bool) -> str:
-    """Return a line that says what it is about; where there is not room for all, two lines."""
+    """Return a text wrapped behind its label, in at most two lines unless `wide`."""
     lines = _lines(text, max(width - _LABEL, 20), None if wide else 2)
     return textwrap.indent("\n".join(lines), " " * _LABEL).replace(" " * _LABEL, f"{label:{_LABEL}}", 1)
 
 
 def json_value(value: Any, shorten: Callable[[float], float] = float) -> Any:
-    """Return a value as JSON holds it, numbers with fractions as `shorten` returns them, None if they are not finite.
+    """Return a value as JSON types; `shorten` converts floats, and non-finite ones become None.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The figure of the table of an answer."""
+"""The figure drawn from the table of an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PANELS = 2
 
 
 def draw_table(summary: Summary) -> Plot:
-    """Draw the numbers of a table with their intervals over its first column: times, and those of one further unit."""
+    """Draw a table's numbers with intervals against its first column: one panel for times, one for another unit."""
     first, *others = map(with_unit, summary.columns)
     table = pd.DataFrame([*summary.rows]).apply(pd.to_numeric, errors="coerce").astype(float)
     drawn = [one for one in others if one.unit not in TEXTS and one.name in table and table[one.name].notna().any()]
@@ -49,5 +49,5 @@ def draw_table(summary: Summary) -> Plot:
 
 
 def _unit_of(table: pd.DataFrame, *columns: Column) -> tuple[str, float]:
-    """Return the unit that columns of one kind are drawn in, and what it is in SI units."""
+    """Return the display unit shared by columns of one kind, and its size in SI units."""
     return common_unit(columns[0].unit or "number", table[[one.name for one in columns]].to_numpy().ravel().tolist())

@@ -1,4 +1,4 @@
-"""The first iterations message by message: for the page, and as a timeline for Perfetto or chrome://tracing.
+"""Timelines of the first iterations, message by message: for the page, and for Perfetto or chrome://tracing.
 
 The timeline is in Trace Event Format: a process per policy, with a track per resource of a rank, and per link. What a
 resource of a rank does (its compute stream: compute, select, wait; its network: communicate, or what is overlapped by
@@ -34,7 +34,7 @@ _ARGUMENTS = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
 
 
 class RecordedTimeline(NamedTuple):
-    """What was kept message by message: spans, messages and names of links as for `write_timeline`."""
+    """Recorded spans and messages of the first iterations, and the names of links on routes."""
 
     spans: pd.DataFrame
     messages: pd.DataFrame
@@ -50,7 +50,7 @@ def write_timeline(
     iterations: Mapping[str, int] | None = None,
     max_events: int = 50_000,
 ) -> int:
-    """Write a timeline; return the number of events in it, names of tracks not counted.
+    """Write a timeline in Trace Event Format, and return its number of events, track names not counted.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def write_timeline(
 
 
 def _range_text(numbers: Sequence[int]) -> str:
-    """Return ascending whole numbers as people write them.
+    """Return ascending integers as text, with runs as ranges: "1 to 3, 5".
 
     >>> _range_text([0, 1, 2, 5, 7, 8])
     '0 to 2, 5, 7 to 8'
@@ -119,13 +119,13 @@ def _name_events(what: str, name: str, pid: int, tid: int, position: int) -> lis
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    """Yield start and finish of each row in whole nanoseconds; as floats, since 300 years have no int64."""
+    """Yield start and finish of each row in whole nanoseconds, as floats to avoid overflow."""
     whole = (np.rint(frame[name].to_numpy(dtype=np.float64) * 1e9).tolist() for name in ("start_s", "finish_s"))
     return zip(*whole, strict=True)
 
 
 def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
-    """Yield what resources of ranks do, each with its track; what overlaps goes to a further track."""
+    """Yield (track, event) of each span of a rank's resources; overlapping spans get additional tracks."""
     ends: dict[tuple[int, str], list[float]] = defaultdict(list)
     columns = (spans[name].tolist() for name in ("worker", "resource", "what", "iteration"))
     rows = ((worker, resource, *times, what, at) for (worker, resource, what, at), times in
@@ -145,7 +145,7 @@ def _rank_events(spans: pd.DataFrame) -> Iterator[tuple[str, Event]]:
 
 
 def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str]) -> Iterator[tuple[str, Event]]:
-    """Yield when messages begin and end on links, each with the track of its link."""
+    """Yield (track, event) of the begin and end of each message on each link of its route."""
     rows = messages[[*_ARGUMENTS]].to_dict("records")
     for one, (start, finish) in zip(rows, _times(messages), strict=True):
         for link in route(one["src"], one["dst"]):
@@ -156,7 +156,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations that fit into the budget of events, or the beginning of the first one."""
+    """Return the first iterations whose events fit into the budget, or the beginning of the first iteration."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]
@@ -172,7 +172,7 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 
 
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
-    """Return the first iterations of each policy that fit, or the beginning of the first one.
+    """Return, for the page, each policy's first iterations within its share of `events`, or a part of the first.
 
     Examples
     --------

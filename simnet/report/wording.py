@@ -1,4 +1,4 @@
-"""Words that several answers share: who leads, by how much, and enumerations."""
+"""Phrases shared by several answers: leaders, leads and enumerations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIED = 0.1
 
 
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
-    """Say who takes the least time, or who are tied, and how far ahead of the next.
+    """Return a sentence with the fastest or the tied ones, and their lead over the next.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, t
 
 
 def lead_text(ratio: float) -> str:
-    """Return by how much something is ahead: a factor from 2 on, else in per cent.
+    """Return a lead as text: a factor such as "2.5x" from 2 up, else per cent.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def lead_text(ratio: float) -> str:
 
 
 def to_best(name: str, winners: Sequence[str], seconds: float | None, best: float | None) -> str:
-    """Return the cell that says how much longer something takes than the fastest.
+    """Return a table cell: "best", "tied", or the excess over the best time.
 
     Examples
     --------
@@ -65,7 +65,7 @@ _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 
 def seconds_text(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a time, with its interval where that is known, in one unit.
+    """Return a time as text with its interval, if known, in one unit.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def seconds_text(seconds: float, low: float | None = None, high: float | None = 
 
 
 def alternatives_text(names: Sequence[str], most: int = 4) -> str:
-    """Return names as alternatives, `most` of them.
+    """Return names joined by "or", at most `most` of them and the number of the others.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def alternatives_text(names: Sequence[str], most: int = 4) -> str:
 def entering_apart(
     ranges: Mapping[str, tuple[float, float]], winners: Sequence[str], not_sampled: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Say how long leaders take as workers enter a little apart, whether that makes a tie, and of whom it is not known.
+    """Return sentences on leaders' times under small start differences, resulting ties, and unsampled ones.
 
     Where no range is wider than `TIE` there is nothing to say of it.
 

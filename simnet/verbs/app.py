@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """A verb: its panel in the help, what it does, an example, and its function, as ``module:name``."""
+    """A verb of the command line: its help panel, summary, example, and function as ``module:name``."""
 
     panel: str
     summary: str
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def run_line(words: Sequence[str]) -> int:
-    """Run a line and return its exit code: 0, 1 where a check failed, 2 for what the user can mend, 130 on Ctrl-C."""
+    """Run a command line; return its exit code: 0, 1 after a failed check, 2 after a user error, 130 on Ctrl-C."""
     try:
         with terminal.ending("-v" in words or "--verbose" in words):
             words = list(words)
@@ -128,7 +128,7 @@ def _run_verb(words: Sequence[str]) -> int:
 
 
 def _with_negative_values(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a line, values such as -1ms joined to the option before them: they are no options."""
+    """Yield the words of a line; a negative value such as -1ms is joined to its option by "="."""
     option = ""
     for word in words:
         if option and re.match(r"-\.?\d", word):
@@ -149,7 +149,7 @@ def _whole_number(type_: Any, tokens: Sequence[Any]) -> int:
 
 
 def _completion(wanted: str, words: Sequence[str]) -> int:
-    """Answer a shell that asks what may stand in place of a word, or set completion up in it."""
+    """Print shell completions of a word, or print or install the completion script."""
     app = App(name="simnet", help_flags=[], version_flags=["--version"])
     for name in [words[0]] if wanted == "__complete" and words and words[0] in all_verbs() else all_verbs():
         app.command(_on_line(name, function_of(name)), name=name, help=all_verbs()[name].summary)
@@ -166,7 +166,7 @@ def _completion(wanted: str, words: Sequence[str]) -> int:
 
 
 def all_verbs() -> dict[str, Verb]:
-    """Return the verbs by name, those that other packages register last.
+    """Return all verbs by name; registered verbs of other packages come first.
 
     A package registers the function of a verb under its name, as an entry point of ``simnet.commands``; the function
     may have the attributes ``panel`` and ``example``.
@@ -186,14 +186,14 @@ def _verb_of(function: Callable[..., Any]) -> Verb:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Return the function of a verb."""
+    """Return the library function of a verb, importing its module."""
     module, _, own = all_verbs()[name].module.partition(":")
     found: Callable[..., Any] = getattr(import_module(f"simnet.verbs.{module}" if name in VERBS else module), own)
     return found
 
 
 def command_of(name: str) -> App:
-    """Return the command of a verb."""
+    """Return the cyclopts command of a verb."""
     verb = all_verbs()[name]
     app = App(
         name=f"simnet {name}",
@@ -207,7 +207,7 @@ def command_of(name: str) -> App:
 
 
 def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
-    """Return a function of what is on the line, which prints the answer and returns the exit code."""
+    """Return a function with the verb's options as its signature, which prints the answer and returns the exit code."""
     own = inspect.signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
     marked, line_defaults = _marked(), _LINE_DEFAULTS.get(name, {})
@@ -261,7 +261,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
 
 
 def _completer(name: str) -> Callable[[Any], list[str]]:
-    """Return what tells a shell what a parameter may be."""
+    """Return a function that completes the values of a parameter for a shell."""
 
     def complete(context: Any) -> list[str]:
         from simnet.verbs.completion import completion_words
@@ -288,7 +288,7 @@ def _keyword(name: str, field: MarkedField) -> inspect.Parameter:
 
 
 def _converter(type_: Any) -> Callable[[Any, Sequence[Any]], int] | None:
-    """Return what reads a whole number as such: cyclopts would take 2.5 for 2."""
+    """Return a converter that refuses fractions for integer parameters, which cyclopts would truncate; else None."""
     return _whole_number if type_ is int else None
 
 
@@ -298,7 +298,7 @@ def _option(hint: Any, help_: str, panel: str, **more: Any) -> Any:
 
 
 def _line_type(hint: Any, *, optional: bool) -> Any:
-    """Return the type that a parameter of the library has on the line: what may be text is text."""
+    """Return the command-line type of a library parameter: str where a union allows it."""
     if get_origin(hint) in (Union, UnionType) and str in get_args(hint):
         hint = str
     converter = _converter(hint)
@@ -321,7 +321,7 @@ def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None
 
 
 def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bool) -> int:
-    """Print an answer, or write it; a text is printed as it is, and ranks of MPI but the first have none."""
+    """Print an answer or save it to ``--out``, and return the exit code; None (other MPI ranks) prints nothing."""
     if found is None:
         return 0
     if isinstance(found, str):
@@ -335,13 +335,13 @@ def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bo
 
 
 def line_width() -> int:
-    """Return the characters of a line: those of the terminal, 80 in a pipe, and never more."""
+    """Return the line width in characters: that of the terminal, from 40 to 80, and 80 in a pipe."""
     wanted = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
     return max(min(wanted, WIDTH), 40)
 
 
 def _overview() -> str:
-    """Return the help of simnet: a line for each verb."""
+    """Return the help text of simnet, with a line for each verb."""
     lines = ["Predict what gradient exchange costs. Usage: simnet VERB [SCENARIO] [FLAGS]"]
     verbs = all_verbs()
     for panel in dict.fromkeys([*_ORDER, *(one.panel for one in verbs.values())]):
@@ -353,7 +353,7 @@ def _overview() -> str:
 
 
 class Option(NamedTuple):
-    """What may stand on the line of a verb: its names, its help, whether it has to be there, and is shared by verbs."""
+    """An option or positional word of a verb: names, help, whether it is required, and whether verbs share it."""
 
     names: str
     help: str
@@ -362,7 +362,7 @@ class Option(NamedTuple):
 
 
 def verb_options(name: str) -> list[Option]:
-    """Return what may stand on the line of a verb; names in capitals are those of words without an option."""
+    """Return the options and positional words of a verb; positional words have names in capitals."""
     shared, found = {*_marked(), *_COMMON, *_REQUEST}, []
     for one in command_of(name).assemble_argument_collection(parse_docstring=True):
         named = one.field_info.kind is inspect.Parameter.KEYWORD_ONLY
@@ -374,7 +374,7 @@ def verb_options(name: str) -> list[Option]:
 
 
 def _short_help(name: str) -> str:
-    """Return the help of a verb on one screen: a line for each of its own options, and the names of the others."""
+    """Return the one-screen help of a verb: a line per own option, and the names of shared options."""
     verb, options = all_verbs()[name], verb_options(name)
     words = [one.names if one.required else f"[{one.names}]" for one in options if one.names.isupper()]
     said = [" ".join(["Usage: simnet", name, *words, "[FLAGS]"]), verb.summary]
@@ -398,12 +398,12 @@ def _unknown_verb(words: Sequence[str]) -> str:
 
 @functools.cache
 def _old_words() -> dict[str, str]:
-    """Return verbs and options of earlier versions, each with what asks the same now."""
+    """Return the verbs and options of earlier versions, each with its replacement."""
     return {row["old"]: row["new"] for row in read_shipped_rows("data/old_words.csv")}
 
 
 def _usage_error(name: str, command: App, error: CycloptsError) -> str:
-    """Return what is wrong with the words of a line, in one line, with the nearest right word."""
+    """Return a one-line message on a wrong word of a line, with the nearest valid word."""
     argument, token = getattr(error, "argument", None), getattr(error, "token", None)
     word = str(getattr(token, "keyword", None) or "")
     known = sorted({each for one in command.assemble_argument_collection() for each in one.names if each[:2] == "--"})

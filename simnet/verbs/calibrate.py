@@ -84,7 +84,7 @@ def _fitted(
     network: str | None,
     stack: str | None,
 ) -> Summary:
-    """Fit a cost model to measured times."""
+    """Return a cost model fitted to measured times, with its quality of fit."""
     from simnet.cost_models.calibration import summary
     from simnet.cost_models.calibration.readers.facts import parse_facts
     from simnet.cost_models.calibration.topology_links import place_ranks
@@ -147,7 +147,7 @@ def _specified(platform: str, coverage: float) -> Summary:
 
 
 def _computing(folder: Path) -> Summary:
-    """Fit how long workers compute."""
+    """Fit the compute times of workers to logs."""
     from simnet.base.arrays import PERCENTS
     from simnet.cost_models.calibration.compute_fit import fit_compute, read_compute_logs
 
@@ -174,7 +174,7 @@ def _computing(folder: Path) -> Summary:
 
 
 def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -> Summary:
-    """Fit the synthetic generator to a trace, and say how close it comes."""
+    """Fit the synthetic gradient generator to a trace, and report its errors."""
     from simnet.studies import options
     from simnet.studies.trace_files import fit_trace
     from simnet.traces import comparing

@@ -1,4 +1,4 @@
-"""What may stand in place of an incomplete word of a line, for the shell: names, fields of a scenario, policies.
+"""Shell completion of a word of the command line: names, fields of a scenario, policies.
 
 A completer loads what it names when the shell asks, and no earlier.
 """
@@ -16,7 +16,7 @@ Completer: TypeAlias = Callable[[str, str], Iterable[str]]
 
 
 def completion_words(name: str, incomplete: str, first: str = "") -> list[str]:
-    """Return what a parameter of this name may be, after a comma the next of several words.
+    """Return the completions of an incomplete value of a parameter; in a comma list, of its last word.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def _scenario(incomplete: str, first: str) -> Iterable[str]:
 
 
 def _fields(incomplete: str, first: str) -> Iterable[str]:
-    """Complete a field of a scenario, part by part of its name."""
+    """Return the completions of a scenario field's dotted name, one level at a time."""
     from simnet.scenario.scenario import json_schema
 
     schema = json_schema()
@@ -58,7 +58,7 @@ def _fields(incomplete: str, first: str) -> Iterable[str]:
 
 
 def _fields_below(schema: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of what a part of a JSON schema describes, each with its own part; none if it has none."""
+    """Return the fields of a JSON schema node by name, each with its own node; empty if it has no fields."""
     if "$ref" in one:
         return _fields_below(schema, schema["$defs"][one["$ref"].rpartition("/")[2]])
     found = dict(one.get("properties", {}))

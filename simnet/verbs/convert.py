@@ -1,4 +1,4 @@
-"""``simnet convert``: a trace, or what a scenario or a collective sends, as a file for another tool."""
+"""``simnet convert``: traces, and exchanges of a scenario or collective, as files for other tools."""
 
 from __future__ import annotations
 
@@ -142,6 +142,6 @@ def _write_scenario(
 
 
 def _parts(part: Words) -> dict[str, str]:
-    """Return which part is written, by name."""
+    """Return the ``--part`` options as values by name."""
     pairs = (one.partition("=") for one in word_list(part) or () if one)
     return {name.strip(): value.strip() for name, _, value in pairs}

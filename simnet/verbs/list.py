@@ -1,4 +1,4 @@
-"""``simnet list``: what comes with simnet, and what other packages add."""
+"""``simnet list``: the schemes, policies, networks, models and scenarios of simnet and its plug-ins."""
 
 from __future__ import annotations
 

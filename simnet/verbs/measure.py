@@ -1,4 +1,4 @@
-"""``simnet measure``: times of collectives on this cluster, and what selecting costs here, for ``simnet calibrate``."""
+"""``simnet measure``: times of collectives and of selection kernels on this cluster, for ``simnet calibrate``."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def measure(
 
 
 def _summary(lines: list[str]) -> Summary | None:
-    """Return what was written and what was left out; None at ranks that have nothing to say."""
+    """Return an answer with the files written and the remarks; None at ranks without remarks."""
     if not lines:
         return None
     *remarks, written = lines
@@ -125,7 +125,7 @@ def _summary(lines: list[str]) -> Summary | None:
 
 
 def _asked(what: Words) -> dict[str, dict[str, Any]]:
-    """Return what is to be measured: names of `--what` with their options."""
+    """Return the measurements named by ``--what``, each with its options."""
     from simnet.cluster.measure.plan import COLLECTIVES
     from simnet.scenario.choice_text import read_choice, split_choices
 
@@ -176,7 +176,7 @@ def _launched(out: Path, launch: str, shapes: str | None, wanted: Wanted, second
 
 
 def _measure_device(out: Path, given: Mapping[str, Any], budget: str | None, force: bool) -> Summary:
-    """Measure what selecting costs on this machine, and write a device profile."""
+    """Measure the selection kernels of this machine, and write a device profile."""
     from simnet.base.writing import refuse_existing, write_new
     from simnet.cost_models.calibration.device import measure_device, profile_yaml
 

@@ -1,4 +1,4 @@
-"""What all verbs do alike, from Python and on the line: types of arguments, one thread, whose fault errors are."""
+"""Common parts of all verbs: argument types, single-threaded execution, and errors that name arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 class WritableScenario(Protocol):
-    """A `simnet.scenario.Scenario`, which takes long to import."""
+    """Protocol of `simnet.scenario.Scenario`, in place of a slow import."""
 
     def to_yaml(self) -> str:
         """Return the scenario as YAML."""
@@ -39,7 +39,7 @@ USUAL_FOLDER = "runs/"
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of the library compute as the command does, and its errors name arguments, not options.
+    """Decorate a library function to run single-threaded, as its command does, and to name arguments in errors.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
-    """Yield where a scenario is read from; one that has been read is written to a file that does not last."""
+    """Yield the path or name of a scenario; a loaded scenario is written to a temporary file."""
     if isinstance(scenario, str | Path):
         yield scenario
         return
@@ -79,7 +79,7 @@ def scenario_path(scenario: ScenarioSource) -> Iterator[str | Path]:
 
 
 def set_texts(fields: Overrides | None) -> list[str]:
-    """Return fields as ``--set`` has them.
+    """Return scenario fields as texts of the form ``field=value``, as for ``--set``.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def set_texts(fields: Overrides | None) -> list[str]:
 
 
 def _as_written(value: object) -> str:
-    """Return a value as a scenario has it: a text unchanged, others as JSON."""
+    """Return a value as scenario text: strings unchanged, others as JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value, default=_as_python)
     except (TypeError, ValueError):
@@ -107,21 +107,21 @@ def _as_written(value: object) -> str:
 
 
 def _as_python(value: object) -> object:
-    """Return numbers and arrays of NumPy as Python's."""
+    """Return a NumPy number or array as Python numbers or lists."""
     if not hasattr(value, "tolist"):
         raise TypeError
     return value.tolist()
 
 
 def word_list(value: Words | None) -> list[str] | None:
-    """Return several words as a list; None where there are none."""
+    """Return comma-separated text or a sequence as a list of words; None for None."""
     if value is None:
         return None
     return [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)
 
 
 def refuse_given(given: Mapping[str, object], what: str) -> None:
-    """Refuse options, by their names, that have a value and are only for something else."""
+    """Raise InputError if any option in `given` has a value; `what` names what they are for."""
     for option, value in given.items():
         if value:
             raise InputError(f"is only for {what}", file=option)

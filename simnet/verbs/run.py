@@ -1,4 +1,4 @@
-"""``simnet run``: the policies of a scenario, or schemes of exchange, simulated side by side, once or over a grid."""
+"""``simnet run``: policies of a scenario, or exchange schemes, simulated side by side, once or over a grid."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run(
 
 @contextmanager
 def _results_folder(out: str | Path | None, usual: str, asked: Request, written: str, *, force: bool) -> Iterator[Path]:
-    """Yield the folder of results, that the user named or the usual one, and say so; or one that does not last."""
+    """Yield the results folder, named by the user, default or temporary; afterwards print its path if it lasts."""
     from simnet.scenario.identity import place_of
 
     if out is None:
@@ -144,7 +144,7 @@ def _results_folder(out: str | Path | None, usual: str, asked: Request, written:
 def _one_run(
     source: Source, seeds: int, on: str | None, jobs: int | None, out: str | Path | None, *, force: bool
 ) -> RunAnswer:
-    """Run the policies of a scenario, and write the folder."""
+    """Run the policies of a scenario with one or several seeds, and write the results folder."""
     from simnet.scenario.identity import request
     from simnet.studies import runs
 
@@ -195,7 +195,7 @@ def _carry_out(
     keep: Callable[[str, PolicyResult], S],
     write: Callable[[dict[str, S], list[str]], T],
 ) -> T:
-    """Run all policies, write what is done, and end as they ended.
+    """Run all policies, write the completed ones, and re-raise errors and interrupts afterwards.
 
     `keep` takes the label and the result of a run, and returns what is kept of it; `write` takes what was kept, by
     label in the order of the batch, and the labels that are missing. It is called if any run is done.
@@ -232,7 +232,7 @@ def _carry_out(
 
 
 def _progress(batch: Batch) -> Callable[[str, int], None]:
-    """Return what tells how many iterations of all runs are done."""
+    """Return a callback that reports the share of completed iterations over all runs."""
     done = dict.fromkeys(batch.labels, 0)
     total = batch.iterations * len(done)
 
@@ -245,7 +245,7 @@ def _progress(batch: Batch) -> Callable[[str, int], None]:
 
 
 def _end(wrong: Sequence[BaseException], missing: Sequence[str] | None, batch: Batch, *, lasts: bool) -> None:
-    """Say what is not done, and raise what went wrong; `missing` is None if nothing was done before it."""
+    """Report unfinished runs and raise the errors; `missing` is None if no run was completed."""
     place = batch.place
     interrupted = isinstance(wrong[-1], KeyboardInterrupt)
     kept = lasts and interrupted and place.is_dir() and any(place.iterdir())
@@ -277,7 +277,7 @@ def _over_grid(
     *,
     force: bool,
 ) -> Summary:
-    """Run a scenario over a grid of values of its fields, and write the folder."""
+    """Run a scenario over a grid of field values, and write the results folder."""
     from simnet.studies.sweeping import grid as grids
     from simnet.studies.sweeping import table, work
 
@@ -304,7 +304,7 @@ def _over_grid(
 
 
 def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summary:
-    """Run the cells that are waiting, write the table, and end as they ended."""
+    """Run the pending cells of a grid, write the table, and re-raise any error afterwards."""
     failure: BaseException | None = None
     todo.mark("at work, or killed")
     try:
@@ -330,7 +330,7 @@ def _run_cells(todo: CellProgress, pool: processes.Pool, on: str | None) -> Summ
 
 
 def _cell_progress(total: int, what: str) -> Callable[[int, float], None]:
-    """Return what tells how many cells are done, those in progress in part."""
+    """Return a callback that reports the share of completed cells, counting running cells in part."""
     shares: dict[int, float] = {}
 
     def told(number: int, share: float) -> None:
@@ -342,7 +342,7 @@ def _cell_progress(total: int, what: str) -> Callable[[int, float], None]:
 
 
 def grid_texts(grid: Grid) -> list[str]:
-    """Return axes as ``--grid`` has them.
+    """Return grid axes as texts of the form ``field=values``, as for ``--grid``.
 
     Examples
     --------

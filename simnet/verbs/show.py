@@ -1,4 +1,4 @@
-"""``simnet show``: one thing described, be it a name that simnet has, a trace, the folder of a run, or a file."""
+"""``simnet show``: description of a name in simnet, a trace, a run folder or a file."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _singular(kind: str) -> str:
 
 
 def _runs_page(folders: list[Path], out: str | None, force: bool) -> Summary:
-    """Draw the page of a run again, or several runs on one page."""
+    """Redraw the page of one run, or write a page that compares several runs."""
     from simnet.base.writing import refuse_existing
     from simnet.report.answers import sentence
     from simnet.studies import reports

@@ -1,4 +1,4 @@
-"""``simnet step``: how long a step takes, how much of it workers compute, and what a utilisation needs."""
+"""``simnet step``: time of a step, compute utilisation, and what a target utilisation requires."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def step(
 
 
 def _request(scenario: str | Path, given: dict[str, Any]) -> tuple[str | Path, dict[str, Any]]:
-    """Return a scenario and its marked fields: those of traces, and of a strategy by itself, which exchanges all."""
+    """Return scenario and marked fields, with defaults for a folder of traces or for a strategy without a scenario."""
     if Path(scenario).is_dir():
         from simnet.interchange.kinds import trace_prefix
 

@@ -1,4 +1,4 @@
-"""How a command meets the terminal: how it ends, how much it says, and how far it is."""
+"""Terminal behaviour of commands: exit codes, verbosity, progress and interrupts."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def say(text: str) -> None:
-    """Print a status message, such as the path of a file, to standard error, unless the command is quiet."""
+    """Print a status message, such as a file path, to standard error, unless the command is quiet."""
     if not _quiet.get():
         print(printable(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Print what must not be missed to standard error."""
+    """Print a warning to standard error, even if the command is quiet."""
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    r"""Return text that cannot steer the terminal.
+    r"""Return text with control characters escaped, which cannot steer the terminal.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def ending(verbose: bool = False) -> Iterator[None]:
-    """End the process with 2 and one message where the user can mend what is wrong, and with 130 on Ctrl-C.
+    """Turn errors of a block into exits: code 2 and a message for user errors, 130 on Ctrl-C.
 
     Code of others is blamed for what it raises; other errors keep their traceback.
     """
@@ -72,7 +72,7 @@ def ending(verbose: bool = False) -> Iterator[None]:
 
 @contextmanager
 def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
-    """Let a command say less, or say what it runs on and what it took.
+    """Suppress status messages within a block, or print versions, time and memory.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def _resources_used(seconds: float) -> str:
-    """Return what a command took, with the processes that it started as far as they have ended."""
+    """Return wall time, CPU time with ended child processes, and peak memory as text."""
     said, used = f"took {seconds:.2f} s", os.times()
     said += f", {used.user + used.system + used.children_user + used.children_system:.2f} CPU s since the start"
     try:
@@ -110,7 +110,7 @@ def _resources_used(seconds: float) -> str:
 
 @contextmanager
 def progress_line(verb: str) -> Iterator[Callable[[float, str], None]]:
-    """Show how far loops over `simnet.base.progress.track_progress` inside are: one line, after two seconds.
+    """Show a progress line for `simnet.base.progress.track_progress` loops in a block, after two seconds.
 
     On a terminal the line is written anew; elsewhere further lines come ever more rarely. It only rises.
 
@@ -150,7 +150,7 @@ def _left(seconds: float) -> str:
 
 @contextmanager
 def no_empty_folders(folder: Path, *inside: str) -> Iterator[None]:
-    """Take away a folder that a block made, those above it and some in it, as far as nothing came to lie there.
+    """Remove folders that a block created and left empty: `folder`, its parents and `inside`.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def no_empty_folders(folder: Path, *inside: str) -> Iterator[None]:
 
 @contextmanager
 def sheltered() -> Iterator[None]:
-    """Do not let Ctrl-C lose results that are being written, which takes a second or two."""
+    """Ignore Ctrl-C within a block that writes results."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -180,7 +180,7 @@ def sheltered() -> Iterator[None]:
 
 @contextmanager
 def _output_errors() -> Iterator[None]:
-    """End with 2 and one message where standard output or a file cannot be written, and by SIGPIPE as Unix tools do."""
+    """Turn write errors of a block into user errors, and a broken standard output into SIGPIPE."""
     try:
         yield
         sys.stdout.flush()
@@ -197,7 +197,7 @@ def _output_errors() -> Iterator[None]:
 
 
 def _is_read() -> bool:
-    """Return whether standard output may still be read, so that another pipe is broken: one to a process, say."""
+    """Return whether standard output still has a reader; if so, another pipe is broken."""
     if not hasattr(select, "poll"):
         return False
     with suppress(OSError):
@@ -208,7 +208,7 @@ def _is_read() -> bool:
 
 
 def _discard_output() -> None:
-    """Let what is left in the buffer of standard output go nowhere, so that the interpreter ends in silence."""
+    """Redirect standard output to the null device, so that the final flush cannot fail."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -216,7 +216,7 @@ def _discard_output() -> None:
 
 
 def _end_by_broken_pipe() -> NoReturn:
-    """End as a program ends that writes to a pipe that nobody reads."""
+    """End the process by SIGPIPE, as Unix tools do when their output has no reader."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)

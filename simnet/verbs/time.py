@@ -1,4 +1,4 @@
-"""``simnet time``: how long a collective, or a schedule from a file, takes on a network."""
+"""``simnet time``: time of a collective, or of a schedule from a file, on a network."""
 
 from __future__ import annotations
 
