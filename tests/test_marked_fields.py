@@ -251,3 +251,12 @@ def test_an_archive_of_gradients_on_a_fat_tree_is_ranked_after_one_conversion():
     loaded = simnet.load("base", ["job.iterations=2", "job.scale=1"], gradients="mine", **fields)
     assert [*loaded.build().policies] == ["topk", "dense"]
     assert loaded.build().job.source.parameters == 400
+
+
+def test_what_is_set_inside_a_marked_field_stays_beside_it():
+    """The options of a scheme that the line names, in whichever order the two stand on it."""
+    inside = ["exchanges.spardl.teams=2"]
+    assert simnet.load("base", inside, schemes="spardl,dense").config.exchanges["spardl"].options["teams"] == 2
+    told = simnet.load("quickstart", ["network.topology.star.latency=3 ms"], network="star:bandwidth=1Gbit/s")
+    assert told.config.network.topology.star.latency == pytest.approx(3e-3)
+    assert told.config.network.topology.star.bandwidth == pytest.approx(1.25e8)

@@ -123,4 +123,4 @@ def overrides_of(source: str | Path, fields: Mapping[str, object], overrides: Se
     from simnet.scenario.scenario import read_with
     from simnet.scenario.settings import apply_fields
 
-    return list(apply_fields(read_with(source, overrides), fields))
+    return apply_fields(read_with(source, overrides), fields, overrides)

@@ -355,7 +355,7 @@ def load(
     document = read_with(path, overrides)
     if seed is not None:
         document.set_seed(seed)
-    apply_fields(document, fields)
+    apply_fields(document, fields, overrides)
     return _checked(document)
 
 

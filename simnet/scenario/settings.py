@@ -178,14 +178,17 @@ class Override(str):
         return made
 
 
-def apply_fields(document: Document, fields: Mapping[str, object]) -> list[Override]:
-    """Set marked fields of a document, and return what was set; see `overrides_of`."""
+def apply_fields(document: Document, fields: Mapping[str, object], before: Sequence[str] = ()) -> list[str]:
+    """Set marked fields of a document, and return what was set; see `overrides_of`.
+
+    What `before` set inside of a field that a marked one replaces is set again.
+    """
     known = {one.name: one for one in MARKED_FIELDS}
     for name in fields:
         if name not in known:
             raise InputError(f"there is no such field; {suggest_names(name, known)}", field=name)
     document.open_texts()
-    done: list[Override] = []
+    done: list[str] = []
     # What takes the place of other fields comes first, so that those given beside it are not lost.
     for name in sorted(known, key=lambda one: one not in _REPLACING):
         value, option = fields.get(name), f"--{name}"
@@ -200,7 +203,11 @@ def apply_fields(document: Document, fields: Mapping[str, object]) -> list[Overr
         for key, one in settings.items():
             done.append(Override.of(key, one, option))
             document.set(done[-1])
-    return done
+    replaced = tuple(f"{one.partition('=')[0]}." for one in done)
+    inside = [one for one in before if one.startswith(replaced)]
+    for one in inside:
+        document.set(one)
+    return [*done, *inside]
 
 
 def _plain_setting(document: Document, field: MarkedField, value: object) -> dict[str, object]:
