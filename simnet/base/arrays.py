@@ -20,7 +20,7 @@ PERCENTS = (50, 90, 99)
 
 
 def percentiles(values: Floats) -> list[float]:
-    """Return the `PERCENTS` of at least one number, each an observed value.
+    """Return the percentiles `PERCENTS` of a non-empty sample, each an observed value.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def percentiles(values: Floats) -> list[float]:
 
 
 def unique_places(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
-    """Return the distinct integers >= 0, ascending, and the index of each of `numbers`, shape (m,), among them.
+    """Return the distinct values of `numbers` (>= 0), ascending, and for each number its index in them, shape (m,).
 
     `below` exceeds all of them; if it is not much above m, no sorting is needed.
 

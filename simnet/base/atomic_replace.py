@@ -22,14 +22,14 @@ The process ended while new files took the place of older ones, of which some ar
 
 
 class FileSet(NamedTuple):
-    """Files that belong together: a word for them, glob patterns in the folder, and the file that moves last."""
+    """Files that are replaced together: a noun for messages, glob patterns in a folder, and the file moved last."""
 
     kind: str
     names: tuple[str, ...]
     last: str
 
     def inside(self, prefix: str) -> tuple[str, ...]:
-        """Return the patterns in folders of a pattern."""
+        """Return the glob patterns of the set's files in folders that match `prefix`."""
         return tuple(f"{prefix}/{name}" for name in self.names)
 
 
@@ -98,7 +98,7 @@ def finish_replacement(folder: Path, files: FileSet) -> None:
 
 
 def refuse_incomplete_replacement(folder: Path, kinds: Sequence[FileSet]) -> None:
-    """Raise InputError if a folder has an interrupted replacement of one of these sets."""
+    """Raise InputError if a replacement of one of the file sets `kinds` in a folder was interrupted."""
     for files in kinds:
         if _is_complete(folder, files).exists() or _moving_files(folder, files).exists():
             raise InputError(
@@ -120,7 +120,7 @@ def _journal_paths(folder: Path) -> list[Path]:
 
 
 def _without_empty(place: Path, folder: Path) -> None:
-    """Remove empty folders up to a folder."""
+    """Delete `place` and its parents below `folder`, up to the first folder that is not empty."""
     with suppress(OSError):
         while place != folder:
             place.rmdir()

@@ -25,7 +25,7 @@ _folders: set[Path] = set()
 
 
 class _InstalledCache(_BESIDE):  # type: ignore[misc]
-    """Next to the source, if the function is cached there already; readable without write access."""
+    """The cache folder next to the source file, used if it already has the function; needs no write access."""
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> Any:
@@ -34,17 +34,17 @@ class _InstalledCache(_BESIDE):  # type: ignore[misc]
         return found if any(Path(found.get_cache_path()).glob(kept)) else None
 
     def ensure_cache_path(self) -> None:
-        """Do nothing: a write will fail if it must."""
+        """Skip numba's check that the folder is writable."""
 
 
 class _CacheLocator(FunctionCache._impl_class):  # type: ignore[misc]
-    """Cache locations, numba's own and the one added."""
+    """Numba's list of cache folders, with `_InstalledCache` as the second."""
 
     _locator_classes = (CacheImpl._locator_classes[0], _InstalledCache, *CacheImpl._locator_classes[1:])
 
 
 def find_cache(function: Any, sources: Sequence[str] = ()) -> Any:
-    """Return the cache of a function; `sources` are files of functions that are compiled into it."""
+    """Return the on-disk cache of a function; `sources` are files of other functions compiled into it."""
     try:
         return DiskCache(function, sources)
     except RuntimeError:

@@ -29,7 +29,7 @@ _NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
 
 
 def record_dtype(kind: type) -> np.dtype[Any]:
-    """Return the dtype of an array of such records; ValueError if a field name clashes with `numpy.record`."""
+    """Return the numpy dtype of the dataclass `kind`; ValueError if a field name clashes with `numpy.record`."""
     fields = get_type_hints(kind, include_extras=True)
     for name in fields:
         if hasattr(np.record, name):
@@ -38,13 +38,13 @@ def record_dtype(kind: type) -> np.dtype[Any]:
 
 
 def _number_dtype(hint: Any) -> np.dtype[Any]:
-    """Return the dtype of a number, from its annotation if there is one."""
+    """Return the dtype of a numeric field from its annotation."""
     found: np.dtype[Any] = np.dtype(hint.__metadata__[0] if get_origin(hint) is Annotated else hint)
     return found
 
 
 def _entry_dtype(hint: Any) -> np.dtype[Any] | None:
-    """Return the dtype of a table's entries; None for a number."""
+    """Return the dtype of the entries of a table field; None if the annotation is of a number."""
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float

@@ -44,7 +44,7 @@ UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") e
 
 @cache
 def compiled_module(*modules: ModuleType) -> ModuleType:
-    """Return a module with the compiled functions of others, whose names are distinct; compiled on first call.
+    """Return a module that has the compiled functions of all `modules`; names must be distinct.
 
     They call each other compiled and must not create arrays.
     """
@@ -63,7 +63,7 @@ def compiled_module(*modules: ModuleType) -> ModuleType:
 
 
 def _in_one_version(function: Any) -> Any:
-    """Make compiled callers pass all integers as int64, so that there is one version per function."""
+    """Compile one version of a function for all integer types: compiled callers pass integers as int64."""
     template = function.get_call_template
 
     def widened(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:

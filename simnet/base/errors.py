@@ -24,7 +24,7 @@ class SimnetError(Exception):
 
 
 def plain_warnings() -> None:
-    """Print warnings of this process as one line, without their place in the code."""
+    """Print warnings of this process as one line, without file and line of the code."""
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
 
 
@@ -63,7 +63,7 @@ class DivergedError(SimnetError):
 
 
 class Waits(NamedTuple):
-    """A rank that waits for ever: its round, the phase, and the ranks it waits for."""
+    """A rank that waits for ever: the index of its round, the phase, and the ranks it waits for."""
 
     rank: int
     round: int
@@ -72,7 +72,7 @@ class Waits(NamedTuple):
 
 
 class StalledError(SimnetError):
-    """A simulation in which something waits for ever.
+    """A simulation that deadlocked: ranks or transfers wait for ever.
 
     It has what stopped, a line per waiting rank or transfer, when everything had stopped (`elapsed` [s] since `origin`,
     or `at` [s]; None if unknown), ranks that failed and when [s], and `stuck`, the ranks that wait because of them.
@@ -115,7 +115,7 @@ def shorten_text(text: str, most: int) -> str:
 
 
 def suggest_names(name: str, allowed: Iterable[str], most: int = MOST_LISTED) -> str:
-    """Return a sentence with the nearest allowed name, if one is near, and up to `most` allowed names.
+    """Return a hint for an error message: the closest allowed name, if any, and up to `most` allowed names.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def suggest_names(name: str, allowed: Iterable[str], most: int = MOST_LISTED) ->
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Return the question whether the nearest of `allowed` was meant, with a trailing blank; "" if none is near.
+    """Return ``did you mean 'NAME'? `` with the closest allowed name; "" if no allowed name is similar.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def join_names(names: Sequence[str], most: int = MOST_LISTED) -> str:
-    """Return `names` as a list in a sentence, cut after `most` of them.
+    """Return `names` as a comma-separated list of at most `most` names.
 
     Examples
     --------

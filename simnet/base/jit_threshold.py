@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class JitThreshold:
-    """Interpreted work, in any unit, above which to load compiled loops takes less time than it saves.
+    """The amount of interpreted work, in any unit, from which loading compiled loops saves time.
 
     Examples
     --------
@@ -19,7 +19,7 @@ class JitThreshold:
         self.enough, self.done = enough, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Add `work` to what is done; return whether past work plus the larger of `work` and `ahead` is enough."""
+        """Add `work` to the work done; return whether past work plus max(work, ahead) reaches the threshold."""
         begun = self.done
         self.done += work
         return begun + max(work, ahead) >= self.enough

@@ -68,7 +68,7 @@ class PluginError(SimnetError, ValueError):
 
 
 class PluginWarning(UserWarning):
-    """A registered plug-in is skipped: its kind, its name, and the reason."""
+    """A warning that a registered plug-in is skipped, with its kind, its name and the reason."""
 
     def __init__(self, kind: Kind, name: str, why: str) -> None:
         super().__init__(why)
@@ -94,12 +94,12 @@ def plugin_names(kind: Kind) -> list[str]:
 
 
 def find_entry(kind: Kind, name: str) -> EntryPoint | None:
-    """Return the first entry point of a name, refused or not; None if there is none."""
+    """Return the first entry point registered under a name, even if plug-ins are refused; None without one."""
     return next(iter(_all_entries(kind).select(name=name)), None)
 
 
 def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
-    """Return what `make` returns for the first plug-in registered under a name; None if there is none.
+    """Return `make(plugin)` for the first plug-in registered under a name; None if none is registered.
 
     Raises PluginError, with package and reason, if it is refused, cannot be imported, or `make` raises.
     """
@@ -121,7 +121,7 @@ def load_plugin(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
 
 
 def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
-    """Return `get` of each registered name; what it refuses is skipped with a warning."""
+    """Return `get(name)` by registered name; names for which it raises PluginError are skipped with a warning."""
     found = {}
     for name in plugin_names(kind):
         try:
@@ -135,7 +135,7 @@ def usable_plugins(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
 
 
 def return_error(by: Any, found: object, wanted: str) -> Exception:
-    """Return the error that a function or method, possibly a plug-in's, returned `found` instead of what is `wanted`.
+    """Return an error that says that `by`, possibly of a plug-in, returned `found` instead of `wanted`.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def refused_names(kind: Kind) -> str:
 
 
 def installed_under(words: Set[str]) -> list[str]:
-    """Return kind, name, value, package and version of all entry points under one of `words`, sorted."""
+    """Return "group name value package version" of each entry point whose name is in `words`, sorted."""
     from importlib.metadata import distributions
 
     groups = {f"simnet.{kind}" for kind in get_args(Kind)}
@@ -214,7 +214,7 @@ def names_file(name: str) -> bool:
 
 
 def absolute_name(name: str, folder: Path) -> str:
-    """Return the name with the absolute path of its file, if it has one, relative to a folder.
+    """Return a plug-in name with the path of its file made absolute, relative to `folder`; other names unchanged.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def _author_of(module: str, name: str) -> str:
 
 
 def _find_culprit(error: BaseException) -> tuple[str, str]:
-    """Return the author of code that raised an error, and the last place in it."""
+    """Return the author of the plug-in code that raised an error, and the file, line and function that raised it."""
     ran, wrote = ("", ""), ("", "")
     from traceback import walk_tb
 

@@ -42,13 +42,13 @@ class TaskOutcome(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A process that receives a function and its arguments, and sends an `TaskOutcome`, repeatedly."""
+    """A worker process that repeatedly receives a function with arguments and sends back a `TaskOutcome`."""
 
     connection: Connection
     process: BaseProcess
 
     def ended(self, remedy: str) -> str:
-        """Return how the process ended, with a remedy if it may have run out of memory."""
+        """Return a sentence on how the process ended, with a remedy if it may have run out of memory."""
         self.process.join()
         self.connection.close()
         return _describe_end(self.process.exitcode, remedy)
@@ -77,7 +77,7 @@ class Pool:
         at_once: int | None = None,
         retry: bool = False,
     ) -> Iterator[tuple[int, TaskOutcome]]:
-        """Run tasks in any order; yield the number and outcome of each.
+        """Run `work` on each task, in any order; yield the index and the `TaskOutcome` of each task.
 
         `work` is a module-level function, called with the arguments of a task, taken in this order, and a `Report`;
         `at_once` bounds concurrent tasks. With `retry` lost tasks run again one at a time, as they may have run out of
@@ -135,7 +135,7 @@ def _progress_of(number: int, progress: Progress, _: int, done: Any) -> None:
 
 
 def _start_context(module: str) -> BaseContext:
-    """Return the start method: a fork server if available, which is safe with threads."""
+    """Return the multiprocessing context: a fork server if available, which is safe with threads."""
     # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
     if "forkserver" in multiprocessing.get_all_start_methods():
         found = multiprocessing.get_context("forkserver")
@@ -171,7 +171,7 @@ def end_workers(workers: Sequence[Worker]) -> None:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Let processes started inside the block ignore Ctrl-C; the parent cleans up."""
+    """Start processes inside the block with Ctrl-C ignored; the parent ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -183,7 +183,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _serve_tasks(connection: Connection) -> None:
-    """Run tasks, the main loop of a worker process."""
+    """Run the main loop of a worker process: receive tasks, run them and send their outcomes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plain_warnings()

@@ -28,7 +28,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def report_progress(tell: Callable[..., None]) -> Iterator[None]:
-    """Call a function with the share done, in [0, 1] and rising, during the block; by `report_share` also with words.
+    """Report progress during the block to a function: the share done, rising to 1, and words by `report_share`.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def report_progress(tell: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def progress_stage(share: float) -> Iterator[None]:
-    """Let the block take a share, in (0, 1], of what is left of the enclosing step."""
+    """Map the progress of the block to a share, in (0, 1], of the rest of the enclosing step."""
     listener = _listener.get()
     if listener is None:
         yield
@@ -79,7 +79,7 @@ def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
 
 
 def report_share(share: float, done: str) -> None:
-    """Report the share of the enclosing step that is done, and that in words, where there is no loop."""
+    """Report the completed share of the enclosing step, with a description, where no loop reports progress."""
     listener = _listener.get()
     if listener is not None:
         listener.tell(listener.done + share * (listener.end - listener.done), done)

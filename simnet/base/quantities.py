@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Notation:
-    """How people write a number: what it is, for the JSON Schema, and examples.
+    """The written form of a number: its description for the JSON Schema, and examples.
 
     `read` returns the number of a text, or raises ValueError; `scales` are units for output and their values, the unit
     of 1 first, none for plain numbers.
@@ -72,7 +72,7 @@ class Notation:
 
 @dataclass(frozen=True)
 class NotTiny:
-    """The least value of a number that is not 0, such as a rate that is divided by."""
+    """The smallest allowed value other than 0, for numbers used as divisors, such as rates."""
 
     least: float
 
@@ -89,7 +89,7 @@ class NotTiny:
 
 @dataclass(frozen=True)
 class Written:
-    """The written form of a parameter that Python accepts in more forms."""
+    """The type of a parameter in files, where Python also accepts other types."""
 
     form: Any
 
@@ -99,11 +99,11 @@ class Absolute:
 
 
 class WorkerLink:
-    """Marks the latency or bandwidth of a worker's link, or a node's, where a parameter is not called so."""
+    """Marks a parameter as latency or bandwidth of a worker's or node's link where its name does not say so."""
 
 
 def _read_fraction(value: object) -> object:
-    """Return ``10 %`` as 0.1; numbers unchanged."""
+    """Return a percentage such as ``10 %`` as a fraction, 0.1; numbers unchanged."""
     if not isinstance(value, str):
         return value
     if "%" in value:
@@ -210,7 +210,7 @@ _BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
 
 
 def bounds_error(value: float, quantity: Any, got: object = None) -> str:
-    """Return what is wrong with a number in SI units; "" if nothing is. `got` is its written form.
+    """Return the error message for a number outside the bounds of `quantity`, "" if valid; `got` is its text.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def bounds_error(value: float, quantity: Any, got: object = None) -> str:
 
 
 def check_bounds(value: float, quantity: Any, name: str) -> float:
-    """Return a number, or raise ValueError if it is out of the bounds of `quantity`.
+    """Return a number; raise ValueError if it is outside the bounds of `quantity`.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def check_bounds(value: float, quantity: Any, name: str) -> float:
 
 
 def check_fields(owner: Any) -> None:
-    """Raise ValueError if a field of a dataclass is not what its annotation allows.
+    """Raise ValueError if the value of a field of a dataclass violates the bounds in its annotation.
 
     Checked are numbers with bounds, names of a Literal, and truth values; others, and None, are taken as they are.
     """

@@ -59,7 +59,7 @@ def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bo
 def open_reading(
     path: Path, largest: int, shown: str | None = None, *, unpack: bool = True
 ) -> Iterator[Callable[[int], bytes]]:
-    """Open a file as a function that returns up to so many next bytes; parameters and errors as of `read_bytes`.
+    """Provide a function that returns up to n further bytes of a file; parameters and errors as of `read_bytes`.
 
     Examples
     --------
@@ -130,5 +130,5 @@ def decode_utf8(content: bytes, name: str, offset: int = 0) -> str:
 
 
 def read_shipped_rows(path: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV that comes with simnet, by its path in the package; pandas would take longer to load."""
+    """Return the rows of a CSV file of the package, as dicts of texts; loads faster than pandas."""
     return list(csv.DictReader((files("simnet") / path).read_text(encoding="utf-8").splitlines()))

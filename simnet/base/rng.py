@@ -32,7 +32,7 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
 
 @cache
 def _name_hash() -> Any:
-    """Return the hash of names, imported on first use."""
+    """Return a hash object for stream names; hashlib is imported on first use."""
     from hashlib import blake2b
 
     return blake2b

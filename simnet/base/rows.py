@@ -30,18 +30,18 @@ class Separable(Protocol):
 
     @property
     def workers(self) -> int:
-        """P, of the job."""
+        """Number of workers, P."""
 
     @property
     def parameters(self) -> int:
-        """Entries n of a gradient."""
+        """Number of entries of a gradient, n."""
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return gradients of some workers, ascending, as float32 of shape (len(workers), n), in `out` if given."""
 
 
 class _RowPlace(NamedTuple):
-    """Location of a row: the rows' number, the worker, the entries."""
+    """Reference to a row in a shard: the number of the `Rows`, the worker, and the range of entries."""
 
     number: int
     worker: int
@@ -49,7 +49,7 @@ class _RowPlace(NamedTuple):
 
 
 class Shard:
-    """Rows of some workers, in the process where they live: workers `first`, `first` + `shards`, ..."""
+    """The rows of workers `first`, `first` + `shards`, ..., in the process that stores them."""
 
     def __init__(self, source: Separable, first: int, shards: int) -> None:
         self._source, self._shards = source, shards
@@ -57,21 +57,21 @@ class Shard:
         self._kept: dict[int, Values] = {}
 
     def answer(self, dropped: Sequence[int], asked: str, *given: Any) -> Any:
-        """Drop rows by number, and call the method `asked`."""
+        """Free the arrays of the numbers in `dropped`, then call the method named `asked` and return its result."""
         for number in dropped:
             del self._kept[number]
         return getattr(self, asked)(*given)
 
     def make(self, number: int, entries: int) -> None:
-        """Create rows of zeros."""
+        """Allocate zeros under a number: a row of so many entries for each worker of the shard."""
         self._kept[number] = np.zeros((len(self._workers), entries), dtype=np.float32)
 
     def draw(self, number: int, iteration: int) -> None:
-        """Draw the gradients of an iteration, into existing rows of that number."""
+        """Draw the gradients of an iteration into the array of a number, which is allocated if missing."""
         self._kept[number] = self._source.gradients_of(self._workers, iteration, self._kept.get(number))
 
     def call(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Return the result of `work`; a `_RowPlace` argument stands for its entries."""
+        """Return the result of `work`, with each `_RowPlace` argument replaced by the entries it refers to."""
         return work(*(self._entries(one) if isinstance(one, _RowPlace) else one for one in given))
 
     def _entries(self, row: _RowPlace) -> Values:
@@ -80,7 +80,7 @@ class Shard:
 
 
 class Shards:
-    """All shards of a job: the source of gradients, and a function per shard that calls it."""
+    """All shards of a job: numbers of workers and entries, and a function per shard that calls its methods."""
 
     def __init__(self, source: Separable, asks: Sequence[Ask]) -> None:
         self.workers, self.parameters = source.workers, source.parameters
@@ -90,21 +90,21 @@ class Shards:
         self._dropped: list[list[int]] = [[] for _ in asks]
 
     def ask(self, worker: int, asked: str, *given: Any) -> Future[Any]:
-        """Call a method of `Shard` in the shard of a worker."""
+        """Call a method of the `Shard` that stores a worker; return a future of the result."""
         shard = worker % self.count
         dropped, self._dropped[shard] = self._dropped[shard], []
         return self._asks[shard](dropped, asked, *given)
 
     def zeros(self, entries: int) -> Rows:
-        """Return rows of zeros of all workers."""
+        """Return zeros of shape (P, entries), distributed over the shards."""
         return self._new(entries, "make", entries)
 
     def gradients(self, iteration: int) -> Rows:
-        """Return the gradients of an iteration of all workers."""
+        """Return the gradients of an iteration, shape (P, n), drawn in the shards."""
         return self._new(self.parameters, "draw", iteration)
 
     def redraw(self, rows: Rows, iteration: int) -> None:
-        """Draw the gradients of an iteration into complete rows of all workers."""
+        """Overwrite `rows`, of all workers and entries, with the gradients of an iteration."""
         self._everywhere("draw", rows.number, iteration)
 
     def _new(self, entries: int, asked: str, *given: Any) -> Rows:
@@ -125,7 +125,7 @@ class Shards:
 
 
 class Rows:
-    """Rows in shards, usable like a float32 array of shape (P, n) as far as exchanges need it.
+    """A float32 array of shape (P, n) distributed over shards, with the operations that exchanges need.
 
     They have a number in their shards, workers in order, and a range of entries; a view has the rows that it is of as
     `base`. Callers that send mutating work must respect ``flags.writeable``, as of an array.
@@ -145,11 +145,11 @@ class Rows:
         return len(self._workers)
 
     def __iter__(self) -> Iterator[Values]:
-        """Yield copies of the rows."""
+        """Yield a copy of each worker's row, shape (n,)."""
         return self.each(np.copy)
 
     def __getitem__(self, part: Any) -> Any:
-        """Return a copy of a worker's row, or a view: ``[:, a:b]``, or by an array of workers."""
+        """Return a copy of a row for an integer, or a view for ``[:, a:b]`` or an array of workers."""
         if isinstance(part, tuple):
             start, stop, step = part[1].indices(self.shape[1])
             if part[0] != slice(None) or step != 1:
@@ -162,23 +162,23 @@ class Rows:
         return self.at(part, np.copy)
 
     def zeros(self) -> Rows:
-        """Return rows of zeros of the same shape and workers."""
+        """Return zeros of the same shape in the same shards."""
         made = self.shards.zeros(self.shape[1])
         return made if len(self) == self.shards.workers else made[np.asarray(self._workers)]
 
     def copy(self, order: str = "C") -> Rows:
-        """Return a copy."""
+        """Return a copy in the same shards."""
         made = self.zeros()
         deque(made.each(np.copyto, self), maxlen=0)
         return made
 
     def at(self, place: int, work: Callable[..., Any]) -> Any:
-        """Return the result of `work` on one worker's row."""
+        """Return the result of `work` on the row at an index, computed in its shard."""
         worker = self._workers[place]
         return self.shards.ask(worker, "call", work, _RowPlace(self.number, worker, self._entries)).result()
 
     def each(self, work: Callable[..., Any], *others: Rows | Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of `work` on each row, in order, with one row in progress per shard.
+        """Yield the result of `work` on each row, in order, with one row in progress per shard.
 
         `work` is picklable and may change the rows; `others` are further arguments per row.
         """
@@ -200,7 +200,7 @@ class Rows:
 
 
 def map_rows(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Iterator[Any]:
-    """Yield the results of `work` on each row, as `map` does, wherever they live.
+    """Yield the result of `work` on each row, like `map`; rows of shards are processed in their shard.
 
     Examples
     --------
@@ -211,12 +211,12 @@ def map_rows(work: Callable[..., Any], rows: Values | Rows, *others: Any) -> Ite
 
 
 def zeros_like(rows: Any) -> Any:
-    """Return zeros in the shape and place of rows."""
+    """Return zeros of the same shape: an array, or distributed rows in the same shards."""
     return rows.zeros() if isinstance(rows, Rows) else np.zeros_like(rows)
 
 
 def apply_to_row(work: Callable[..., Any], rows: Values | Rows, place: int) -> Any:
-    """Return the result of `work` on one row, wherever it lives.
+    """Return the result of `work` on the row at an index, computed in its shard if it is in one.
 
     Examples
     --------

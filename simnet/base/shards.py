@@ -45,7 +45,7 @@ def open_shards(source: Separable, where: str) -> Iterator[Shards]:
 
 @contextmanager
 def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
-    """Provide functions that call others, each in a thread of its own, one call after another."""
+    """Provide for each function a non-blocking one: calls run in a thread per function, in order, as futures."""
     threads = [ThreadPoolExecutor(1) for _ in answers]
     try:
         yield [partial(thread.submit, answer) for thread, answer in zip(threads, answers, strict=True)]
@@ -55,7 +55,7 @@ def _in_threads(answers: Sequence[Callable[..., Any]]) -> Iterator[list[Ask]]:
 
 
 def _process_answer(worker: Worker, workers: Sequence[int], work: Callable[..., Any], *task: Any) -> Any:
-    """Return the result of a function in the process of a shard of workers, or raise its error."""
+    """Run a function in the process of a shard; return its result or raise its error."""
     try:
         worker.connection.send((work, task))
         outcome: TaskOutcome = worker.connection.recv()
@@ -74,7 +74,7 @@ _here: list[Shard] = []
 
 
 def _begin_shard(source: Separable, first: int, shards: int, _: Report) -> None:
-    """Create the shard of this process."""
+    """Create the `Shard` of this process."""
     _here[:] = [Shard(source, first, shards)]
 
 
@@ -85,7 +85,7 @@ def _answer_requests(*given: Any) -> Any:
 
 @contextmanager
 def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
-    """Provide a shard on each Dask worker."""
+    """Provide a `Shard` as an actor on each Dask worker, and for each a function that calls its methods."""
     option = f"--on dask:{scheduler}"
     # An actor looks for its client there.
     with connect_dask(scheduler, option) as client, client.as_current():
@@ -102,7 +102,7 @@ def _on_dask(source: Separable, scheduler: str) -> Iterator[list[Ask]]:
 
 
 def _actor_answer(actor: Any, place: str, *given: Any) -> Any:
-    """Return the answer of a shard that is an actor on a Dask worker."""
+    """Call a method of a `Shard` that is an actor on a Dask worker; return the result or raise its error."""
     try:
         return actor.answer(*given).result()
     except Exception as failure:

@@ -35,7 +35,7 @@ _FACTORS = {
 
 
 class _UnitKind(NamedTuple):
-    """A dimension: its name, common units, and an example."""
+    """A dimension of a quantity: its name, common units, and an example."""
 
     name: str
     units: tuple[str, ...]
@@ -158,7 +158,7 @@ def is_count(text: str) -> bool:
 
 
 def format_seconds(value: float) -> str:
-    """Return a time for a table: three significant digits, unit from ns to d.
+    """Return a time as text with three significant digits and a unit from ns to d.
 
     Examples
     --------
@@ -178,7 +178,7 @@ NOT_DETERMINED = "not determined by these data"
 
 
 def determined(low: float, high: float) -> bool:
-    """Return whether the ends of an interval are within a factor of `WIDEST`.
+    """Return whether an interval is narrow enough to report: `high` is at most `WIDEST` times `low`.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def finite(value: float) -> float | None:
 
 
 def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
-    """Return the ends of an interval for JSON, or nulls and the reason; `unit` is the suffix of their names.
+    """Return JSON fields ``low`` and ``high``, with `unit` as suffix; nulls and the reason if not determined.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float
 
 
 def format_bytes(value: float) -> str:
-    """Return an amount of data for a table: three significant digits, powers of 1000.
+    """Return an amount of data as text with three significant digits, in powers of 1000.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """Return a bandwidth [byte/s] for a table, in bits per second with three significant digits.
+    """Return a bandwidth [byte/s] as text in bit/s with three significant digits.
 
     Examples
     --------
@@ -271,7 +271,7 @@ def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
-    """Return the SI factor and the kind of a unit, None for another quotient; None if there is no such unit."""
+    """Return SI factor and dimension (None: other quotient) of a unit such as Gbit/s; None for an unknown unit."""
     above, slash, below = unit.partition("/")
     first, second = _known_unit(above.strip()), _known_unit(below.strip())
     if first is None or not slash:
@@ -282,7 +282,7 @@ def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
 
 
 def _known_unit(name: str) -> tuple[Decimal, _UnitKind] | None:
-    """Return the SI factor and the kind of a unit, with a prefix, and in the plural if it is no symbol ("ds")."""
+    """Return SI factor and dimension of a single unit, with prefix or plural; None for an unknown unit."""
     for base, (value, kind, prefixes) in _UNITS.items():
         for symbol, prefix in {"": "", **prefixes}.items():
             written = (f"{symbol}{base}", f"{prefix}{base}")

@@ -32,7 +32,7 @@ _BEGUN = re.compile(r"\..*[0-9a-f]{16}\.tmp")
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a unique name for what is written before it is renamed."""
+    """Return a unique name in the same folder, for a file that is renamed to `path` when complete."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
@@ -126,7 +126,7 @@ def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = 
 
 @contextmanager
 def _put_aside(targets: Sequence[Path], folder: Path) -> Iterator[None]:
-    """Move existing targets into a folder during the block, and back if it fails."""
+    """Move existing targets into a folder during the block, and back if the block fails."""
     waiting = [target for target in targets if target.exists() or target.is_symlink()]
     moved: list[Path] = []
     try:
@@ -167,7 +167,7 @@ def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str
 
 
 def mark_incomplete(folder: Path, said: str) -> None:
-    """Write what is missing in a folder of results; remove the mark if nothing is."""
+    """Write the marker file of an incomplete results folder with the text `said`; remove it if `said` is ""."""
     if said:
         write_files(folder, {INCOMPLETE: f"{said}\n".encode()})
     else:
@@ -175,7 +175,7 @@ def mark_incomplete(folder: Path, said: str) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's names, are on the disk, where the system says so."""
+    """Wait until a file's content, or a folder's entries, are on disk, where the system supports it."""
     with suppress(OSError):
         held = os.open(path, os.O_RDONLY)
         try:

@@ -108,7 +108,7 @@ BOUNDS = {
 def validation_refusal(
     error: ValidationError, file: str | None = None, read: YamlDocument | None = None, names: Iterable[str] = ()
 ) -> InputError:
-    """Return the first error of pydantic with its line; a field that is not there is like one of `names`."""
+    """Return pydantic's first error as InputError with its line; suggests one of `names` for an unknown field."""
     # A field that is not there tells more than the one that is missing for it.
     first, *_ = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "unexpected_keyword_argument")
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
@@ -288,7 +288,7 @@ class _NodeReader:
 
 
 def _read_int(text: str) -> int:
-    """Return an integer of YAML 1.2: decimal, 0x or 0o."""
+    """Return the integer of a YAML 1.2 scalar: decimal, 0x or 0o."""
     digits = text.replace("_", "").lower()
     base = {"0x": 16, "0o": 8}.get(digits.lstrip("+-")[:2], 10)
     return int(digits, base)

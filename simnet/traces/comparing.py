@@ -1,4 +1,4 @@
-"""Statistics of a trace, and how close synthetic gradients come to them.
+"""Statistics of a trace, and comparison of synthetic gradients with the trace they were fitted to.
 
 All selections are exact top-k of fresh gradients over all layers, without residual.
 """
@@ -22,7 +22,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def top_k_support(gradients: Values, density: float) -> Support:
-    """Return top-k's selection at each worker; shape (P, n), of equal magnitudes the first; at least one entry."""
+    """Return the mask of top-k's selection per worker, shape (P, n), k >= 1; of equal magnitudes the first."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
@@ -39,7 +39,7 @@ def top_k_support(gradients: Values, density: float) -> Support:
 
 
 def overlap(first: Values, second: Values, density: float) -> float:
-    """Return the share of k that two selections have in common, mean over workers.
+    """Return the fraction of top-k indices that two gradients have in common, mean over workers.
 
     Between iterations it measures how lasting the selection is; between workers, how alike.
     """
@@ -47,12 +47,12 @@ def overlap(first: Values, second: Values, density: float) -> float:
 
 
 def support_overlap(one: Support, other: Support) -> float:
-    """Return the share of each worker's selection that another support selects too, mean over workers."""
+    """Return the fraction of each worker's selection that is also in `other`, mean over workers."""
     return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
 def worker_support_overlap(selected: Support) -> float:
-    """Return the share of a worker's selection that another one selects too, mean over all pairs."""
+    """Return the fraction of a worker's selection that another worker selects too, mean over all pairs."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))
@@ -157,7 +157,7 @@ def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIE
 
 
 def synthetic_twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
-    """Return synthetic gradients with the layers, entries and workers of a trace."""
+    """Return a synthetic source with the layers, shapes, workers and iterations of a trace."""
     layers = [
         (name, (1, size) if len(shape.shape) > 1 else (size,))
         for shape, (name, size) in zip(source.shapes, source.layers, strict=True)
@@ -173,7 +173,7 @@ def compare_with_synthetic(
     workers: int = 8,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return how close synthetic gradients come to the trace that they were fitted to.
+    """Return statistics of a trace and of synthetic gradients with these parameters, and their ratios.
 
     Build-up is that of `workers`, or of all if there are fewer. ``densities`` has the entries that a worker selects
     and, for each statistic, real, synthetic and their ratio, means over the recorded steps, with the relative standard
@@ -233,7 +233,7 @@ def compare_with_synthetic(
 def _selection_statistics(
     gradients: Values, before: Support | None, density: float, workers: int | None = None
 ) -> tuple[list[float], Support]:
-    """Return `FIGURES` of what top-k selects, given what it selected at the step before, and what it selects."""
+    """Return the values of `FIGURES` and the top-k mask of a step; `before` is the mask of the step before."""
     chosen = top_k_support(gradients, density)
     P, k = len(chosen), int(chosen[0].sum())
     magnitudes = np.abs(gradients[chosen]).reshape(P, k)
@@ -249,7 +249,7 @@ def _selection_statistics(
 
 
 def _kept_shares(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of the squared norm that top-k keeps at all densities, mean over workers."""
+    """Return the fraction of the squared norm that top-k selects at each density, mean over workers."""
     n = gradients.shape[1]
     counts = np.maximum(1, np.round(densities * n)).astype(int)
     found = np.zeros(len(densities))
@@ -260,13 +260,13 @@ def _kept_shares(gradients: Values, densities: NDArray[np.float64]) -> NDArray[n
 
 
 def _of_layer(part: Values) -> tuple[float, float, float]:
-    """Return the sum of squares, the share of zeros, and the tail index."""
+    """Return sum of squares, fraction of zeros and tail index of a layer's gradients, shape (P, size)."""
     squares = float(np.square(part, dtype=np.float64).sum())
     return squares, float((part == 0).mean()), tail_index(part, TAIL) if part.shape[1] >= _FEWEST_FOR_TAIL else math.nan
 
 
 def _means(table: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Return the mean of what is known; NaN where nothing is."""
+    """Return the mean over an axis without NaN and infinite values; NaN where no value is finite."""
     return np.asarray(np.ma.filled(np.ma.masked_invalid(table).mean(axis=axis), np.nan))
 
 

@@ -39,14 +39,14 @@ _MOST_MEMBERS = 1_000_000
 
 
 class ConvertedSteps(Protocol):
-    """A trace to write: a description, and what returns the gradients of a recorded step, float32 of shape (P, n)."""
+    """A trace to be written: its description, and a method that returns the gradients of a recorded step."""
 
     @property
     def info(self) -> TraceInfo:
-        """The description."""
+        """Description of the trace."""
 
     def recorded(self, point: int, /) -> Values:
-        """Return the gradients of one of the points."""
+        """Return the gradients of the recorded step at index `point`; float32 of shape (P, n)."""
 
 
 class _Steps(NamedTuple):
@@ -62,7 +62,7 @@ def trace_part(
     entries: int | None = None,
     seed: int = 0,
 ) -> ConvertedSteps:
-    """Return some recorded steps and workers of a trace, in this order, and at most so many `entries` of each layer.
+    """Return a subset of a trace: some recorded steps and workers, and at most `entries` entries of each layer.
 
     Default is all; entries are drawn at random by `seed`.
     """
@@ -101,7 +101,7 @@ def trace_part(
 def generated(
     source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
 ) -> ConvertedSteps:
-    """Return synthetic gradients of some steps; one step must fit memory, see `in_memory`."""
+    """Return some iterations of a synthetic source as a trace; one step must fit memory, see `in_memory`."""
     info = TraceInfo(
         version=1,
         name=name,
@@ -123,7 +123,7 @@ def generated(
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Refuse a trace if a step (`entries`, default all) or `times` as much exceeds `LARGEST`."""
+    """Raise InputError if `times` the gradients of a step (`entries` per worker, default all) exceed `LARGEST`."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:
@@ -169,7 +169,7 @@ def write_npz(steps: ConvertedSteps, path: Path, dtype: str) -> None:
 
 
 class ReadArchive:
-    """A trace in an npz archive, as `ConvertedSteps`; every value is checked once."""
+    """A trace read from an npz archive, as `ConvertedSteps`; all values are checked once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -195,14 +195,14 @@ class ReadArchive:
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """Refuse a file of a stranger, of which its readers raise many kinds of errors."""
+        """Convert any error of the readers into InputError, as the file is untrusted."""
         try:
             yield
         except Exception as error:
             raise self._refusal(f"{what}: {error}") from None
 
     def _member(self, name: str, most: int = LARGEST) -> Any:
-        """Return the array of a member of at most so many bytes, or its content if it is none."""
+        """Return an archive member of at most `most` bytes: an array, or bytes if it is not a .npy file."""
         if self._members[name] > most:
             raise self._refusal(f"{name!r} is larger than {most:,} bytes")
         with self._said(f"{name!r} is no array"), np.load(self._path) as archive:

@@ -39,7 +39,7 @@ _LACKS, _MIDDLE = (1 << 29) - 1, 1 << 28
 
 
 def exponentiate(values: Values, out: Values) -> None:
-    """Put e to the power of `values` into `out`, which may be `values`; none is NaN.
+    """Write exp(values) to `out`, which may be `values`; values must not be NaN.
 
     Where the processor's own instructions give other bits, it takes some 30 times as long as `numpy.exp`.
     """
@@ -58,7 +58,7 @@ def processor_agrees() -> bool:
 
 
 def by_formula(values: Values) -> Values:
-    """Return e to the power of `values` by the formula, in steps that round alike everywhere."""
+    """Return exp(values) by a formula whose steps round identically on every machine."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         power = (values * _LOG2_E + _ROUNDING) - _ROUNDING
         rest = values
@@ -79,7 +79,7 @@ def _evaluate_polynomial(x: Values, coefficients: tuple[np.float32, ...]) -> Val
 
 
 def _fused_multiply(a: Values, b: Values | np.float32, c: Values | np.float32) -> Values:
-    """Return a b + c, rounded once.
+    """Return a b + c with a single rounding.
 
     The product is exact in double precision. Where the rounded sum is halfway between two single-precision numbers, the
     rounding error decides.

@@ -22,7 +22,7 @@ STORED: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": np.dtype("<
 
 
 def encode_stored(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return floats as they are stored in a type of `DTYPES`: rounded to nearest, ties to even; bf16 as 16 bits."""
+    """Return floats in the storage type `dtype` of `DTYPES`, rounded to nearest even; bf16 as 16-bit integers."""
     if dtype != "bf16":
         with np.errstate(over="ignore"):
             return np.asarray(np.asarray(values).astype(STORED[dtype]))
@@ -41,7 +41,7 @@ def decode_stored(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
 
 
 def check_finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.float32]:
-    """Return the gradients of a layer, with the worker as first axis, as float32."""
+    """Return the gradients of a layer, (P, ...), as float32; InputError if a value is not finite."""
     with np.errstate(over="ignore"):
         found = gradients.astype(np.float32, copy=False)
     bad = ~np.isfinite(found)
@@ -69,7 +69,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str, s
 
 
 def stored_tensor(path: Path, name: str) -> NDArray[Any]:
-    """Return a bfloat16 tensor as 16 bits an entry, of a file that safetensors has checked."""
+    """Return a bfloat16 tensor of a checked safetensors file as 16-bit integers."""
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
         head = json.loads(file.read(length))[name]

@@ -1,4 +1,4 @@
-"""The parameters of synthetic gradients that resemble a recorded trace, in the terms of `simnet.traces.synthetic`.
+"""Fits the parameters of synthetic gradients (`simnet.traces.synthetic`) to a recorded trace.
 
 Magnitudes are quantiles; it is counted who has which entries among the largest (`simnet.traces.refining`), how many
 workers share signs, and how long signs last (`simnet.traces.signs`).
@@ -84,7 +84,7 @@ def fit(source: RecordedSource) -> SyntheticParameters:
 def _layer_tables(
     points: Sequence[refining.StepStatistics], order: LayerOrder, place: int, workers: int
 ) -> dict[str, Any]:
-    """Return the tables of a layer's magnitudes, their order and their signs."""
+    """Return a layer's fitted parameters of magnitudes, order and signs, as fields of `LayerParameters`."""
     agree = [
         signs.sign_agreement(
             point.signs[place],
@@ -108,7 +108,7 @@ def _layer_tables(
 
 
 def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return how tables go from step to step: the interpolation that predicts left-out steps better."""
+    """Return the interpolation between steps, linear or logarithmic, that predicts left-out steps better."""
     place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the fixed share of what decides the kinds, and the period of the rest, from overlap over time."""
+    """Return the fixed share of log s and the period of the rest, fitted to overlaps of selections over time."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0
@@ -147,7 +147,7 @@ def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) ->
 
 
 def arc_correlation(lags: Floats) -> Floats:
-    """Return the mean correlation over lags, in periods, of a path on arcs from anchor to anchor."""
+    """Return the autocorrelation at `lags` [periods] of a path on arcs between independent normals."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
     a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)
@@ -159,5 +159,5 @@ def _rounded_rows(table: Floats) -> tuple[tuple[float, ...], ...]:
 
 
 def round_values(values: Iterable[float]) -> tuple[float, ...]:
-    """Return numbers with six digits."""
+    """Return numbers rounded to six significant digits."""
     return tuple(float(f"{value:.6g}") for value in values)

@@ -41,11 +41,11 @@ class TorchRecording:
 
     @property
     def overhead(self) -> float:
-        """Seconds spent by the recorder over those of the rest of the run."""
+        """Recorder time over the time of the rest of the run."""
         return self.recorder.overhead
 
     def step(self, loss: Any = None) -> None:
-        """Record the present gradients of the parameters, if the step is to be recorded.
+        """Record the current gradients of all parameters, if this step is to be recorded.
 
         Call it after each backward pass, before the optimizer's step, in a process that records by itself. `loss` of
         the batch goes into the description.
@@ -70,7 +70,7 @@ class TorchRecording:
             self._loss = None
 
     def bucket(self, bucket: Any) -> bool:
-        """Record a bucket of DDP; the last one ends the step. Always true."""
+        """Record a gradient bucket of DDP; the last bucket ends the step. Returns True always."""
         if self.recorder.wanted:
             start, before = time.perf_counter(), self.recorder.own_seconds
             found = {
@@ -84,7 +84,7 @@ class TorchRecording:
         return True
 
     def hook(self, inner: Hook | None = None, state: Any = None) -> Hook:
-        """Return a communication hook that records each bucket, and reduces it by another hook.
+        """Return a DDP communication hook that records each bucket and reduces it by the `inner` hook.
 
         `inner` reduces, with `state` as its state; by default the mean over all workers.
         """
@@ -94,7 +94,7 @@ class TorchRecording:
         return lambda _, bucket: self.bucket(bucket) and reduce(state, bucket)
 
     def close(self) -> None:
-        """End the recording; all processes of a job call this."""
+        """Finish the recording; all processes of a job must call it."""
         for hook in self._removed:
             hook.remove()
         self._removed = []
@@ -116,11 +116,11 @@ class TorchRecording:
         self._removed.append(optimizer.register_step_pre_hook(lambda *_: self.step()))
 
     def _account(self, start: float, before: float) -> None:
-        """Add the time spent here, without what the recorder has counted."""
+        """Add the time since `start` to the recorder's own time, without what it has counted since `before` [s]."""
         self.recorder.spent(time.perf_counter() - start - (self.recorder.own_seconds - before))
 
     def _fetched(self, name: str, gradient: Any) -> NDArray[np.float32]:
-        """Return the entries of a gradient to be recorded, in main memory."""
+        """Return the recorded entries of a gradient as float32 on the CPU."""
         import torch
 
         flat = gradient.detach()

@@ -1,4 +1,4 @@
-"""Descriptions in JSON files from anywhere, validated by a pydantic model."""
+"""Untrusted JSON descriptions, validated by pydantic models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BYTES = 8_000_000
 
 
 class Description(BaseModel):
-    """A description with these fields and no others."""
+    """Base class of JSON descriptions: immutable, with unknown fields refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -28,12 +28,12 @@ D = TypeVar("D", bound=Description)
 
 
 def read_description(kind: type[D], path: Path) -> D:
-    """Return the description in a JSON file."""
+    """Return the description in a JSON file, validated as `kind`."""
     return parse_description(kind, read_text(path, MAX_BYTES), str(path))
 
 
 def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
-    """Return the description in a JSON text; InputError, with its name, if a field is missing, unknown or wrong."""
+    """Return the description in a JSON text; InputError for a missing, unknown or invalid field of `file`."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -43,7 +43,7 @@ def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:
-    """Return whether a trace is given by name: a string without directory and ending."""
+    """Return whether a trace is given by its name: a string without folder and file extension."""
     return isinstance(given, str) and given == Path(given).stem
 
 

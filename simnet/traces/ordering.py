@@ -1,4 +1,4 @@
-"""The order of magnitudes of entries at several workers, independent of the magnitudes themselves.
+"""The ranking of a layer's entries by magnitude at each worker, independent of the magnitudes themselves.
 
 The entries of a layer are of kinds, and a worker's entry of a kind is ranked by
 
@@ -74,7 +74,7 @@ _UPDATES = 3000
 
 
 class EntryKinds(NamedTuple):
-    """Kinds of entries, from those that are rarely among the largest to those that often are."""
+    """Classes of entries of a layer, from those rarely among the largest to those often among the largest."""
 
     # Shape (K,): Share of the entries; they sum to one.
     share: Floats
@@ -84,19 +84,19 @@ class EntryKinds(NamedTuple):
 
 
 def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the share of each kind's entries above each v; shape (K, number of values)."""
+    """Return the fraction of each kind's entries whose v exceeds each of `values`; shape (K, values)."""
     from scipy.special import erfc
 
     return np.asarray(erfc(_magnitude_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
 def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
-    """Return the share of all entries above each v."""
+    """Return the fraction of all entries whose v exceeds each of `values`."""
     return np.asarray(kinds.share @ share_beyond(kinds, values))
 
 
 class LargestCounts(NamedTuple):
-    """Counts of a layer."""
+    """Statistics of how many workers have the same entry among the largest magnitudes of a layer."""
 
     # Its entries, and P.
     size: int
@@ -109,13 +109,13 @@ class LargestCounts(NamedTuple):
 
 
 def counted_levels(workers: int) -> NDArray[np.int64]:
-    """Return the numbers of workers at which entries are counted: all to eight, then fewer."""
+    """Return the numbers of workers at which shared entries are counted: 1 to 8, then up to four to P."""
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
 
 def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
-    """Count at how many workers each entry is among the largest; magnitudes of one layer have shape (P, size)."""
+    """Count how many workers have each entry among the layer's largest; magnitudes have shape (P, size)."""
     P, size = magnitudes.shape
     pooled = np.sort(magnitudes, axis=None)[::-1]
     among = counted_levels(P)
@@ -132,7 +132,7 @@ def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
 
 
 class LayerOrder(NamedTuple):
-    """The order of a layer's entries at several points."""
+    """The fitted ranking model of a layer: kinds of entries, and their shares at each recorded step."""
 
     # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
@@ -145,7 +145,7 @@ class LayerOrder(NamedTuple):
 def fit_order(
     counts: Sequence[LargestCounts], most_shared: Floats, clock: Floats, least_shift: float = -math.inf
 ) -> LayerOrder:
-    """Return the order of a layer's entries whose statistics are nearest to the counts at each point.
+    """Return the ranking model of a layer that best fits its counts at each recorded step.
 
     `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
     `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
@@ -181,7 +181,7 @@ def fit_order(
 
 
 def nearby_points(clock: Floats, place: int) -> list[int]:
-    """Return the points whose counts are pooled with those of one.
+    """Return the indices of recorded steps whose counts are pooled with those of step index `place`.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
     """
@@ -190,7 +190,7 @@ def nearby_points(clock: Floats, place: int) -> list[int]:
 
 
 def _phase_points(clock: Floats) -> list[list[int]]:
-    """Return the points in phases."""
+    """Return the indices of recorded steps, grouped into phases of training."""
     found: list[list[int]] = []
     for place, when in enumerate(clock):
         if not found or len(found[-1]) == _PHASE or when - clock[found[-1][0]] > _APART:
@@ -200,14 +200,14 @@ def _phase_points(clock: Floats) -> list[list[int]]:
 
 
 def _worker_correlation(counts: LargestCounts, most: float, unit: float) -> float:
-    """Return the correlation of x between workers."""
+    """Return the largest correlation of x between workers, <= `most`, that fits the counts nearly best."""
     misses = {rho: _nearest_statistics(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
 
 
 def _mean_logs(kinds: EntryKinds) -> Floats:
-    """Return the logarithm of the mean v of each kind, where |x| is above the shift."""
+    """Return the logarithm of each kind's mean v, where |x| exceeds the shift."""
     from scipy.special import erfc
 
     above = np.maximum(kinds.shift, 0.0)
@@ -217,7 +217,7 @@ def _mean_logs(kinds: EntryKinds) -> Floats:
 
 
 def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
-    """Return the mean of the counts of several points."""
+    """Return the mean of the counts of several recorded steps, without NaN."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
     times = known.sum(axis=0)
@@ -229,7 +229,7 @@ def _mean_counts(counts: Sequence[LargestCounts]) -> LargestCounts:
 def _nearest_statistics(
     counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
 ) -> tuple[float, Floats]:
-    """Return the squared deviation of the nearest statistics, and the shares of the kinds, of `allowed` ones or all."""
+    """Return the squared error and the shares of the kinds (default: all kinds) that best fit the counts."""
     kinds, predicted = _predict_kinds(counts.workers, rho, unit)
     marginal = share_beyond(kinds, _share_thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -256,7 +256,7 @@ def _nearest_statistics(
 
 
 def _non_negative(a: Floats, b: Floats) -> Floats:
-    """Return the x >= 0 of least |a x - b|."""
+    """Return the x >= 0 that minimises |a x - b|."""
     # Its module takes longer to load than most commands to answer, and few of them fit anything.
     from scipy.optimize import nnls
 
@@ -273,7 +273,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return the v beyond which each of `SHARES` is, for kinds with lognormal scales."""
+    """Return the v that each fraction in `SHARES` of entries exceeds, for kinds with lognormal scales."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -283,7 +283,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return a grid of kinds, and the statistics of each as in `LargestCounts`; shape (J, len(SHARES), K)."""
+    """Return a grid of kinds, and the expected counts of each, as in `LargestCounts`; (J, len(SHARES), K)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)
@@ -311,13 +311,13 @@ def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, F
 
 
 def _magnitude_bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return the |x| >= 0 that has each v > 0, of each kind."""
+    """Return the |x| >= 0 at which each kind reaches each v > 0."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 
 
 def _normal_grid(points: int) -> tuple[Floats, Floats]:
-    """Return evenly spaced values and weights of a standard normal, as integrands may have steps."""
+    """Return a uniform quadrature grid of the standard normal, values and weights, for integrands with steps."""
     values = np.linspace(-5.0, 5.0, points)
     weights = np.exp(-(values**2) / 2)
     return values, weights / weights.sum()

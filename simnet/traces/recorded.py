@@ -42,7 +42,7 @@ _Positive = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class RecordedLayer(Description):
-    """A tensor of parameters: its name and recorded shape, and its whole shape `of` if that is larger."""
+    """A recorded parameter tensor: name, recorded shape, and full shape `of` if only some entries are recorded."""
 
     name: Annotated[str, Field(min_length=1)]
     shape: tuple[_Positive, ...]
@@ -56,7 +56,7 @@ class RecordedLayer(Description):
 
 
 class RecordedPoint(Description):
-    """A recorded step, with the mean loss of the workers and the accuracy before it."""
+    """A recorded step: its number, the mean loss of the workers, and the accuracy before it."""
 
     step: _Whole
     loss: float | None = None
@@ -64,7 +64,7 @@ class RecordedPoint(Description):
 
 
 class Recording(Description):
-    """How a recorder took a trace, and its cost."""
+    """Settings of the recorder that took a trace, and its overhead."""
 
     # Steps from one sample to the next, and consecutive steps of a sample.
     every: _Positive
@@ -80,7 +80,7 @@ class Recording(Description):
 
 
 class TraceInfo(Description):
-    """The content of `trace.json`: the run, and what was recorded of it."""
+    """The content of `trace.json`: the training run, its layers, and the recorded steps."""
 
     # Of this format.
     version: Literal[1]
@@ -164,11 +164,11 @@ class RecordedSource:
         )
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return `gradients_of` all workers."""
+        """Return the gradients of all workers at the recorded step nearest to an iteration."""
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return some workers' gradients of the recorded step nearest to an iteration, the earlier of two equally near.
+        """Return some workers' gradients at the recorded step nearest to an iteration; ties go to the earlier.
 
         With `iterations`, an iteration is scaled to the length of the run; without, it is the step of the same number.
         After the end it is the last step. `out`, float32 of shape (len(workers), n), receives the gradients.
@@ -176,19 +176,19 @@ class RecordedSource:
         return self._read(self.nearest(iteration), [self._rows[worker] for worker in workers], out)
 
     def dtypes(self) -> list[str]:
-        """Return the types of the recorded entries, as in safetensors files; those of the first step."""
+        """Return the storage types in the files of the first step, by their safetensors names."""
         file, _, _ = _worker_files(self._folder, self.info, self.info.points[0].step, self._rows)[0]
         with _open_file(file) as tensors:
             return sorted({tensors.get_slice(layer.name).get_dtype() for layer in self.shapes})
 
     def nearest(self, iteration: int) -> int:
-        """Return the index in `info.points` of the step nearest to an iteration."""
+        """Return the index in `info.points` of the recorded step nearest to an iteration."""
         iterations = self.info.steps if self._iterations is None else self._iterations
         step = training_progress(iteration, iterations) * (self.info.steps - 1)
         return int(np.abs(self._steps - step).argmin())
 
     def recorded(self, point: int, out: Values | None = None) -> Values:
-        """Return the gradients of one of `info.points`; float32 of shape (P, n)."""
+        """Return the gradients of the recorded step `info.points[point]`; float32 of shape (P, n)."""
         return self._read(point, self._rows, out)
 
     def _read(self, point: int, workers: Sequence[int], out: Values | None) -> Values:
@@ -262,7 +262,7 @@ def recorded(
 
 
 def folder_of(trace: str | os.PathLike[str]) -> Path:
-    """Return the folder of a trace, given by name or folder; ValueError if there is no trace of this name."""
+    """Return the folder of a trace given by name or path; ValueError if no trace has this name."""
     if not is_name(trace):
         return Path(trace)
     if trace not in trace_names():
@@ -279,21 +279,21 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
 
 
 def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
-    """Return the file of a step, or of a worker at a step."""
+    """Return the path of a step's file, or of one worker's file of a step."""
     return folder / (f"{step:06d}.safetensors" if worker is None else f"{step:06d}.{worker:04d}.safetensors")
 
 
 def _worker_files(
     folder: Path, info: TraceInfo, step: int, workers: Sequence[int]
 ) -> list[tuple[Path, slice, list[int]]]:
-    """Return the files of these workers, with the rows they fill and the rows of the file."""
+    """Return the files with some workers' gradients at a step, each with output rows and rows in the file."""
     if info.per_worker:
         return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
     return [(step_file(folder, step), slice(None), list(workers))]
 
 
 def _read_tensor(tensors: Any, name: str, path: Path) -> Values:
-    """Return a tensor, as float32."""
+    """Return a tensor of an open safetensors file as float32."""
     kind = tensors.get_slice(name).get_dtype()
     return decode_stored(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
 
@@ -314,7 +314,7 @@ def _chosen_workers(workers: int | Sequence[int] | None, info: TraceInfo) -> lis
 
 
 def _check_file(path: Path, info: TraceInfo) -> None:
-    """Raise InputError if a file does not hold the gradients of the description."""
+    """Raise InputError if the tensors of a file do not match the layers, types and shapes of the description."""
     with _open_file(path) as tensors:
         found, expected = set(tensors.keys()), {layer.name for layer in info.layers}
         for name in sorted(expected - found):

@@ -1,4 +1,4 @@
-"""Records gradients while a model trains; the trace is complete up to the last step whenever the run ends.
+"""Records gradients during training; the trace is valid after every step, even if the run is killed.
 
 Each sampled step is a file, or one for each worker if workers are processes. It is in memory until it is complete; then
 the description is rewritten. Errors of the recording do not end the training: a step with a value that is not finite is
@@ -36,7 +36,7 @@ _PATIENCE = 3
 
 
 class Recorder:
-    """A recording in progress; also a context manager, which closes it.
+    """A recorder of gradients; as a context manager it closes the recording.
 
     Parameters
     ----------
@@ -148,27 +148,27 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """If true, the gradients of the present step are recorded."""
+        """Whether the gradients of the current step are recorded."""
         enough = self.samples is not None and len(self._points) >= self.samples
         return not (self.stopped or enough) and self.step % self.every < self.consecutive
 
     @property
     def own_seconds(self) -> float:
-        """Seconds that the run has waited for the recorder."""
+        """Time that the training run has spent waiting for the recorder [s]."""
         return self._own
 
     @property
     def run_seconds(self) -> float:
-        """Seconds since it began, its own included."""
+        """Time since the recording began [s], including the recorder's own."""
         return time.perf_counter() - self._began
 
     @property
     def overhead(self) -> float:
-        """Its own seconds over those of the rest of the run."""
+        """Recorder time over the time of the rest of the run."""
         return self._own / max(self.run_seconds - self._own, 1e-9)
 
     def take(self, gradients: Mapping[str, NDArray[Any]], worker: int = 0, *, chosen: bool = False) -> None:
-        """Record layers' gradients of a worker at the present step, if it is to be recorded, in any number of calls.
+        """Record gradients of layers of one worker, if the current step is recorded; may be called repeatedly.
 
         A layer without gradients is recorded as zero. `chosen` ones are the entries that `entries` lists, not whole
         layers. ValueError if there is no such layer or worker, or a layer has another number of entries.
@@ -194,7 +194,7 @@ class Recorder:
         self._spend(start)
 
     def end_step(self, loss: float | None = None) -> None:
-        """End the present step, with the mean loss of the workers; the trace has it afterwards, if it was recorded."""
+        """End the current step with its mean loss over workers; a recorded step is then in the trace."""
         if not self.wanted:
             self.step += 1
             # A worker that left the step out never brings its file.
@@ -222,7 +222,7 @@ class Recorder:
         self._describe()
 
     def close(self) -> None:
-        """End the recording; a step that was not ended is left out."""
+        """Finish the recording; a step without `end_step` is left out."""
         if not self.stopped:
             self._describe()
         self.stopped = True
@@ -237,7 +237,7 @@ class Recorder:
         self.close()
 
     def spent(self, seconds: float) -> None:
-        """Add seconds that were spent for the recording elsewhere."""
+        """Add time [s] spent for the recording outside the recorder."""
         self._own += seconds
 
     def _spend(self, start: float) -> None:
@@ -261,7 +261,7 @@ class Recorder:
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
-        """End the recording, not the training, when a file cannot be written."""
+        """Stop the recording with a warning, instead of the training, if a file cannot be written."""
         try:
             yield
         except OSError as error:
@@ -270,14 +270,14 @@ class Recorder:
             warnings.warn(f"the recording in {self.folder} ends at step {self.step}: {why}", stacklevel=5)
 
     def _layer(self, name: str) -> NDArray[Any]:
-        """Return the entries of a layer at the present step, at all workers of this process; zero at first."""
+        """Return the buffer of a layer for the current step and all workers of this process, initially zero."""
         if name not in self._taken:
             rows = self.workers if self.worker is None else 1
             self._taken[name] = np.zeros((rows, *self._parts[name]), STORED[self.dtype])
         return self._taken[name]
 
     def _describe(self) -> None:
-        """Write the description, with the steps that have the files of all workers."""
+        """Write the description file with the steps for which all workers have written their files."""
         if self.worker or not self._points:
             return
         start = time.perf_counter()
@@ -296,7 +296,7 @@ class Recorder:
         self._spend(start)
 
     def _to_disk(self, path: Path) -> None:
-        """Sync a file to disk in the background."""
+        """Flush a file to disk in a background thread."""
         if self._disk is None:
             self._disk = ThreadPoolExecutor(1, "simnet-recorder")
         self._disk.submit(sync_to_disk, path)
@@ -327,7 +327,7 @@ class Recorder:
 
 
 def _recorded_entries(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
-    """Return the recorded entries of a layer, ascending; None if all."""
+    """Return the indices of a layer's recorded entries, ascending; None if all are recorded."""
     count = max(1, round(fraction * size))
     if count == size:
         return None

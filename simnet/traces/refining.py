@@ -1,4 +1,4 @@
-"""Magnitudes and order of the entries, each from its own statistics.
+"""Statistics of recorded steps from which magnitudes and ranking of synthetic entries are fitted.
 
 The moments of `simnet.traces.fitting` describe tails like those of a lognormal mixture. For others, two properties
 matter to top-k: how large a worker's entries are (tables of quantiles for each layer), and at which workers they are
@@ -48,7 +48,7 @@ _CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
 
 
 class StepStatistics(NamedTuple):
-    """Statistics of one recorded step."""
+    """Statistics of a recorded step: worker sizes, signs, magnitude quantiles, and top-k selections."""
 
     # Shape (P,): Mean magnitude of each worker, ascending, over that of all.
     sizes: Floats
@@ -67,7 +67,7 @@ class StepStatistics(NamedTuple):
 
 
 def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
-    """Return the statistics of a recorded step of shape (P, n), with layers of these sizes."""
+    """Return the statistics of a recorded step of shape (P, n), whose layers have these sizes."""
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
     signs = np.array([sign_products_in_bands(part) for part in np.split(gradients, ends, axis=1)])
@@ -121,7 +121,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
 
 
 def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> LayerOrder:
-    """Return the order of a layer's entries from points over time; `clock` as in `nearby_points`."""
+    """Return the ranking model of a layer from all recorded steps; `clock` as in `nearby_points`."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
@@ -131,7 +131,7 @@ def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> 
 
 
 class OverlapOverTime(NamedTuple):
-    """Overlap of a worker's selection at two points, by the correlation of what decides the kinds."""
+    """Overlaps of a worker's selections at two steps: recorded, and predicted by the correlation of log s."""
 
     # Shape (R,): From 0 to 1.
     correlation: Floats
@@ -144,7 +144,7 @@ class OverlapOverTime(NamedTuple):
 def overlap_over_time(
     points: Sequence[StepStatistics], layers: Sequence[LayerOrder], sizes: Sequence[int]
 ) -> OverlapOverTime:
-    """Return predicted and recorded overlap over time, given points, the order of each layer, and the layers' sizes."""
+    """Return recorded and predicted overlaps of selections at all pairs of steps."""
     from scipy.special import ndtri
 
     T, D = len(points), len(_DENSITIES)
@@ -183,7 +183,7 @@ def overlap_over_time(
 
 
 def _joint_shares(z: Floats, widths: Floats, correlation: float) -> Floats:
-    """Return the joint shares of two normals in bins, given the middles and shares of those."""
+    """Return the joint probabilities of two correlated normals in bins with midpoints `z` and shares `widths`."""
     if correlation > 0.999:
         return np.diag(widths)
     squares = correlation**2 * (z[:, None] ** 2 + z**2) - 2 * correlation * z[:, None] * z
@@ -195,7 +195,7 @@ def _joint_shares(z: Floats, widths: Floats, correlation: float) -> Floats:
 
 
 def _magnitude_quantiles(magnitudes: Values) -> Floats:
-    """Return quantiles of the magnitude, of all workers together."""
+    """Return the quantiles of the magnitudes of all workers together."""
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
 
 
@@ -222,7 +222,7 @@ def large_entry_sign(gradients: Values) -> float:
 
 
 def sign_products_in_bands(gradients: Values) -> Floats:
-    """Return the mean product of the signs of an entry at two workers in bands of its mean magnitude, and its entries.
+    """Return the mean product of two workers' signs per band of mean magnitude, and the entries per band.
 
     Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without
     entries.

@@ -1,4 +1,4 @@
-"""What the workers' gradients share and what fades: an autoregressive process over iterations.
+"""Autoregressive normals over iterations: the common part of the workers' gradients.
 
 Every draw is from a stream named after the iteration, so any iteration can be computed without those before.
 """
@@ -25,13 +25,13 @@ def draw_normals(draws: np.random.Generator, out: Values) -> None:
 
 
 def skip_normals(draws: np.random.Generator, count: int) -> None:
-    """Skip so many standard normals of float32."""
+    """Advance a stream by `count` float32 standard normals."""
     for first in range(0, count, PIECE):
         draws.standard_normal(min(PIECE, count - first), dtype=np.float32)
 
 
 class FadingNormals:
-    """Autocorrelated standard normals of all entries."""
+    """Standard normals of all entries that follow an autoregressive process over iterations."""
 
     def __init__(self, entries: int, seed: int, memory: float, turns: bool) -> None:
         self._entries, self._seed, self._turns = entries, seed, turns
@@ -39,7 +39,7 @@ class FadingNormals:
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
     def at(self, iteration: int) -> Values:
-        """Return the normals of an iteration, computed from the last one if that is recent.
+        """Return the normals of an iteration, shape (n,), computed from the last call's where that is recent.
 
         The row is valid until the next call.
         """
@@ -59,12 +59,12 @@ class FadingNormals:
         return np.asarray(rows[0])
 
     def _news(self, at: int) -> list[np.random.Generator]:
-        """Return the innovations of an iteration, a stream for each row."""
+        """Return the streams of an iteration's innovations, one per row."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
         return [stream(self._seed, "gradients", *name) for name in names[: 1 + self._turns]]
 
     def _advance(self, rows: Values, news: list[np.random.Generator]) -> None:
-        """Advance by an iteration, in place: a number fades, or two rotate by an angle whose cosine is kept of them."""
+        """Advance all rows by one iteration in place: one row decays; two rows rotate as well."""
         turns, kept = self._turns, self._kept
         new_share = math.sqrt(1 - kept**2)
         shares = (kept**2, kept * new_share, new_share) if turns else (kept, 0.0, new_share)

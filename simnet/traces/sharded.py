@@ -1,4 +1,4 @@
-"""Gradients that are drawn, and stay, in the processes of their workers."""
+"""Gradients that are drawn and stored in the processes of their workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simnet.traces.source import GradientSource, Shaped, Values, WithoutLearning
 
 
 class ShardedSource:
-    """A source whose gradients live in shards, which have copies of it."""
+    """A gradient source whose rows are drawn and stored by the shards, each with a copy of the source."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
         self._source, self._shards = source, shards
@@ -22,22 +22,22 @@ class ShardedSource:
             self.true_shapes = source.true_shapes
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of an iteration, float32 of shape (P, n), drawn here."""
+        """Return an iteration's gradients, float32 of shape (P, n), drawn in this process."""
         return self._source.gradients(iteration, out)
 
     def begin(self) -> ShardedTraining:
-        """Return a training on the gradients in the shards."""
+        """Return a training whose gradients are drawn in the shards."""
         return ShardedTraining(self._shards)
 
 
 class ShardedTraining(WithoutLearning):
-    """A training without learning, whose gradients and residuals are `Rows` of shards."""
+    """A training without learning, whose gradients are `Rows` in shards."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Any = None) -> Any:
-        """Return the gradients of some workers in an iteration; in `out`, the rows of all workers, if given."""
+        """Return the gradients of some workers in an iteration, in `out` if that holds all workers."""
         everybody = len(crew) == self._shards.workers
         if isinstance(out, Rows) and everybody and out.base is None:
             self._shards.redraw(out, iteration)
@@ -46,4 +46,4 @@ class ShardedTraining(WithoutLearning):
         return found if everybody else found[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None: gradients are made in the shards."""
+        """Return None: gradients are drawn in the shards."""

@@ -1,4 +1,4 @@
-"""Signs that workers share, and how long shared and own signs last.
+"""Agreement of gradient signs between workers, and its persistence over iterations.
 
 The mean product of the signs of an entry at two workers and two recorded steps is counted, as it is the many small
 entries with lasting signs that residuals accumulate until they are large.
@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Return the mean products of two workers' signs in each band of kinds."""
+    """Return the mean product of two workers' signs in each band of kinds, fitted to counts by magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """Mean products of signs between points, of each layer."""
+    """Mean products of signs at pairs of recorded steps, of each layer."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats
@@ -100,7 +100,7 @@ class SignProducts(NamedTuple):
 
 
 def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts:
-    """Return the mean products of signs of shape (T, P, n), for layers of these sizes."""
+    """Return the mean sign products of each layer; `signs` have shape (T, P, n), layers these sizes."""
     T, P, _ = signs.shape
     other, own = np.zeros((len(sizes), T, T)), np.zeros((len(sizes), T, T))
     start = 0
@@ -115,7 +115,7 @@ def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts
 
 
 def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floats:
-    """Return factor loadings (T, COMPONENTS) beyond chance, whose variance is `chance` over `entries`."""
+    """Return factor loadings, (T, COMPONENTS), significant against noise of variance `chance` / `entries`."""
     T = len(covariance)
     few = min(COMPONENTS, T)
     found = np.zeros((T, COMPONENTS))
@@ -147,13 +147,13 @@ def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floa
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of each step: consecutive steps between others that are not are at one place."""
+    """Return a group number per step: runs of consecutive steps form a group if other steps are apart."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return the loadings of c, the correlation of the rest between consecutive steps, and whether the rest turns.
+    """Return the loadings of c, the step-to-step correlation of its rest, and whether the rest oscillates.
 
     What only steps at one place share turns back within a few steps.
     """
@@ -192,7 +192,7 @@ def _normal_correlations(products: Floats) -> Floats:
 
 
 def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
-    """Return mean products between places, of shape (L, places, places), given those of steps."""
+    """Return mean products between groups of steps, (L, places, places), from those between steps."""
     shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
     found = shares @ products @ shares.T
     # Of a place and itself it is what is had at one step.
@@ -202,7 +202,7 @@ def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
-    """Return the loadings of e; None if no worker's own signs last beyond chance.
+    """Return the loadings of e; None if no worker's own signs persist significantly.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.

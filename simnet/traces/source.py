@@ -1,4 +1,4 @@
-"""The interface of gradient sources, and their common parts."""
+"""The interfaces of gradient sources and trainings, and shared implementations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Values: TypeAlias = NDArray[np.float32]
 
 
 class GradientSource(Protocol):
-    """Fresh gradients of P workers, iteration by iteration."""
+    """A source of the gradients of P workers in each iteration."""
 
     workers: int
     """P."""
@@ -30,7 +30,7 @@ class GradientSource(Protocol):
     """Name and entries of each layer, in the order of the gradient."""
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of an iteration, float32 of shape (P, n), contiguous; in `out` if given.
+        """Return an iteration's gradients, contiguous float32 of shape (P, n), in `out` if given.
 
         They do not depend on earlier calls.
         """
@@ -38,7 +38,7 @@ class GradientSource(Protocol):
 
 @runtime_checkable
 class Shaped(Protocol):
-    """A source that knows the shapes of the model's tensors."""
+    """A gradient source that knows the shapes of the model's tensors."""
 
     true_shapes: tuple[tuple[int, ...], ...]
     """Rows and columns, or one length, of each tensor."""
@@ -46,7 +46,7 @@ class Shaped(Protocol):
 
 @runtime_checkable
 class Adding(Protocol):
-    """A source that can add gradients to rows without memory for all of them."""
+    """A gradient source that can add gradients to existing rows, with little extra memory."""
 
     def add(self, iteration: int, rows: Values) -> None:
         """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous."""
@@ -60,17 +60,17 @@ class Score(NamedTuple):
 
 
 class Training(Protocol):
-    """The training of one policy's run of a job: the source of its gradients, and the sink of its updates."""
+    """A training run under one policy: yields gradients and receives updates."""
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return the gradients of some workers for the data of an iteration, float32 of shape (P', n).
+        """Return the gradients of the workers `crew` in an iteration, float32 of shape (P', n).
 
         The array, `out` if given, belongs to the caller unless it is read-only. Gradients depend on the updates at
         most; calls have no side effects.
         """
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds the result of `gradients` to rows while it makes it; None if it cannot."""
+        """Return a function that adds the gradients to rows without storing them; None if not supported."""
 
     def apply(self, update: Values) -> None:
         """Apply the mean gradient of an exchange, float32 of shape (n,)."""
@@ -82,35 +82,35 @@ class Training(Protocol):
         """
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return the state that updates have changed, by name, as arrays that stay constant."""
+        """Return the state that updates changed, by name; later updates do not alter the arrays."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a result of `save`; ValueError, without effect, if it does not fit."""
+        """Resume from a state that `save` returned; ValueError, without effect, if it does not fit."""
 
 
 @runtime_checkable
 class Trainable(Protocol):
-    """A source whose gradients depend on the updates."""
+    """A gradient source whose gradients depend on the applied updates."""
 
     def begin(self) -> Training:
-        """Return an independent training that starts from the first weights."""
+        """Return an independent training that starts from the initial weights."""
 
 
 @runtime_checkable
 class Evaluable(Protocol):
-    """A source with gradients at any parameters."""
+    """A gradient source that evaluates gradients at any parameters."""
 
     evaluate: int
     """Iterations between two measurements of loss and accuracy."""
 
     def initial(self) -> Values:
-        """Return the first parameters, float32 of shape (n,)."""
+        """Return the initial parameters, float32 of shape (n,)."""
 
     def gradients_at(self, parameters: Values, iteration: int) -> Values:
-        """Return gradients for the data of an iteration, at parameters of shape (1, n), or (P, n) of each worker."""
+        """Return an iteration's gradients at `parameters`, shape (1, n), or (P, n) with those of each worker."""
 
     def score(self, weights: Values) -> Score:
-        """Return the score of a model with some parameters, float32 of shape (n,)."""
+        """Return loss and accuracy of the model with parameters of shape (n,)."""
 
 
 class WithoutLearning:
@@ -124,7 +124,7 @@ class WithoutLearning:
         return None
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return nothing."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -132,7 +132,7 @@ class WithoutLearning:
 
 
 class FixedTraining(WithoutLearning):
-    """A training without learning, on the gradients of a source."""
+    """A training without learning, with the gradients of a source."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
@@ -140,7 +140,7 @@ class FixedTraining(WithoutLearning):
         self._adding = source if isinstance(source, Adding) else None
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return the source's gradients of an iteration, of some workers; in `out`, shape (P, n), if all."""
+        """Return some workers' gradients in an iteration; in `out`, shape (P, n), if `crew` is all workers."""
         source = self._source
         everybody = len(crew) == source.workers
         if isinstance(source, CachedSource):
@@ -155,13 +155,13 @@ class FixedTraining(WithoutLearning):
         return gradients if everybody else gradients[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return a function that adds the source's gradients of an iteration, if it can add those of all workers."""
+        """Return a function that adds an iteration's gradients of all workers to rows, if the source can."""
         source = self._adding
         return None if source is None or len(crew) < self._source.workers else partial(source.add, iteration)
 
 
 class CachedSource:
-    """A source for several runs of a job that ask for about the same iterations, so each is made once.
+    """A gradient source with a cache, for runs of a job that need the same iterations at about the same time.
 
     It caches the last iterations, at most `most`, within 64 MiB but at least one. The cached arrays are read-only. It
     has `true_shapes` if the source has.
@@ -179,7 +179,7 @@ class CachedSource:
         self._room = min(most, max(1, self.BYTES // (4 * self.workers * self.parameters)))
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of an iteration, float32 of shape (P, n); a copy, in `out`, if that is given."""
+        """Return an iteration's gradients, float32 of shape (P, n); a copy in `out` if given."""
         found = self._kept.pop(iteration, None)
         if found is None:
             while len(self._kept) >= self._room:
@@ -196,17 +196,17 @@ class CachedSource:
 
 
 def cached_source(source: GradientSource, most: int = 8) -> GradientSource:
-    """Return a source that makes gradients once for several runs; itself if they depend on the updates."""
+    """Return a source that computes an iteration once for several runs; `source` itself if it is trainable."""
     return source if isinstance(source, (Trainable, CachedSource)) else CachedSource(source, most)
 
 
 def begin_training(source: GradientSource) -> Training:
-    """Return a training on the gradients of a source, for one run of a job."""
+    """Return a training with the gradients of a source, for one run of a job."""
     return source.begin() if isinstance(source, Trainable) else FixedTraining(source)
 
 
 def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
-    """Return the options of a scheme that describe the tensors, ``layers`` and ``true_shapes``.
+    """Return the scheme options ``layers`` and ``true_shapes``, which describe the model's tensors.
 
     `which` are the layers that the scheme exchanges.
     """
@@ -220,7 +220,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes of one length or two: tensors of more axes become matrices with the first axis as rows."""
+    """Return shapes as matrices, the first axis by the product of the others; as vectors if the first is 1 or alone."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )
@@ -241,7 +241,7 @@ def training_progress(iteration: int, iterations: int) -> float:
 
 
 def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
-    """Return `out`, or a new buffer; ValueError if `out` is no contiguous float32 array of shape (P, n)."""
+    """Return `out`, or a new array; ValueError unless it is contiguous float32 of shape (P, n)."""
     if out is None:
         return np.empty((workers, parameters), dtype=np.float32)
     if out.shape != (workers, parameters) or out.dtype != np.float32 or not out.flags.c_contiguous:

@@ -108,11 +108,11 @@ class SyntheticSource:
         self._logs = np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return `gradients_of` all workers."""
+        """Return an iteration's gradients of all workers, float32 of shape (P, n)."""
         return self.gradients_of(range(self.workers), iteration, out)
 
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
-        """Return some workers' gradients in an iteration, ascending; the noise of those before them is drawn, too.
+        """Return an iteration's gradients of the workers, given in ascending order; float32.
 
         Progress is the share of `iterations`, and constant after them. `out`, float32 of shape (len(workers), n),
         receives the gradients.
@@ -126,7 +126,7 @@ class SyntheticSource:
         self._make(range(self.workers), iteration, rows, adds=True)
 
     def _make(self, workers: Sequence[int], iteration: int, rows: Values, *, adds: bool) -> None:
-        """Put the gradients of some workers in an iteration into rows, or add them."""
+        """Write or add some workers' gradients of an iteration to `rows`, shape (P', n)."""
         progress = training_progress(iteration, self._iterations)
         self._put_logs(iteration)
         common, factors = self._common(iteration, progress), self._factors(iteration, progress)[list(workers)]
@@ -162,7 +162,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Make gradients of a layer from normals, shape (P, size), in place; in an ordered one only x."""
+        """Turn normals `x` of a layer, (P, size), into gradients in place; in layers with quantiles, only mix x."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -175,7 +175,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the order of the layers with quantiles; space the normals of small ones evenly."""
+        """Return the ranking of each layer with quantiles; also spaces the normals of small layers evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -192,7 +192,7 @@ class SyntheticSource:
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_LayerOrder], common: Values, factors: Values) -> None:
-        """Give the layers with quantiles their magnitudes."""
+        """Replace the normals of layers with quantiles by gradients with those magnitudes, in place."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
         for place, ranked, alike, against in orders:
             for start in range(place.start, place.stop, _BLOCK):
@@ -207,7 +207,7 @@ class SyntheticSource:
                 np.copysign(y, x, out=x)
 
     def _row(self, *name: str | int) -> Values:
-        """Return a recurring row: uniform for `life`, normal otherwise."""
+        """Return a random row that all iterations use, shape (n,): uniform for ``life``, else normal; cached."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
@@ -218,7 +218,7 @@ class SyntheticSource:
         return self._rows[name]
 
     def _parts(self, *name: str | int) -> Iterator[Values]:
-        """Yield a recurring row piece by piece: cached, or drawn again if there are too many."""
+        """Yield a random row that iterations share, in pieces: from the cache, or drawn again if it is full."""
         if name in self._rows or len(self._rows) < self._most_rows:
             row = self._row(*name)
             yield from (row[part] for _, part in self._pieces)
@@ -233,12 +233,12 @@ class SyntheticSource:
             yield drawn
 
     def _clock(self, progress: float) -> float:
-        """Return the position of a share of the run between knots."""
+        """Return the coordinate of a training progress on the axis of the knots: linear or logarithmic."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
     def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
-        """Interpolate a table whose last axis goes over the knots."""
+        """Return a table interpolated at a training progress; its last axis is the knots."""
         knots, at = self._knots, self._clock(progress)
         after = bisect_left(knots, at)
         if after == 0 or after == len(knots):
@@ -247,7 +247,7 @@ class SyntheticSource:
         return np.asarray((1 - weight) * table[..., after - 1] + weight * table[..., after])
 
     def _factors(self, iteration: int, progress: float) -> Values:
-        """Return a; shape (P, 1)."""
+        """Return a, the relative gradient size of each worker; shape (P, 1)."""
         random = stream(self._seed, "gradients", "worker", iteration)
         if self.like.worker_sizes is not None:
             sizes = self._at(np.array(self.like.worker_sizes).T, progress)
@@ -258,7 +258,7 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float) -> Values:
-        """Return c: its constant part, and the rest."""
+        """Return c, the part of x that workers share, shape (n,): constant factors and the autoregressive rest."""
         then = self._remembered.at(iteration)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
@@ -270,13 +270,13 @@ class SyntheticSource:
         return mixed
 
     def _normals(self, name: str, loadings: Floats) -> list[np.random.Generator]:
-        """Return the streams of constant normals, which are drawn again in each iteration."""
+        """Return the streams of the constant normals, from their beginning."""
         return [stream(self._seed, "gradients", name, one) for one in range(len(loadings))]
 
     def _add_lasting(
         self, row: Values, normals: Sequence[np.random.Generator], loadings: Floats, scales: Floats
     ) -> None:
-        """Add the next normals to a row, times loadings (K, layers) and scales (layers,)."""
+        """Add the next constant normals to a row, times loadings (K, layers) and scales (layers,)."""
         drawn = np.empty_like(row) if normals else row
         for one, shares in zip(normals, loadings * scales, strict=True):
             draw_normals(one, drawn)
@@ -285,7 +285,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Compute log s over its deviation: it moves on an arc from anchor to anchor, at unit variance."""
+        """Compute log s over its deviation, at unit variance, in place; it moves on arcs between random rows."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -301,7 +301,7 @@ class SyntheticSource:
             logs += second * rows[2]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn log s over its deviation into s, in place, in layers that are not ordered."""
+        """Turn log s over its deviation into s, in place, in layers without quantiles."""
         if self._ordered.all():
             return logs
         for (layer, part), life in zip(self._pieces, self._parts("life"), strict=True):
@@ -315,7 +315,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return the weight of the rest, of shape (layers,), given loadings (K, layers)."""
+    """Return the weight of the non-constant rest per layer, (layers,), from loadings (K, layers)."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
@@ -327,7 +327,7 @@ def _loading_table(layers: Sequence[LayerParameters], name: str) -> Floats:
 
 
 class _LayerOrder(NamedTuple):
-    """A layer with quantiles: its place, its order, and the likeness of signs in each band."""
+    """Ranking of a layer with quantiles: its slice, magnitudes, and sign agreement by band of kinds."""
 
     place: slice
     ranked: Ranked
@@ -336,7 +336,7 @@ class _LayerOrder(NamedTuple):
 
 
 def row_count(workers: int, parameters: int, *, lasts: bool = False, turns: bool = False) -> int:
-    """Return the maximum number of rows of n entries that a source keeps.
+    """Return the maximum number of rows of n entries that a synthetic source keeps in memory.
 
     `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
     """

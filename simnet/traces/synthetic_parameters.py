@@ -1,4 +1,4 @@
-"""The parameters of synthetic gradients, as a JSON file has them; see `simnet.traces.synthetic`."""
+"""The parameters of synthetic gradients (`simnet.traces.synthetic`), and their JSON files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(BEYOND), max
 
 
 class LayerParameters(Description):
-    """The distribution of the entries of one layer, at the knots."""
+    """Parameters of the distribution of one layer's entries, at each knot."""
 
     # The fitted layer, and whether it has two dimensions or more.
     name: str
@@ -91,7 +91,7 @@ class LayerParameters(Description):
 
 
 class SyntheticParameters(Description):
-    """The parameters of synthetic gradients; `simnet.traces.fit` finds them."""
+    """The parameters of synthetic gradients, as `simnet.traces.fit` returns them."""
 
     version: Literal[2] = 2
     # The fitted trace, and length of the recorded run.
@@ -149,13 +149,13 @@ class SyntheticParameters(Description):
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, which `synthetic` reads."""
+        """Write the parameters as a JSON file that `synthetic` reads."""
         content = self.model_dump_json(indent=1, exclude_none=True)
         Path(path).write_text(content + "\n", encoding="utf-8")
 
 
 def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return the parameters of a fitted trace by name, of ``auto`` for a model of these layers, or of a JSON file."""
+    """Return parameters by trace name, from a JSON file, or for ``auto`` those of the model's family."""
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
@@ -167,14 +167,14 @@ def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Sy
 
 
 def model_family(layers: Sequence[Layer]) -> str:
-    """Return the trace of the family of a model, given its layers, with names as in PyTorch."""
+    """Return the name of the trace for a model's family, by its layer names as in PyTorch."""
     if any(re.search("attn|attention", layer.name) for layer in layers):
         return "transformer"
     return "convolutional" if any(len(layer.shape) > 3 for layer in layers) else "digits"
 
 
 def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
-    """Return the fitted layer for a layer of this name and relative depth in [0, 1].
+    """Return the fitted layer most like a layer of this name and relative depth in [0, 1].
 
     It is the nearest in depth of those that are matrices as well, or are not, and that embed words or places as well.
     """
@@ -185,7 +185,7 @@ def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: boo
 
 
 def _embedding_kind(name: str) -> str:
-    """Return what a layer embeds by its name, as in PyTorch: words, places, or nothing."""
+    """Return what an embedding layer embeds, words or positions, by its PyTorch name; "" for other layers."""
     if re.search("wpe|pos(ition)?_emb", name):
         return "places"
     return "words" if re.search("wte|word_emb|tok(en)?_emb", name) else ""

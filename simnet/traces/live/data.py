@@ -1,4 +1,4 @@
-"""Data to train on that need no download, and the shards of the workers.
+"""Training data sets that need no download, and their division among workers.
 
 =================  ===========================================================================================
 ``digits``         1797 handwritten digits of 8 x 8 pixels, which come with scikit-learn
@@ -53,7 +53,7 @@ TURN, SIZE, SHIFT, NOISE = 0.6, 0.4, 0.3, 0.15
 
 @lru_cache(maxsize=1)
 def draw_glyphs() -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Return the characters in all typefaces as images (N, FINE, FINE) from 0 to 1, and the class of each."""
+    """Return letters and digits in all typefaces as images in [0, 1], (N, FINE, FINE), and the class of each."""
     import matplotlib as mpl
     from matplotlib.font_manager import FontProperties
     from matplotlib.path import Path as Outline
@@ -82,7 +82,7 @@ def _closed_path(path: Any) -> Iterator[Any]:
 
 
 def distorted_images(images: NDArray[np.float32], draws: np.random.Generator) -> NDArray[np.float32]:
-    """Return the images of `draw_glyphs` at SIDE x SIDE pixels, each rotated, shifted, scaled and with noise."""
+    """Return images of shape (N, SIDE, SIDE), each rotated, shifted, scaled and with noise."""
     from scipy.ndimage import affine_transform
 
     turn, size, right, down = draws.random((4, len(images))) - 0.5
@@ -109,7 +109,7 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 
 @lru_cache(maxsize=2)
 def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return stretches of words, of shape (N, context + 1), and the topic of each: its place in the library.
+    """Return word sequences, shape (N, context + 1), and the topic of each: its part of the library.
 
     A stretch begins with the word that the one before ends with. The words are the most frequent ones; all others are
     0.
@@ -137,7 +137,7 @@ _TEXT_HELD_OUT = 0.1
 
 
 class Data(NamedTuple):
-    """Training examples and held-out examples."""
+    """A data set: training examples and held-out examples."""
 
     # Shape (N, d): Numbers, or symbols if `symbols` > 0.
     inputs: NDArray[Any]
@@ -241,7 +241,7 @@ def library_words(
 def deal_shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Return the examples of each worker, given the class of each example, shape (N,); every worker gets at least one.
+    """Return the indices of each worker's examples, at least one; `targets` are the classes, shape (N,).
 
     With `dirichlet`, a concentration, each class is dealt out by shares from a symmetric Dirichlet distribution, as in
     [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are of equal size and
@@ -263,7 +263,7 @@ def deal_shards(
 
 
 def _none_empty(found: Sequence[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
-    """Give each worker without examples one of the worker with most."""
+    """Move one example from the worker with most to each worker without examples."""
     filled = list(found)
     for worker in range(len(filled)):
         if not filled[worker].size:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """Two 3 x 3 convolutions, each with a norm behind it, added to what comes in."""
+    """A residual block: two 3 x 3 convolutions, each followed by a norm, and a skip connection."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -31,13 +31,13 @@ class Residual(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations."""
+        """Return the activations of the block."""
         y = functional.relu(self.bn1(self.conv1(x)))
         return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 def convolutional(widths: Sequence[int], classes: int, norm: Callable[[int], nn.Module]) -> nn.Module:
-    """Return a residual network for images with one channel [he]_: stages of two blocks of so many channels.
+    """Return a residual network for one-channel images [he]_: for each width a stage of two blocks.
 
     `norm` makes the norm of so many channels.
     """
@@ -51,7 +51,7 @@ def convolutional(widths: Sequence[int], classes: int, norm: Callable[[int], nn.
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Causal attention and a perceptron, each behind a layer norm and added to what comes in."""
+    """A transformer block: causal attention and a perceptron, each after a layer norm and with a skip connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Block(nn.Module):  # type: ignore[misc]
         self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations."""
+        """Return the activations of the block."""
         shape = (*x.shape[:2], self.heads, x.shape[2] // self.heads)
         q, k, v = (one.view(shape).transpose(1, 2) for one in self.c_attn(self.ln_1(x)).split(x.shape[2], dim=2))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -82,11 +82,11 @@ class Transformer(nn.Module):  # type: ignore[misc]
                 nn.init.normal_(parameter, std=deviation(name, blocks))
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the word after each."""
+        """Return the logits of the next word at each position."""
         x = self.wte(words) + self.wpe(torch.arange(words.shape[1], device=words.device))
         return self.ln_f(self.h(x)) @ self.wte.weight.T
 
 
 def deviation(name: str, blocks: int) -> float:
-    """Return the initial standard deviation of a matrix of the decoder, as GPT-2 has it; smaller with more blocks."""
+    """Return the initial standard deviation of a weight matrix as in GPT-2, smaller for output projections."""
     return 0.02 / (2 * blocks) ** 0.5 if name.endswith("proj.weight") else 0.02

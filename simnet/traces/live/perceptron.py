@@ -1,4 +1,4 @@
-"""Trainable models, and those in numpy: logistic regression and the multi-layer perceptron.
+"""The interface of trainable models, and the numpy models: logistic regression and multi-layer perceptron.
 
 All workers have the same weights, so the passes through the layers are one matrix product for all batches; only the
 gradients of the weights are a product for each worker.
@@ -25,7 +25,7 @@ class Model:
     layers: tuple[Layer, ...]
 
     def initial(self, draws: np.random.Generator) -> Values:
-        """Return random first weights, float32 of shape (n,): normal; biases are zero, norms the identity."""
+        """Return random initial weights, float32 of shape (n,): matrices normal, biases 0, scales of norms 1."""
         parts = []
         for layer in self.layers:
             if len(layer.shape) == 1:
@@ -35,11 +35,11 @@ class Model:
         return np.concatenate(parts)
 
     def deviation(self, layer: Layer) -> float:
-        """Return the standard deviation of a matrix's first weights, sqrt(2 / inputs of a unit) (He et al., 2015)."""
+        """Return the initial standard deviation of a weight matrix, sqrt(2 / fan-in) (He et al., 2015)."""
         return math.sqrt(2.0 / math.prod(layer.shape[1:]))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
+        """Write the gradient of each worker's mean loss to its row of `out`; return the losses, shape (P,)."""
         raise NotImplementedError
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
@@ -48,14 +48,14 @@ class Model:
 
 
 class Perceptron(Model):
-    """Fully connected layers with ReLU between them, and softmax cross-entropy; without hidden ones, logistic."""
+    """A fully connected ReLU network with softmax cross-entropy; logistic regression without hidden layers."""
 
     def __init__(self, features: int, hidden: Sequence[int], classes: int) -> None:
         self._widths = (features, *hidden, classes)
         self.layers = tuple(_layer_shapes(self._widths))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
+        """Write the gradient of each worker's mean loss to its row of `out`; return the losses, shape (P,)."""
         workers, batch = targets.shape
         matrices = list(self._matrices(weights))
         rows = [np.asarray(inputs, dtype=np.float32).reshape(workers * batch, -1)]
@@ -109,7 +109,7 @@ def _layer_shapes(widths: Sequence[int]) -> Iterator[Layer]:
 
 
 def _cross_entropy(values: Values, targets: NDArray[np.intp]) -> tuple[Floats, Values]:
-    """Return the loss of each row, and its gradient by the row."""
+    """Return the softmax cross-entropy of each row of logits, and its gradient by the logits."""
     shifted = values - values.max(axis=1, keepdims=True)
     odds = np.exp(shifted)
     sums = odds.sum(axis=1, keepdims=True)

@@ -89,21 +89,21 @@ class LiveSource:
         self._orders: list[tuple[int, NDArray[np.intp]]] = [(-1, one) for one in self.own]
 
     def begin(self) -> LiveTraining:
-        """Return a training that starts from the first weights and depends on no other."""
+        """Return an independent training that starts from the initial weights."""
         return LiveTraining(self)
 
     def initial(self) -> Values:
-        """Return the first weights, float32 of shape (n,)."""
+        """Return the initial weights, float32 of shape (n,)."""
         return self.model.initial(stream(self.seed, "live", "weights"))
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients at the first weights for the batches of an iteration; float32 of shape (P, n)."""
+        """Return the gradients at the initial weights for an iteration's batches; float32 of shape (P, n)."""
         return self.gradients_at(self.initial()[np.newaxis], iteration, out=out)
 
     def gradients_at(
         self, parameters: Values, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None
     ) -> Values:
-        """Return the gradients of some workers, default all, for the batches of an iteration; float32 of shape (P', n).
+        """Return gradients at `parameters` for an iteration's batches, of the workers `crew`; float32, (P', n).
 
         `parameters` are the weights of all, shape (1, n), or of each, (P', n); `out` receives the gradients.
         """
@@ -137,7 +137,7 @@ class LiveSource:
         return Score(float(loss), float(accuracy))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return the examples of some workers in an iteration, and their classes; shapes (P', b, d), (P', b).
+        """Return inputs and targets of some workers' batches in an iteration; shapes (P', b, d) and (P', b).
 
         A worker goes through its shard in random order, in another order each time.
         """
@@ -162,7 +162,7 @@ class LiveSource:
 
 
 class LiveTraining:
-    """One training of a model: its weights, and how they move; see `LiveSource.begin`.
+    """A training run of a model: its current weights, and the momentum of the optimizer.
 
     `weights` and `velocity` are w and v of the update, float32 of shape (n,); `applied` counts the updates.
     """
@@ -174,7 +174,7 @@ class LiveTraining:
         self.applied = 0
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
-        """Return the gradients at the present weights; see `LiveSource.gradients_at`."""
+        """Return some workers' gradients at the current weights; parameters as of `LiveSource.gradients_at`."""
         try:
             return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
         except DivergedError:
@@ -184,10 +184,10 @@ class LiveTraining:
             ) from None
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None: a backward pass makes whole gradients."""
+        """Return None: backward passes cannot add to existing rows."""
 
     def apply(self, update: Values) -> None:
-        """Move the weights by a mean gradient, float32 of shape (n,)."""
+        """Update the weights by a mean gradient, float32 of shape (n,)."""
         source = self.source
         with np.errstate(over="ignore", invalid="ignore"):
             self.velocity *= np.float32(source.momentum)
@@ -198,17 +198,17 @@ class LiveTraining:
         self.applied += 1
 
     def score(self, iteration: int | None) -> Score:
-        """Return loss and accuracy on the held-out data after an iteration; NaN if none is due."""
+        """Return loss and accuracy on held-out data after an iteration; NaN if no evaluation is due."""
         if iteration is None or (iteration + 1) % self.source.evaluate:
             return Score(math.nan, math.nan)
         return self.source.score(self.weights)
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return weights, velocity, and how many updates were applied."""
+        """Return the weights, the momentum, and the number of applied updates."""
         return {"weights": self.weights.copy(), "velocity": self.velocity.copy(), "applied": np.array(self.applied)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned."""
+        """Resume from a state that `save` returned."""
         weights, velocity = (np.array(state[name]) for name in ("weights", "velocity"))
         for name, one in (("weights", weights), ("velocity", velocity)):
             if one.shape != self.weights.shape or one.dtype != np.float32:
@@ -308,7 +308,7 @@ def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str
 def training_size(
     model: str, data: str, workers: int, batch: int, sizes: Sizes, options: Mapping[str, Any]
 ) -> tuple[int, float]:
-    """Return the entries n of a gradient, and the bytes of data and activations, before anything is made.
+    """Return gradient entries n, and estimated bytes of data and activations, without creating the model.
 
     `batch` is of a worker and iteration, `options` are those of the data.
     """

@@ -40,7 +40,7 @@ _HEADS = 4
 
 
 class Sizes(NamedTuple):
-    """Sizes of the models that come in several."""
+    """Layer sizes of the models with adjustable size."""
 
     # Units of the hidden layers of an ``mlp``.
     hidden: Sequence[int] = (64,)
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
 
 
 def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> TorchModel:
-    """Return a model of PyTorch for data, on ``cpu`` or ``cuda``.
+    """Return a PyTorch model for a data set, on the device ``cpu`` or ``cuda``.
 
     ``conv``: three convolutions with group norm and two fully connected layers, for images. ``residual``: a residual
     network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
@@ -79,7 +79,7 @@ def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu"
 
 
 def parameter_count(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
-    """Return the number of parameters of a model, without making it.
+    """Return the number of parameters of a model without creating it.
 
     `data` is the number of symbols of the context and the pixels of a side of an image.
     """
@@ -99,7 +99,7 @@ def parameter_count(model: str, data: tuple[int, int], classes: int, sizes: Size
 
 
 def activation_count(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
-    """Return about how many numbers a model keeps of an example between the forward and the backward pass."""
+    """Return the approximate number of activations per example that the backward pass needs."""
     context, side = data
     if model == "transformer":
         # Of a block: what two norms, attention, the perceptron and its activation give, and the weights of attention.
@@ -111,7 +111,7 @@ def activation_count(model: str, data: tuple[int, int], classes: int, sizes: Siz
 
 
 class TorchModel(Model):
-    """A module of PyTorch as a model to train; see `create_torch_model`."""
+    """A PyTorch module with the interface of a trainable `Model`."""
 
     def __init__(
         self,
@@ -125,11 +125,11 @@ class TorchModel(Model):
         self.layers = tuple(Layer(name, tuple(one.shape)) for name, one in module.named_parameters())
 
     def deviation(self, layer: Layer) -> float:
-        """Return the standard deviation of a matrix's first weights."""
+        """Return the initial standard deviation of a weight matrix."""
         return super().deviation(layer) if self._deviation is None else self._deviation(layer)
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
+        """Write the gradient of each worker's mean loss to its row of `out`; return the losses, shape (P,)."""
         import torch
 
         workers = len(targets)
@@ -154,7 +154,7 @@ class TorchModel(Model):
         return found
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss and the accuracy."""
+        """Return the mean loss and the accuracy on examples."""
         import torch
 
         given, classes = self._tensors(inputs, targets)
@@ -191,7 +191,7 @@ class TorchModel(Model):
 
 
 def _cross_entropy(logits: Any, targets: Any) -> Any:
-    """Return the mean over examples, and over their places where there are several."""
+    """Return the mean cross-entropy over examples and, for sequences, positions."""
     from torch.nn import functional
 
     return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
@@ -199,7 +199,7 @@ def _cross_entropy(logits: Any, targets: Any) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread, so the result does not depend on the number of cores."""
+    """Run PyTorch with one thread in the block, so results do not depend on the number of cores."""
     import torch
 
     before = torch.get_num_threads()

@@ -8,8 +8,6 @@ all-gather, is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / 
 
 # References: NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
 
-# References: NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
-
 from __future__ import annotations
 
 import math
