@@ -14,7 +14,7 @@ _BEGINS_OPTION = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 
 
 def read_choice(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of a choice and its options, whose values are YAML. ValueError: an option stands there twice.
+    """Return the name and the YAML-parsed options of a choice text; ValueError for a repeated option.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def read_choice(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def choice_words(text: str) -> list[str]:
-    """Return the name of a choice, and its options as they are written.
+    """Return the name of a choice text and its options as unparsed text.
 
     >>> choice_words("artopk:collective=tree,selection=var")
     ['artopk', 'collective=tree', 'selection=var']
@@ -43,7 +43,7 @@ def choice_words(text: str) -> list[str]:
 
 
 def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[str, Any]:
-    """Return the text of a kind as a mapping from it to its options, ``{}`` if there are none.
+    """Return a choice text as the mapping ``{kind: options}``, ``{}`` without options.
 
     With a kind `otherwise`, a text that names none is one of that.
 
@@ -60,7 +60,7 @@ def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[
 
 
 def named_fields(value: object, field: str, fields: Collection[str]) -> object:
-    """Return what is written of a name with options as a mapping in which `field` has the name.
+    """Return a choice, text or ``{name: options}``, as one flat mapping with the name in `field`.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def named_fields(value: object, field: str, fields: Collection[str]) -> object:
 
 
 def split_choices(text: str | Sequence[str]) -> list[str]:
-    """Return the choices of a list with commas between; options keep theirs.
+    """Return the choices of a comma-separated list; commas before options do not split.
 
     Examples
     --------
@@ -104,7 +104,7 @@ _CHOICES = {**dict.fromkeys(_KINDS, ""), **_NAMES, "stack": "like"}
 
 
 def opened_text(text: str, loc: Loc) -> Any:
-    """Return the text of a choice as a mapping, by its place in a scenario, so that a field of it can be set.
+    """Return a choice text at `loc` as a mapping, so that single fields of it can be overridden.
 
     Examples
     --------

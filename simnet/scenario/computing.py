@@ -26,7 +26,7 @@ _WAYS = ("tensor_parallel", "pipeline", "microbatches")
 
 
 def sending_stack(network: network_parts.Network, folder: Path) -> str | None:
-    """Return the name of the transport stack, or of the one it is like; None if a file does not name it."""
+    """Return the name of the network's transport stack, or of the stack it derives from; None if unnamed."""
     given = network.stack
     name = given.like if isinstance(given, network_parts.Stack) else given
     return name or calibrated_stack(network.topology, folder)
@@ -60,7 +60,7 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
-    """Return the device profile of a job; None if it is wrong."""
+    """Return the device profile of a job; None on errors, which `found` collects."""
     name, device = given.device or DEFAULT_DEVICE, None
     with found.at("job", "device"):
         device = load_device(folder / name if is_file(name) else name)
@@ -68,13 +68,13 @@ def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProf
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:
-    """Return the slowdown of computing while collectives run, at least 1."""
+    """Return the slowdown factor of compute during collectives on a device, >= 1."""
     beside = None if device is None else device.beside_collectives
     return 1.0 if beside is None else max(beside.compute, 1.0)
 
 
 def slowdown_told_of(device: DeviceProfile | None, slowdown: float) -> str:
-    """Describe the slowdown of computing while collectives run, with its source."""
+    """Return text on the slowdown of compute during collectives, with its source."""
     beside = None if device is None else device.beside_collectives
     if beside is None or slowdown != slowdown_of(device):
         return describe_slowdown(slowdown)
@@ -84,7 +84,7 @@ def slowdown_told_of(device: DeviceProfile | None, slowdown: float) -> str:
 
 
 def model_profile(given: schema.Job) -> ModelProfile | None:
-    """Return the model of a job, with its tokens; None where only its size is known. ValueError: no such model."""
+    """Return a job's model profile, tokens included; None if only its size is given. ValueError: unknown model."""
     if given.model is not None:
         profile = models.load_model(given.model)
         if given.tokens in (None, profile.tokens):
@@ -97,7 +97,7 @@ def model_profile(given: schema.Job) -> ModelProfile | None:
 
 
 def model_computing(given: schema.Job, device: DeviceProfile) -> PassTime | None:
-    """Return the compute time of the model on a device; None where only its size is known.
+    """Return the model's compute time on a device; None if only the model's size is known.
 
     Raises ValueError if there is no such model, or nothing says how long it computes there.
     """
@@ -106,7 +106,7 @@ def model_computing(given: schema.Job, device: DeviceProfile) -> PassTime | None
 
 
 def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -> SampleCount | None:
-    """Return the samples of all workers in an iteration, or in an inner step; None if not known.
+    """Return the global batch of an iteration or inner step; None if unknown.
 
     It is not known where workers come and go, or share a batch.
     """
@@ -122,14 +122,14 @@ def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -
 
 
 def model_of(job: schema.Job) -> ModelProfile:
-    """Return the model whose steps are sharded: a known one, or one of units. ValueError: there is no such model."""
+    """Return the profile of a sharded job's model, known or listed in units. ValueError: unknown model."""
     if job.model is not None:
         return models.load_model(job.model)
     return profile_of_units(next(iter(job.shardings.values())).told)
 
 
 def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
-    """Build the steps of each way of sharding; None without sharding, or on errors."""
+    """Return the training steps of each sharding by label; None without sharding, or on errors."""
     built: dict[str, TrainingSteps] = {}
     for label, one in config.job.shardings.items():
         with found.at(*config.job.sharding_at(label)):

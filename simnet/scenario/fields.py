@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 
 def is_file(name: str) -> bool:
-    """Whether a name in a scenario is that of a file, and not of something that comes with simnet."""
+    """Return whether a name in a scenario is a file path, rather than the name of shipped data."""
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the shipped scenarios by name."""
+    """Return the paths of the shipped scenarios by name."""
     # Loaded here, as a file that is named needs none of it.
     from importlib.resources import files
 
@@ -23,7 +23,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(path: str | Path) -> Path:
-    """Return the file of a scenario: the path itself, or the shipped one of that name. InputError: there is neither."""
+    """Return the path of a scenario file, given a path or a shipped scenario's name. InputError: neither exists."""
     file, known = Path(path), shipped()
     if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:
@@ -39,7 +39,7 @@ def find(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A scenario by its path and overrides, as of `load`; some of its policies; `later` is added to the seed."""
+    """A scenario as path and overrides, to load in another process; optional policies, and a seed offset `later`."""
 
     path: str | Path
     overrides: Sequence[str] = ()
@@ -48,7 +48,7 @@ class Source:
     later: int = 0
 
     def load(self) -> Scenario:
-        """Read the scenario."""
+        """Load the scenario, with its policies selected and its seed offset."""
         # Whether there is a file is known before all that a scenario may hold is loaded.
         path = find(self.path)
         from simnet.scenario.scenario import load

@@ -47,7 +47,7 @@ def identity(loaded: Scenario, what: str) -> str:
 
 
 class Request(NamedTuple):
-    """The request that a folder of results answers.
+    """Identity of the request whose results a folder holds.
 
     `title` is for people; `digest` is a hash of the request, without page and versions; `lock` is the resolved scenario
     below a heading with the request and the recorded inputs by content.
@@ -59,7 +59,7 @@ class Request(NamedTuple):
 
 
 def request(loaded: Scenario, command: str, *options: object) -> Request:
-    """Return the request of a command: its scenario, and the options that decide the results.
+    """Return the request of a command: a digest of the scenario and of result-affecting options.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
 
 
 def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
-    """Return the folder for the results of a request.
+    """Return the output folder for a request, without overwriting another request's results.
 
     If nobody asked for one and the usual one has results of another request, it is the first free one of ``usual-2``,
     ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
@@ -97,7 +97,7 @@ def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> P
 
 
 def _answered_request(folder: Path) -> Request | None:
-    """Return the request that a folder answers; None if it has no results."""
+    """Return the request whose results a folder holds; None for a folder without results."""
     try:
         with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
             heading = stream.readline(1000)
@@ -108,7 +108,7 @@ def _answered_request(folder: Path) -> Request | None:
 
 
 def _recorded_hashes(loaded: Scenario) -> Iterator[str]:
-    """Yield hashes of what was recorded, which the resolved scenario names only by where it is."""
+    """Yield content hashes of recorded inputs, which the resolved scenario only has as paths."""
     traces = (one.trace for one in loaded.config.job.shardings.values() if one.trace is not None)
     for path in (path for trace in traces for path in trace_paths(trace_prefix(trace))):
         yield _content_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)
@@ -128,7 +128,7 @@ def _content_hash(path: str, changed: int, size: int) -> str:
 
 
 def _all_texts(value: Any) -> Iterator[str]:
-    """Yield every name and every text in a value, and in what it holds."""
+    """Yield every key and text in a nested value."""
     if isinstance(value, dict):
         yield from (word for pair in value.items() for one in pair for word in _all_texts(one))
     elif isinstance(value, list):
@@ -138,7 +138,7 @@ def _all_texts(value: Any) -> Iterator[str]:
 
 
 def _training_versions(loaded: Scenario) -> Iterator[str]:
-    """Yield the versions of what gives data and gradients where a model is trained."""
+    """Yield the versions of Python and of training packages, if a job trains a model."""
     jobs = (loaded.config.job, *(other.job for other in (loaded.config.other_jobs or {}).values()))
     if any(job.gradients.train is not None for job in jobs):
         yield f"Python {platform.python_version()}"

@@ -48,7 +48,7 @@ _TRIAL_ENTRIES = 16
 def build_job(
     config: schema.Config, stages: Stages | None, folder: Path, found: Findings, *, elsewhere: bool = False
 ) -> Job | None:
-    """Build the job of a resolved scenario; None if something is wrong, which `found` collects.
+    """Return the job of a resolved scenario; None on errors, which `found` collects.
 
     `stages` are its networks, None if these are wrong. Memory of workers that live `elsewhere` is not counted.
     """
@@ -110,7 +110,7 @@ def build_job(
 
 
 def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
-    """Report exchanges that do not fit a job: its buckets, its densities, or workers that come and go."""
+    """Report exchanges that do not fit the job's buckets, densities or elastic workers."""
     among = [candidate(label, exchange) for label, exchange in config.exchanges.items()]
     if job.strategy is not None and job.elastic:
         with found.at("job", "strategy"):
@@ -121,7 +121,7 @@ def _try_job(job: Job, config: schema.Config, found: Findings) -> None:
 
 
 def _build_overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
-    """Build what is exchanged during back-propagation; say which of the layers that stay dense there are not."""
+    """Return the overlap of a job, and report unknown names among its dense layers."""
     layers = [name for name, _ in source.layers]
     for place, name in enumerate(given.dense or ()):
         if name not in layers:
@@ -131,7 +131,7 @@ def _build_overlap(given: schema.Overlap, source: GradientSource, found: Finding
 
 
 def _optimizer_of(given: schema.Job) -> Optimizer | None:
-    """Return what moves the parameters, where that is known."""
+    """Return the optimiser of the parameters; None if unknown."""
     train = given.gradients.train
     if given.optimizer is not None or train is None:
         return given.optimizer
@@ -139,7 +139,7 @@ def _optimizer_of(given: schema.Job) -> Optimizer | None:
 
 
 def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) -> float | None:
-    """Return what a worker's device holds [byte], if that is a limit."""
+    """Return the memory limit of a worker's device [byte]; None without a limit."""
     if given.device_memory != "device":
         return given.device_memory
     if device.memory:
@@ -149,7 +149,7 @@ def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) ->
 
 
 def _deadline_seconds(given: job_parts.Deadline, job: Job) -> float:
-    """Return the seconds after the first worker until which the others are waited for."""
+    """Return the deadline of an exchange [s after the first worker's compute]."""
     if given.after is not None:
         return float(given.after)
     assert given.quantile is not None
@@ -159,7 +159,7 @@ def _deadline_seconds(given: job_parts.Deadline, job: Job) -> float:
 
 
 def _local_steps(config: schema.Config, source: GradientSource, found: Findings) -> LocalSteps | None:
-    """Build the strategy of a job; say of each exchange that it refuses, and of policies that have several."""
+    """Return a job's training strategy; report exchanges and multi-exchange policies that it refuses."""
     given = config.job.strategy
     if given is None:
         return None
@@ -178,7 +178,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
 def build_colocated(
     config: schema.Config, stages: Stages | None, folder: Path, found: Findings
 ) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
-    """Build the other jobs of a scenario; return them, and the messages of an exchange of each."""
+    """Return the co-located jobs by label, and the number of messages of each one's exchange."""
     colocated: dict[str, ColocatedJob] = {}
     messages: dict[str, int] = {}
     if stages is None or not config.other_jobs:
@@ -199,13 +199,13 @@ def build_colocated(
 
 
 def _candidate_densities(config: schema.Config, label: str) -> list[float]:
-    """Return the densities that policies may choose for an exchange."""
+    """Return the densities among which policies may choose for an exchange."""
     searches = [one.moo for one in config.policies.values() if one.moo is not None]
     return [density for one in searches if label in (one.among or ()) for density in one.densities]
 
 
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
-    """Raise ValueError if a scheme refuses the length of a bucket, or a density of the job, or of a search, there."""
+    """Raise ValueError if a scheme refuses a bucket's length, or a density of the job or of a search."""
     densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
     for bucket in job_buckets(job, [exchange]):
         model = create_sparsifier(exchange, bucket, job)
@@ -215,7 +215,7 @@ def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) ->
 
 
 def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[str, int]:
-    """Exchange zeros once with each scheme, so that its errors come before the run; return the message counts."""
+    """Run each scheme once on zeros to report its errors before the run; return message counts by label."""
     device = build_device(config.job, folder, found)
     messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
@@ -230,7 +230,7 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
 
 
 def _numbers_of_workers(config: schema.Config) -> range:
-    """Return the numbers of workers that may exchange: fewer after deaths."""
+    """Return the range of worker counts in an exchange, descending; deaths and absences lower it."""
     goes_on = isinstance(config.job.on_death, job_parts.OnDeath)
     least = config.workers - len(config.job.deaths or ()) if goes_on else config.workers
     if config.job.absences or config.job.churn or config.job.deadline:
@@ -239,7 +239,7 @@ def _numbers_of_workers(config: schema.Config) -> range:
 
 
 def _trial_exchange(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsifier_models.Exchange:
-    """Exchange zeros between some of the workers of a job."""
+    """Return an exchange of zeros between `workers` of the job's workers."""
     try:
         options, ranks = without_network(exchange.scheme, exchange.options)
         entries = ranks * _TRIAL_ENTRIES
@@ -252,7 +252,7 @@ def _trial_exchange(exchange: schema.Exchange, all_workers: int, workers: int) -
 
 
 def memory(config: schema.Config) -> float:
-    """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
+    """Return the peak bytes of a process that runs the most memory-intensive policy."""
     if config.job.shardings:
         return fixed_memory(config)
     return fixed_memory(config) + 4.0 * _gradient_entries(config.job) * max(
@@ -261,7 +261,7 @@ def memory(config: schema.Config) -> float:
 
 
 def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
-    """Return how many gradients of one worker the arrays of a policy take at most."""
+    """Return the peak size of a policy's arrays, in units of one worker's gradient."""
     labels, job, P = labels_of(policy), config.job, config.workers
     if job.strategy is not None:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
@@ -292,7 +292,7 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
 
 
 def _is_unbucketed(config: schema.Config, label: str) -> bool:
-    """Return whether an exchange is of the whole gradient, and not bucket by bucket."""
+    """Return whether an exchange sends the whole gradient at once, rather than in buckets."""
     overlap = config.job.overlap
     if not isinstance(overlap, schema.Overlap):
         return True
@@ -304,14 +304,14 @@ def _is_unbucketed(config: schema.Config, label: str) -> bool:
 
 
 def fixed_memory(config: schema.Config) -> float:
-    """Return the most bytes that a process takes besides the arrays of its policies."""
+    """Return the peak bytes of a process without its policies' arrays."""
     others = sum(memory(standalone_config(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
     return _PROCESS + others + (0.0 if trained is None else _training_size(trained, config.workers)[1])
 
 
 def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
-    """Return the most bytes that the arrays of policies take that share their gradients."""
+    """Return the peak bytes of the arrays of several policies that share gradients."""
     # Two iterations have gradients at once. A policy that waits keeps its update, and beside the residuals of its
     # candidates that of exploration and that of before.
     copies = _COPIES + 1 + sum(len(policy.candidates) + 2 for policy in policies)
@@ -321,7 +321,7 @@ def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
 
 
 def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
-    """Return the bytes that a run may take: the limit of the scenario or the memory of the machine, the smaller one."""
+    """Return a run's memory limit [byte]: the smaller of the scenario's limit and the machine's memory."""
     if elsewhere:
         return config.memory
     try:
@@ -332,7 +332,7 @@ def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
 
 
 def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
-    """Return the profile of a device for each of several workers that share it."""
+    """Return the device profile as seen by each of several workers that share the device."""
     slower = {
         name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
         for name, one in device.methods.items()
@@ -354,7 +354,7 @@ def _build_ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
 
 
 def _gradient_entries(job: schema.Job) -> int:
-    """Return the entries of a gradient; of a recorded one none, as its size is bounded by its files."""
+    """Return the entries of a gradient; 0 for recorded gradients, whose files bound their size."""
     if job.gradients.train is not None:
         return _training_size(job.gradients.train, 1)[0]
     if job.model is not None:
@@ -363,7 +363,7 @@ def _gradient_entries(job: schema.Job) -> int:
 
 
 def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
-    """Say whether a run fits the memory, before anything is allocated."""
+    """Return whether a run fits the memory limit; report a smaller size if not."""
     needed, least = memory(config), 1.1 * _PROCESS
     entries, much = _gradient_entries(config.job), f"about {format_bytes(needed)}, more than {format_bytes(limit)}"
     others = [memory(standalone_config(config, label)) for label in config.other_jobs or ()]
@@ -393,7 +393,7 @@ def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
 
 
 def _training_size(given: job_parts.Train, workers: int) -> tuple[int, float]:
-    """Return the entries of the gradient of a model that is trained, and the bytes of its data and activations."""
+    """Return the gradient entries of a trained model, and the bytes of its data and activations."""
     (model, part), (data, options) = given.model.choice, given.data.choice
     return live.training_size(model, data, workers, given.batch, live.Sizes(**part.model_dump()), options.model_dump())
 

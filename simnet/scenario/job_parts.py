@@ -176,12 +176,12 @@ class Sharding(Named):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options in addition to these fields."""
+        """Options of the sharding beyond the fields of this class."""
         return self.__pydantic_extra__
 
     @property
     def told(self) -> list[ListedUnit]:
-        """The units of the model."""
+        """Listed units of the model."""
         return [
             ListedUnit(one.name, one.parameters, (one.flops if one.seconds is None else one.seconds) or 0.0, one.times)
             for one in self.units or ()
@@ -189,7 +189,7 @@ class Sharding(Named):
 
     @property
     def seconds(self) -> float | None:
-        """What the units take together, if they say how long [s]."""
+        """Total seconds of the listed units; None if their work is in operations."""
         if self.units is None or self.units[0].seconds is None:
             return None
         whole = math.fsum(one.work * one.times for one in self.told)
@@ -223,14 +223,14 @@ class Sharding(Named):
 
 
 def _refuse_units(why: str, *place: int | str) -> NoReturn:
-    """Raise what is wrong with the units of a model, or with a place among them."""
+    """Raise ValidationError for the listed units, or at a position among them."""
     error = PydanticCustomError("value_error", "{error}", {"error": why})
     details: list[InitErrorDetails] = [InitErrorDetails(type=error, loc=("units", *place), input=None)]
     raise ValidationError.from_exception_data("Sharding", details)
 
 
 def one_or_several(value: object) -> str:
-    """Return the tag of one way of sharding, or of several by name."""
+    """Return the discriminator tag: one sharding, or a mapping of several by name."""
     several = isinstance(value, dict) and value and not {"as", "trace", "way"} & value.keys()
     return "<several>" if several else "<one>"
 

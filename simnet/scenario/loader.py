@@ -27,14 +27,14 @@ MOST_BYTES = 1800
 
 
 class Place(NamedTuple):
-    """Where a value was written: a file and a line of it, or the option that set it."""
+    """Position of a value: file and line, or the option that set it."""
 
     file: str
     line: int | None
 
 
 class Document:
-    r"""The values of a scenario and where each was written.
+    r"""The values of a scenario file, with the position of each.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Document:
         self._places[loc] = Place(option, None)
 
     def open_texts(self) -> None:
-        """Write texts as mappings where they may stand for more than one choice, or for a file."""
+        """Replace choice texts of networks, topologies and exchanges by mappings."""
         for *way, last in (("network",), ("network", "topology"), ("exchanges",)):
             holder = self.found(way)
             if isinstance(holder, dict) and isinstance(holder.get(last), str):
@@ -105,7 +105,7 @@ class Document:
                     raise self.problem((*way, last), str(error)) from None
 
     def _opened(self, text: str, loc: Loc) -> Any:
-        """Return the text of a choice as a mapping; another text as it is."""
+        """Return a choice text as a mapping; other texts unchanged."""
         folder = Path(self.file).parent
         if loc == ("exchanges",):
             found = named_exchanges(text, None, folder)
@@ -124,7 +124,7 @@ class Document:
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 
     def problem(self, loc: Sequence[str | int], message: str) -> InputError:
-        """Return an error for the value at `loc`, with file, line and field.
+        """Return an InputError for the value at `loc`, with file, line and field.
 
         If it is not in the file, the error is at the last part of `loc` that is.
         """
@@ -142,7 +142,7 @@ class Document:
         return default if beyond else node
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
-        """Return how far `loc` leads, the value there, and the rest of it; tags such as ``<list>`` are skipped."""
+        """Return the longest prefix of `loc` that exists, the value there, and the rest; tags are skipped."""
         node: Any = self.data
         known: Loc = ()
         beyond: Loc = ()
@@ -167,7 +167,7 @@ class Findings:
         self._job: Loc = ()
 
     def of_job(self, label: str) -> Findings:
-        """Return findings about another job, whose places in a scenario of its own become those in the file."""
+        """Return a collector for another job, which prefixes error positions with its place in the file."""
         found = Findings(self._document)
         found._found, found._elsewhere, found._job = self._found, self._elsewhere, ("other_jobs", label)
         return found
@@ -180,19 +180,19 @@ class Findings:
         self.take(self.problem(loc, message))
 
     def problem(self, loc: Loc, message: str) -> InputError:
-        """Return an error for the value at `loc`."""
+        """Return an InputError for the value at `loc`."""
         if self._job and loc[0] != "memory":
             loc = (*self._job, "exchange", *loc[2:]) if loc[0] == "exchanges" else (*self._job, *loc)
         return self._document.problem(loc, message)
 
     def take(self, error: InputError) -> None:
-        """Report an error, once."""
+        """Add an error unless an equal one is present."""
         if str(error) not in map(str, self._found):
             self._found.append(error)
 
     @contextmanager
     def at(self, *loc: str | int) -> Iterator[None]:
-        """Report an error raised within as one of the value at `loc`."""
+        """Collect an error raised in the block as one of the value at `loc`."""
         try:
             yield
         except InputError as error:
@@ -209,7 +209,7 @@ class Findings:
             self.add(loc, str(named))
 
     def refuse(self) -> None:
-        """Raise the collected errors as one, a line each, in the order of the file."""
+        """Raise the collected errors, if any, as one error with a line for each, in file order."""
         found = sorted(self._found, key=lambda one: (one.file or "", one.line or 0))
         if len(found) == 1:
             raise found[0]
@@ -228,7 +228,7 @@ def read_scenario(path: str | Path) -> Document:
 
 
 def _override_step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
-    """Return the next key of an override, and its number of parts: names may contain dots."""
+    """Return the next key of an override, and the number of parts that it uses, as keys may contain dots."""
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):
             allowed = f"a position from 0 to {len(node) - 1}" if node else "nothing: it is empty"
@@ -258,13 +258,13 @@ _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
 
 def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
-    """Return validation errors as errors with file, line, field, the value found and what is allowed."""
+    """Return pydantic errors as InputErrors with file, line, field, value and allowed values."""
     found = error.errors(include_url=False)
     return [document.problem(_error_place(one["loc"]), _error_message(document, one, root)) for one in found]
 
 
 def _error_place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the place of an error without pydantic's mark for a key; a blank name is wrong where it is given."""
+    """Return an error's location without pydantic's key marker; for a blank key, that of its parent."""
     if loc[-1:] != ("[key]",):
         return loc
     return loc[:-1] if str(loc[-2]).strip() else loc[:-2]
@@ -310,7 +310,7 @@ def _allowed_text(expected: str, found: str) -> str:
 
 
 def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[Part] | None:
-    """Return the class of the mapping at `loc`."""
+    """Return the part class of the mapping at `loc`; None if there is none."""
     parts: list[Any] = [root]
     for step in loc:
         if step in _FORMS:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 
 class MarkedField(NamedTuple):
-    """A field that is a flag: its name, its key in a scenario, and how people write it.
+    """A scenario field that is also a command-line flag: its name, its key, and its notation.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ MARKED_FIELDS = (
 
 
 class FieldsButSeed(TypedDict, total=False):
-    """The marked fields but the seed; see `Fields`."""
+    """Values of all marked fields except the seed; None if not given."""
 
     workers: int | None
     model: str | int | Path | None
@@ -98,7 +98,7 @@ class Fields(FieldsButSeed, total=False):
 
 
 def overrides_of(source: str | Path, fields: Mapping[str, object], overrides: Sequence[str] = ()) -> list[str]:
-    """Return the values of marked fields as ``--set`` takes them for a scenario.
+    """Return the values of marked fields as ``--set`` assignments for a scenario.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
 
 
 def own_options(scheme: str) -> list[str]:
-    """Return the options of a scheme that a scenario may set.
+    """Return the option names of a scheme that a scenario may set.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def own_options(scheme: str) -> list[str]:
 def named_exchanges(
     names: str | Sequence[str], option: str | None = "--schemes", folder: Path | None = None
 ) -> tuple[Candidate, ...]:
-    """Return the named exchanges, once each, with their names as labels.
+    """Return the candidates of a list of exchange texts, without repetitions, labelled by their texts.
 
     A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
     as ``./my_scheme.py:Rotating``; or `ALL`. InputError: unknown scheme, option or value, or two of one name.
@@ -92,7 +92,7 @@ def _read_exchange(name: str, option: str | None, folder: Path) -> Candidate:
 
 
 def read_network_text(text: str, folder: Path) -> dict[str, Any]:
-    """Return the field ``network`` that a text stands for; names of files start at `folder`, and are absolute after.
+    """Return a network text as the field ``network``; file paths are made absolute from `folder`.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def read_network_text(text: str, folder: Path) -> dict[str, Any]:
 
 
 def network_taken_for(text: str, folder: Path | None = None) -> str:
-    """Return what the text of a network is taken for, and of a file how many hosts it has.
+    """Return text on how a network text is interpreted, with the number of hosts of a file.
 
     Examples
     --------

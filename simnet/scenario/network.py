@@ -31,7 +31,7 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """The network from each iteration on, the host of each worker, and the weather of each network."""
+    """The network from each iteration on, the host of each worker, and the link weather of each network."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]
@@ -39,7 +39,7 @@ class Stages(NamedTuple):
 
 
 class _LinkVariation(NamedTuple):
-    """A signal that changes the bandwidth or latency of a link: absolute, or a factor.
+    """A signal that varies a link's bandwidth or latency, as an absolute value or a factor.
 
     `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
     """
@@ -53,7 +53,7 @@ class _LinkVariation(NamedTuple):
 
 
 def build_network(config: schema.Config, folder: Path, found: Findings) -> Stages | None:
-    """Build the networks of a job, one for each stretch of iterations with weather of its own; None on errors."""
+    """Return a job's networks, one per range of iterations with the same weather signals; None on errors."""
     given, before = config.network, len(found)
     with found.at("network", "topology"):
         read = build_topology(given.topology, folder)
@@ -117,7 +117,7 @@ def _rank_placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findin
 
 
 def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
-    """Return the hosts, one from each switch or site in turn."""
+    """Return the hosts in round-robin order over switches or sites."""
     groups: dict[str, list[int]] = {}
     for host in range(graph.graph["hosts"]):
         switch = next((node for node in graph.successors(host) if isinstance(node, str)), str(host))
@@ -129,7 +129,7 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
 def _moved_links(
     config: schema.Config, read: NetworkRead, folder: Path, found: Findings
 ) -> dict[Link, list[_LinkVariation]]:
-    """Return the variations of each link with weather."""
+    """Return the variations of each link that has weather."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
     moved: dict[Link, list[_LinkVariation]] = {
@@ -160,7 +160,7 @@ def _moved_links(
 def _add_faults(
     config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_LinkVariation]], found: Findings
 ) -> None:
-    """Add link faults as factors: 0 while a link is down, the rest of its bandwidth while it is slow."""
+    """Add link faults as factors on bandwidth: 0 in an outage, the remaining share in a slowdown."""
     for index, entry in enumerate(config.network.faults):
         loc: Loc = ("network", "faults", index)
         with found.at(*loc, "links"):
@@ -185,7 +185,7 @@ def _spans_signal(spans: Sequence[tuple[float, float]], within: float, outside: 
 def _link_variations(
     config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
 ) -> Iterator[_LinkVariation]:
-    """Yield what an entry of the weather moves."""
+    """Yield the link variations of a weather entry."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
         for kind, part in given.kinds() if given is not None else ():
             with found.at(*loc, quantity, kind):
@@ -208,7 +208,7 @@ def _link_variations(
 
 
 def _signal_maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
-    """Return what makes the signal of a kind."""
+    """Return a factory of signals, by link name and first iteration, for one kind of weather."""
     if not isinstance(part, Part):
         always = weather.constant(part)
         return lambda name, start: always
@@ -226,7 +226,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield bandwidth and latency of a published schedule on a star; each link has half the latency."""
+    """Yield latency and bandwidth variations of a published schedule on a star, half the latency per link."""
     assert given.epoch is not None
     epoch = given.epoch.iterations
     if epoch is None:
@@ -248,7 +248,7 @@ def _profile_weather(given: weather_parts.Profile, loc: Loc) -> Iterator[_LinkVa
 def _link_weather(
     moved: Mapping[Link, Sequence[_LinkVariation]], graph: nx.DiGraph[Any], starts: set[int]
 ) -> dict[int, dict[Link, Weather]]:
-    """Return the weather of links from each of some iterations on; links that the same things move share signals."""
+    """Return the weather of each link by first iteration; links with equal variations share signals."""
     known: dict[tuple[object, ...], Signal] = {}
 
     def once(key: tuple[object, ...], make: Callable[[], Signal]) -> Signal:
@@ -300,7 +300,7 @@ def _background_traffic(
 
 
 def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
-    """Return a signal that is 1 while a flow is on."""
+    """Return a signal that is 1 while a background flow is on, else 0."""
     if given is None:
         return weather.constant(1.0)
     if given.spans is None:
@@ -311,7 +311,7 @@ def _flow_signal(given: network_parts.OnOff | None, seed: int, name: _Name) -> S
 
 
 def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:
-    """Return the packet loss of links; None if none is given."""
+    """Return the packet-loss model of the links; None without loss."""
     given = config.network
     if not given.loss:
         if given.transport is not None:
@@ -331,7 +331,7 @@ def _link_loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -
 
 
 def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Incast | MeasuredIncast | None:
-    """Return the incast of links; None if none is given."""
+    """Return the incast model of the links; None without incast."""
     given = config.network.incast
     if given is None:
         return None
@@ -349,7 +349,7 @@ def _link_incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings)
 
 
 def standalone_config(config: schema.Config, label: str) -> schema.Config:
-    """Return another job as a scenario of its own, with a seed of its own."""
+    """Return a co-located job as a scenario of its own, with a derived seed."""
     given = (config.other_jobs or {})[label]
     return config.model_copy(
         update={
@@ -364,7 +364,7 @@ def standalone_config(config: schema.Config, label: str) -> schema.Config:
 
 
 def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
-    """Return the hosts of the workers of all other jobs: those listed, or the first free ones."""
+    """Return the worker hosts of each co-located job: as listed, or the first free hosts."""
     others = config.other_jobs or {}
     hosts = stages.networks[0][1].routes.n_hosts
     taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}

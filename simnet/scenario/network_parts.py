@@ -141,7 +141,7 @@ class Stack(Named):
     like: StackName = "ideal"
 
     def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
-        """Return the stack; software that the scenario gives was not measured where that of `like` was."""
+        """Return the stack; custom software overheads drop the measured conditions of the `like` stack."""
         given = self.arguments() | more
         if given.keys() & _SOFTWARE:
             given.setdefault("measured", "given by the scenario")

@@ -84,12 +84,12 @@ class Part(BaseModel):
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the field names as they are written in a file."""
+        """Return the field names in YAML spelling."""
         return field_names(cls)
 
     @property
     def function(self) -> Target:
-        """The target; the first if there are several."""
+        """The first configured target."""
         return next(iter(self.configured))
 
     files: ClassVar[frozenset[str]] = frozenset()
@@ -97,23 +97,23 @@ class Part(BaseModel):
 
     @property
     def is_absolute(self) -> bool:
-        """Whether what it configures gives a bandwidth or latency itself, and not a factor on it."""
+        """Whether the target returns an absolute bandwidth or latency, rather than a factor."""
         hints = parameter_hints(self.function, ["return"])
         return Absolute in get_args(hints.get("return"))
 
     def takes(self, parameter: str) -> bool:
-        """Return whether the target has a parameter."""
+        """Return whether the first target has a parameter."""
         return parameter in inspect.signature(self.function).parameters
 
     def arguments(self, target: Target | None = None) -> dict[str, Any]:
-        """Return the arguments for the target, without those that are left out."""
+        """Return the keyword arguments for a target, without omitted fields."""
         fields = next(iter(self.configured.values()), {}) if target is None else self.configured[target]
         given = {name: getattr(self, field) for name, field in fields.items()}
         given |= {name: _parse_value(name, value) for name, value in (self.model_extra or {}).items()}
         return {name: _as_argument(value) for name, value in given.items() if value is not None}
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
-        """Call the target, the first if there are several, with the fields and further arguments."""
+        """Call a target, by default the first, with the part's fields and further arguments."""
         target = target or self.function
         return target(**{**self.arguments(target), **more})
 
@@ -148,17 +148,17 @@ class Kinds(Part):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part of a kind, given the function or class that makes it."""
+        """Return the part class of a kind, derived from its function or class."""
         return part_of(target, name, omit=STREAM)
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return all kinds, those that other packages register last."""
+        """Return the names of all kinds, registered ones last."""
         return list(dict.fromkeys([*field_names(cls), *(plugins.plugin_names(cls.registry) if cls.registry else ())]))
 
     @classmethod
     def parts(cls, given: Collection[str] | None = None) -> dict[str, type[Part]]:
-        """Return the kinds that have parameters, with those of other packages as `with_registered`, and their parts."""
+        """Return the part classes of kinds with parameters by name, registered kinds included."""
         fields = cls.with_registered(given).model_fields
         choices = ((kind, one) for kind, field in fields.items() for one in alternatives(field.annotation))
         return {kind: one for kind, one in choices if isinstance(one, type) and issubclass(one, Part)}
@@ -221,7 +221,7 @@ class OneOf(Kinds):
     @model_validator(mode="before")
     @classmethod
     def _bare(cls, value: object) -> object:
-        """Let a kind without parameters stand alone, as in ``gradients: {synthetic: }``."""
+        """Replace the value None of a kind without parameters by an empty mapping."""
         return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
 
     def _check(self) -> None:
@@ -229,7 +229,7 @@ class OneOf(Kinds):
 
     @property
     def choice(self) -> tuple[str, Any]:
-        """The kind and its parameters."""
+        """The chosen kind and its parameters."""
         return next((kind, part) for kind, part in self if part is not None)
 
 
@@ -242,7 +242,7 @@ def configures(
     optional: Mapping[str, str] | None = None,
     **renamed: str,
 ) -> Callable[[type[P]], type[P]]:
-    """Return a decorator that gives a part the fields of what it configures.
+    """Return a class decorator that adds fields for the parameters of a function or class.
 
     Parameters
     ----------
@@ -321,13 +321,13 @@ def part_of(
     optional: tuple[tuple[str, str], ...] = (),
     base: type[Part] = Part,
 ) -> type[Part]:
-    """Return a part with the fields of a target, and those of a base; parameters are as of `configures`."""
+    """Return a part class with fields for a target's parameters, on top of the fields of `base`."""
     title = "".join(word.title() for word in (name or target.__name__).split("_"))
     return configures(target, omit=omit, optional=dict(optional))(create_model(title, __base__=base))
 
 
 def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
-    """Return a decorator that gives a part a field for each kind: a function or class, its part, or an annotation."""
+    """Return a class decorator that adds one field per kind: a function or class, its part, or an annotation."""
 
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)
@@ -340,7 +340,7 @@ def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, without Optional, Annotated and Union.
+    """Return the member types of a union annotation, with Annotated removed.
 
     >>> alternatives(Annotated[Part, "x"] | list[int] | None)
     [<class 'simnet.scenario.parts.Part'>, list[int], <class 'NoneType'>]
@@ -353,12 +353,12 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def field_names(part: type[BaseModel]) -> list[str]:
-    """Return the field names of a part as they are written in a file."""
+    """Return a part's field names in YAML spelling."""
     return [field.alias or name for name, field in part.model_fields.items()]
 
 
 def either(**tags: str) -> Discriminator:
-    """Choose between kinds of values by type: `scalar`, `list` or `mapping` to a tag in angle brackets."""
+    """Return a discriminator by value type: `scalar`, `list` or `mapping` to a tag in angle brackets."""
 
     def tag(value: object) -> str:
         kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
@@ -383,12 +383,12 @@ ValueOrList: TypeAlias = Annotated[
 
 
 def given_fields(part: Part) -> list[str]:
-    """Return the names of the fields that are given."""
+    """Return the names of the fields that are set."""
     return [name for name in field_names(type(part)) if getattr(part, name) is not None]
 
 
 def exactly_one(part: BaseModel, names: Sequence[str]) -> None:
-    """Raise ValueError unless exactly one of some fields is given."""
+    """Raise ValueError unless exactly one of the named fields is set."""
     found = [name for name in names if getattr(part, name) is not None]
     if not found:
         raise ValueError(f"needs one of {', '.join(names)}")
@@ -404,7 +404,7 @@ def summary(documented: object) -> str:
 
 
 def parameter_help(target: Target) -> dict[str, str]:
-    """Return the text of each parameter in the section Parameters of a docstring, without the units of Python.
+    """Return the documentation of each parameter of a target, without units, from its docstring.
 
     >>> from simnet.topologies import tree
     >>> parameter_help(tree)["arity"]
@@ -423,7 +423,7 @@ def _is_target(one: Any) -> bool:
 
 
 def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
-    """Return the default of a parameter as a field has it, ... for none."""
+    """Return a parameter's default as a field default; ``...`` if it is required."""
     if dataclasses.is_dataclass(target):
         field = next(one for one in dataclasses.fields(target) if one.name == parameter.name)
         if field.default_factory is not dataclasses.MISSING:
@@ -433,7 +433,7 @@ def _field_default(target: Target, parameter: inspect.Parameter) -> Any:
 
 
 def _with_unit(name: str, annotation: Any) -> Any:
-    """Return the annotation of a parameter; a bare number called latency or bandwidth gets its unit."""
+    """Return a parameter's annotation; a bare number named latency or bandwidth gets its unit."""
     quantity = {"latency": Seconds, "bandwidth": Bandwidth}.get(name.rpartition("_")[2])
     if quantity is not None and annotation in (Any, float):
         return quantity
@@ -441,14 +441,14 @@ def _with_unit(name: str, annotation: Any) -> Any:
 
 
 def _as_argument(value: Any) -> Any:
-    """Return the value of a field as its target takes it: immutable, and parts built."""
+    """Return a field value as a call argument: parts built, lists as tuples."""
     if isinstance(value, Part) and value.configured:
         return value.build()
     return tuple(value) if isinstance(value, list) else value
 
 
 def _parse_value(name: str, value: Any) -> Any:
-    """Parse a value of a parameter that no signature names."""
+    """Return a plug-in parameter's value, parsed with a unit if its name is latency or bandwidth."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
     return next((one.read(value) for one in notations), value)
 
@@ -464,7 +464,7 @@ def _union_type(choices: Sequence[Any]) -> Any:
 
 
 def _written_annotation(annotation: Any) -> Any:
-    """Return the annotation of a field, as people write it, for the annotation of a parameter."""
+    """Return the annotation of a YAML field that corresponds to a parameter's annotation."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)
@@ -481,7 +481,7 @@ def _written_annotation(annotation: Any) -> Any:
 
 
 def _written_union(choices: Sequence[Any]) -> Any:
-    """Return a union as people write it: a file name, a scalar, a list, or nothing."""
+    """Return a union of parameter types as YAML types: file name, scalar, list, or None."""
     none = [None] if NoneType in choices else []
     if Path in choices:
         return _union_type([File, *none])

@@ -41,7 +41,7 @@ from simnet.training.parallel.plan import sharding_options
 
 
 def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> schema.Config:
-    """Return a scenario with every default filled in; `stem` is its name if it has none."""
+    """Return a scenario with all defaults filled in; `stem` is the name of a scenario without one."""
     _check_choices(config, found)
     exchanges, sound = {}, set()
     bits = None if config.job.strategy is None else config.job.strategy.bits
@@ -87,25 +87,25 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
 
 
 def candidate(label: str, exchange: schema.Exchange) -> Candidate:
-    """Return an exchange as policies take it."""
+    """Return a labelled exchange as a policy candidate."""
     return Candidate(label, exchange.scheme, dict(exchange.options))
 
 
 def candidates_by_label(config: schema.Config) -> dict[str, Candidate]:
-    """Return what policies take, by its label: exchanges, or ways of sharding."""
+    """Return all policy candidates by label: exchanges, or shardings."""
     if config.job.shardings:
         return {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
     return {label: candidate(label, one) for label, one in config.exchanges.items()}
 
 
 def labels_of(policy: schema.Policy) -> list[str]:
-    """Return the names of what a policy of a resolved scenario may take."""
+    """Return the labels of a resolved policy's candidates."""
     kind, part = policy.choice
     return [part] if kind == "fixed" else list(part.among)
 
 
 def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
-    """Build a policy of a resolved scenario."""
+    """Return the policy object of a policy in a resolved scenario."""
     kind, part = given.choice
     known = candidates_by_label(config)
     among = [known[label] for label in labels_of(given)]
@@ -129,7 +129,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Note what a scenario cannot have where its job says what is sent, and that it must have exchanges where not."""
+    """Report exchanges or other jobs beside sharded steps, and missing exchanges without sharding."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), "is missing")
@@ -145,7 +145,7 @@ def _check_choices(config: schema.Config, found: Findings) -> None:
 
 
 def _check_colocated(config: schema.Config, found: Findings) -> None:
-    """Report what a scenario with other jobs cannot have."""
+    """Report features that are incompatible with co-located jobs."""
     for label in config.other_jobs or ():
         if label == MAIN:
             found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
@@ -202,7 +202,7 @@ def _resolve_topology(given: Topology, workers: int, folder: Path) -> Topology:
 
 
 def _resolve_stack(given: network_parts.Network) -> str | network_parts.Stack | None:
-    """Return the stack; None where a file may name it."""
+    """Return the transport stack; None if the topology file may name it."""
     return "ideal" if given.stack is None and given.topology.choice[0] not in ("file", "platform") else given.stack
 
 
@@ -305,7 +305,7 @@ def _resolve_job(given: schema.Job, workers: int, stack: str | None, folder: Pat
 
 
 def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
-    """Return for how long the model of a job computes [s]; None where nothing is known but its size."""
+    """Return the compute seconds of a job's model; None if only the model's size is known."""
     try:
         known = model_computing(given, device)
     except ValueError as error:
@@ -314,7 +314,7 @@ def _mean_compute(given: schema.Job, device: DeviceProfile) -> float | None:
 
 
 def _has_layers(given: schema.Job) -> bool:
-    """Return whether a job exchanges gradients of several layers, which a backward pass makes one after the other."""
+    """Return whether a job exchanges gradients of several layers, ready one after the other."""
     if given.strategy is not None or given.sharding is not None:
         return False
     drawn = given.gradients.synthetic
@@ -322,7 +322,7 @@ def _has_layers(given: schema.Job) -> bool:
 
 
 def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
-    """Return the ways of sharding with their defaults spelled out."""
+    """Return the shardings with all option defaults filled in."""
     spelled_out = {}
     device = build_device(given, folder, found) if given.shardings else None
     slowdown = slowdown_of(device)
@@ -351,7 +351,7 @@ def _resolve_sharding(given: schema.Job, folder: Path, found: Findings) -> Shard
 
 
 def _resolve_strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
-    """Return a strategy with its defaults spelled out."""
+    """Return a strategy with all option defaults filled in."""
     name = plugins.absolute_name(given.name, folder)
     known: Mapping[str, Parameter] = {}
     with found.at("job", "strategy", "name"):
@@ -437,7 +437,7 @@ def _resolve_policies(
 
 
 def _policies_of_steps(config: schema.Config, found: Findings) -> dict[str, schema.Policy]:
-    """Return the policies of a job of sharded steps: each way of sharding for itself, unless others are given."""
+    """Return the policies of a sharded job, by default a fixed policy per sharding."""
     ways = config.job.shardings
     for name, policy in config.policies.items():
         kind, part = policy.choice
@@ -449,7 +449,7 @@ def _policies_of_steps(config: schema.Config, found: Findings) -> dict[str, sche
 
 
 def _resolve_moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
-    """Return the defaults that depend on the mode."""
+    """Return the values of MOO fields whose defaults depend on the mode."""
     published = given.mode == "published"
     monitored, warm_up = given.arguments(Monitor), given.warm_up
     if warm_up is None and published:

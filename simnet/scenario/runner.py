@@ -35,33 +35,33 @@ _WORTH_PROCESSES = 3.0
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where policies keep their checkpoints: a folder, an identity per policy, and the interval [s]."""
+    """Checkpoint location of policies: a folder, an identity per policy, and the interval [s]."""
 
     folder: Path
     identities: Mapping[str, str]
     every: float = EVERY
 
     def with_seed(self, seed: int) -> Checkpoints:
-        """Return where the policies have their checkpoints with another seed."""
+        """Return the checkpoint location of the same policies with another seed."""
         told = {name: f"{one} with seed {seed}" for name, one in self.identities.items()}
         hashed = {name: hashlib.sha256(one.encode()).hexdigest()[:32] for name, one in told.items()}
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return the checkpoint of a policy that shares its gradients with others, `beside` of them in all."""
+        """Return the checkpoint of a policy that runs interleaved with others, `beside` policies in total."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every, beside)
 
 
 def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:
-    """Return the checkpoints of the policies of a scenario, each with an identity of its own."""
+    """Return the checkpoint location of a scenario's policies, each with its own identity."""
     identities = {name: identity(loaded.only([name]), f"rows of policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A scenario to run: its source for other processes, the scenario, the built run, and its checkpoints."""
+    """A scenario to run: its source for other processes, the loaded scenario, the built run, and checkpoints."""
 
     source: Source
     loaded: Scenario
@@ -72,7 +72,7 @@ class Task:
 def run_policies(
     tasks: Mapping[K, Task], jobs: int | None, progress: Callable[[K, str, int], None], workers_on: str | None = None
 ) -> Iterator[tuple[K, str, Outcome]]:
-    """Run the policies of scenarios, in several processes where that is faster; yield each outcome when it ends.
+    """Run the policies of scenarios, in parallel processes if that is faster; yield each outcome as it ends.
 
     Policies of a scenario share their gradients as far as no processor is idle. Results depend neither on that nor on
     the number of processes: `jobs`, or one per processor, fewer if memory is short. With `workers_on`, where simulated
@@ -109,7 +109,7 @@ def run_policies(
 def run_here(
     run: Run, progress: Progress, checkpoints: Checkpoints | None = None, policies: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run policies in this process; yield the outcome of each."""
+    """Run policies in this process; yield name and outcome of each."""
     for names in run.in_step(1) if policies is None else [policies]:
         kept = {} if checkpoints is None else {name: checkpoints.of(name, len(names)) for name in names}
         yield from run_in_step(
@@ -123,7 +123,7 @@ def run_here(
 
 
 def results_of(run: Run) -> dict[str, PolicyResult]:
-    """Return the results of all policies, run in this process; raise the SimnetError of one."""
+    """Return the results of all policies by name, run in this process; raise the first SimnetError."""
     found = {}
     for name, outcome in run_here(run, lambda name, done: None):
         if isinstance(outcome, SimnetError):
@@ -137,7 +137,7 @@ def run_apart(
     jobs: int,
     progress: Callable[[int, str, int], None],
 ) -> Iterator[tuple[int, str, Outcome]]:
-    """Run policies in several processes; yield the outcome of each."""
+    """Run policies in several processes; yield part number, name and outcome of each."""
 
     def told(number: int, done: Mapping[str, int]) -> None:
         for name, count in done.items():

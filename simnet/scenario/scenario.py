@@ -60,7 +60,7 @@ from simnet.training.job.running import ColocatedJob
 
 @dataclass(frozen=True)
 class Run:
-    """What a scenario comes to: a job, and in the order of the scenario the policies under which it runs.
+    """A job with its policies by name, in the order of the scenario, ready to run.
 
     Regret is measured against `bound`, the one-step oracle that takes all exchanges into account. Of the first
     `timeline` iterations every message is kept. An exchange, or another job, has so many `messages`. The run may take
@@ -87,7 +87,7 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Return the policies in lists that share their gradients: about `parts` lists of equal effort.
+        """Return the policies in lists that share gradients: about `parts` lists of equal effort.
 
         There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
         their updates, or that run next to other jobs, are alone.
@@ -113,7 +113,7 @@ class Run:
         return in_step_memory(self.job, [self.policies[name] for name in policies])
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
-        """Return the names of the links between two workers."""
+        """Return the link names on the route between two workers."""
         routes, placement = self.job.stages[0][1].routes, self.job.placement
         ends = (src, dst) if placement is None else (placement[src], placement[dst])
         return tuple("->".join(map(label, routes.links[link])) for link in routes.route(*ends))
@@ -121,7 +121,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario that has been read and found to make sense.
+    """A loaded and validated scenario.
 
     `config` has its fields, every default spelled out; names of files start from `folder`. Its workers may live
     `elsewhere`, on other machines; see `simnet.training.job.running.workers_in_shards`.
@@ -140,14 +140,14 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """The one-step oracle that takes all exchanges into account, if there is one."""
+        """Name of the one-step oracle over all exchanges, the lower bound; None without one."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
 
     @property
     def computing(self) -> str | None:
-        """Compute time and its source, in words, if it follows from the model; of sharded steps with their slowdown."""
+        """Text on the compute time and its source; None if the model does not decide it."""
         job, mean, known = self.config.job, self.config.job.compute.mean, self.compute_time
         told = [] if known is None else [known.describe()]
         if mean is not None and any(one.units for one in job.shardings.values()):
@@ -169,7 +169,7 @@ class Scenario:
 
     @property
     def compute_time(self) -> PassTime | None:
-        """What is known of the passes of the model on the device, if that is how long workers compute."""
+        """Pass times of the model on the device; None if the compute time is given otherwise."""
         job, device = self.config.job, self._device
         if device is None or job.compute.mean is None:
             return None
@@ -180,18 +180,18 @@ class Scenario:
 
     @property
     def samples(self) -> SampleCount | None:
-        """What all workers go through in an iteration, or in an inner step of a strategy, if that is known."""
+        """Global batch of an iteration or inner step; None if unknown."""
         return iteration_samples(self.config.job, self.config.workers, self.compute_time)
 
     @property
     def warnings(self) -> list[str]:
-        """What of the scenario does not belong together, though it can be simulated; a sentence each."""
+        """Sentences on valid but inconsistent settings."""
         device = self._device
         doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network, self.folder))
         return [doubt] if doubt else []
 
     def only(self, names: Sequence[str]) -> Scenario:
-        """Return the scenario with some of its policies. InputError: no policy of that name."""
+        """Return the scenario with only the named policies. InputError: unknown policy."""
         policies = self.config.policies
         for name in names:
             if name not in policies:
@@ -204,7 +204,7 @@ class Scenario:
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
     def replace(self, **fields: Unpack[Fields]) -> Scenario:
-        """Return the scenario with other values of marked fields, as of `load`; its policies and seed stay."""
+        """Return the scenario with other values of marked fields; its policies and seed stay."""
         document = copy.deepcopy(self.document)
         document.data["seed"] = self.config.seed
         apply_fields(document, fields)
@@ -213,7 +213,7 @@ class Scenario:
         return again if fields.get("schemes") is not None else again.only(kept)
 
     def build(self) -> Run:
-        """Build the job and its policies.
+        """Return the job and its policies, ready to run.
 
         Raises InputError if parts do not fit each other, a file is wrong, or memory is too small.
         """
@@ -237,21 +237,21 @@ class Scenario:
         return Run(job, policies, self.bound, self.config.output.timeline, theirs | messages, *memory, colocated)
 
     def at_once(self, wanted: int) -> int:
-        """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""
+        """Return the number of policies, at most `wanted`, that fit the memory limit in parallel."""
         return max(1, min(wanted, int(memory_limit(self.config, elsewhere=self.elsewhere) // memory(self.config))))
 
     @property
     def prices(self) -> dict[str, Any] | None:
-        """What is paid for devices and traffic; None if the job says nothing."""
+        """Prices of devices and traffic by field; None if the job has none."""
         given = self.config.job.prices
         return None if given is None else given.model_dump()
 
     def to_yaml(self) -> str:
-        """Return the scenario as YAML: what was given, with full paths of files. Loaded again, it is the same."""
+        """Return the given fields as YAML, with absolute file paths, which loads as the same scenario."""
         return yaml_text(self.written(), width=120)
 
     def written(self) -> dict[str, Any]:
-        """Return the fields that were given, as they are written; files have their full paths."""
+        """Return the given fields as written, with absolute file paths."""
         given = schema.Config.model_validate(self.document.data)
         found = given.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
         found |= {"name": self.name, "seed": self.config.seed}
@@ -262,7 +262,7 @@ class Scenario:
         return written
 
     def lock(self) -> str:
-        """Return the scenario as YAML with every default written out.
+        """Return the scenario as YAML with all defaults filled in.
 
         Loaded again, it gives the same job. Files have the names of `inputs`; recorded gradients have their full path.
         """
@@ -277,7 +277,7 @@ class Scenario:
         return yaml_text(self._with_files(written, lambda path: names.get(path)), width=1000)
 
     def _with_files(self, value: Any, name: Callable[[Path], str | None], field: str = "") -> Any:
-        """Return written fields with other names for files; recorded gradients have their full path."""
+        """Return fields with file names mapped by `name`; recorded gradients get absolute paths."""
         if isinstance(value, dict):
             return {key: self._with_files(one, name, key) for key, one in value.items()}
         if isinstance(value, list):
@@ -294,7 +294,7 @@ class Scenario:
         return value
 
     def inputs(self) -> dict[str, Path]:
-        """Return the files of the scenario by content: ``inputs/HASH-NAME``."""
+        """Return the scenario's input files by content-addressed name, ``inputs/HASH-NAME``."""
         found = {}
         for name in _named_files(self.config):
             path = self.folder / name
@@ -302,7 +302,7 @@ class Scenario:
         return found | self._platform()
 
     def _platform(self) -> dict[str, Path]:
-        """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
+        """Return the topology file, if any, by content-addressed name, with its companion files."""
         given = self.config.network.topology.choice[1]
         if isinstance(given, topology_parts.PlatformNodes) and is_file(given.path):
             return {_by_content(self.folder / given.path): self.folder / given.path}
@@ -360,7 +360,7 @@ def load(
 
 
 def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
-    """Read a scenario file with fields set, whose names may be short; InputError as of `load`."""
+    """Return a scenario file's document with overrides applied, also by short names; InputError as `load`."""
     document = read_scenario(find(path))
     # A short name means a field of the scenario that the full ones make.
     short = [one for one in overrides if one.partition("=")[0].strip().partition(".")[0] not in schema.Config.names()]
@@ -373,7 +373,7 @@ def read_with(path: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def _checked(document: Document) -> Scenario:
-    """Return the scenario of a document; InputError if something is wrong with it."""
+    """Return the scenario of a document; InputError if a value is invalid."""
     file, found = Path(document.file), Findings(document)
     config: schema.Config | None = None
     document.open_texts()
@@ -433,7 +433,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _named_files(config: schema.Config) -> list[str]:
-    """Return the files that a scenario names, as it names them."""
+    """Return the file names in a scenario, as written."""
     exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
     named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.names_file(one.scheme)]
     for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):

@@ -140,7 +140,7 @@ class Strategy(Named):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the strategy takes beside how it averages."""
+        """Strategy options without those of its averaging."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
         return self.__pydantic_extra__ | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
@@ -252,17 +252,17 @@ class Job(Part):
 
     @property
     def shardings(self) -> dict[str, Sharding]:
-        """The ways of sharding, by the names that policies take; one alone has the name of what it is."""
+        """Shardings by policy label; a single sharding is labelled by its kind."""
         given = self.sharding
         return {given.way or "trace": given} if isinstance(given, Sharding) else given or {}
 
     @property
     def traced(self) -> bool:
-        """Whether its steps are those of traces, which say for how long ranks compute."""
+        """Whether steps are read from execution traces, which include compute times."""
         return any(one.trace is not None for one in self.shardings.values())
 
     def sharding_at(self, label: str) -> tuple[str, ...]:
-        """Return the place of a way of sharding."""
+        """Return the location of a sharding in the scenario."""
         return ("job", "sharding") if isinstance(self.sharding, Sharding) else ("job", "sharding", label)
 
     def _check(self) -> None:
@@ -337,7 +337,7 @@ class Exchange(Named):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is given beside the scheme."""
+        """Scheme options: all given fields but the scheme."""
         return self.__pydantic_extra__
 
 
@@ -393,7 +393,7 @@ class Policy(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part of a policy, given its class: the candidates are exchanges of the scenario."""
+        """Return the part of a policy class, whose candidates are exchanges of the scenario."""
         return part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None
@@ -451,5 +451,5 @@ class Config(Part):
 
     @property
     def choices(self) -> list[str]:
-        """The names of what policies take: of exchanges, or of ways of sharding."""
+        """Labels of all policy candidates: exchanges or shardings."""
         return list(self.job.shardings or self.exchanges)

@@ -36,7 +36,7 @@ _PARTS = ("other_jobs", "deaths", "on_death", "overlap")
 
 
 def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
-    """Return the field of a scenario that a name means, dotted as ``--set`` takes it; `option` is for the InputError.
+    """Return the full dotted key of a scenario field, given its short name; `option` names the error's origin.
 
     A name that leaves parts out means the one field that fits: first of the topology and the job, then anywhere.
     ``bandwidth`` and ``latency`` are those of a worker's link, or of a node's.
@@ -93,7 +93,7 @@ def full_key(name: str, scenario: Scenario, option: str = "--set") -> str:
 
 
 def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str) -> str:
-    """Return the field that is the latency or bandwidth of a worker's link, or a node's, in a topology.
+    """Return the full key of the latency or bandwidth of worker (or node) links in a topology.
 
     `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link.
     """
@@ -110,7 +110,7 @@ def link_key(kind: str, given: Mapping[str, object], quantity: str, option: str)
 
 
 def worker_link(name: str) -> dict[str, str]:
-    """Return which parameters of a family are the latency and bandwidth of a worker's link, or of a node's.
+    """Return the names of a topology family's parameters for latency and bandwidth of worker or node links.
 
     They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
 
@@ -131,7 +131,7 @@ def worker_link(name: str) -> dict[str, str]:
 
 
 def _path_fits(parts: Sequence[str], path: str) -> bool:
-    """Whether some parts of the path of a field, with the last, name it."""
+    """Return whether parts, the last one included, are a subsequence of a field's dotted path."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
         return False
@@ -140,20 +140,20 @@ def _path_fits(parts: Sequence[str], path: str) -> bool:
 
 
 def _is_free(parts: Sequence[str]) -> bool:
-    """Whether a field is below one with free names, as options of schemes."""
+    """Return whether a field lies under a mapping with arbitrary keys, such as scheme options."""
     named = {"slow", "sharding"}
     return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
 
 
 @cache
 def _field_names() -> frozenset[str]:
-    """Return the names of all fields that a scenario can have."""
+    """Return the names of all fields in the scenario schema."""
     parts = schema.Config.model_json_schema(by_alias=True)
     return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
 
 
 def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
-    """Return all fields by their path, with those that hold others."""
+    """Return all fields of a nested value by dotted path, inner nodes included."""
     found = {}
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in items:
@@ -166,20 +166,20 @@ def _fields_by_path(node: Any, path: str = "") -> dict[str, Any]:
 
 
 class Override(str):
-    """A field with its value, as ``--set`` takes it; errors name the option that it comes from."""
+    """A ``--set`` assignment; errors name the option that it comes from."""
 
     option: str
 
     @classmethod
     def of(cls, key: str, value: object, option: str) -> Self:
-        """Return an override; a text stands as it is, another value as JSON."""
+        """Return the assignment of a value to a key; values other than text are written as JSON."""
         made = cls(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
         made.option = option
         return made
 
 
 def apply_fields(document: Document, fields: Mapping[str, object], before: Sequence[str] = ()) -> list[str]:
-    """Set marked fields of a document, and return what was set; see `overrides_of`.
+    """Set marked fields of a document, and return the assignments made.
 
     What `before` set inside of a field that a marked one replaces is set again.
     """
@@ -216,7 +216,7 @@ def _plain_setting(document: Document, field: MarkedField, value: object) -> dic
 
 
 def _as_text(field: MarkedField, value: object) -> object:
-    """Return a value as a scenario has it: a number in SI units gets its unit, numbers of NumPy become Python's."""
+    """Return a value in YAML notation: SI numbers with their unit, NumPy numbers as Python numbers."""
     if isinstance(value, str | Path):
         return str(value)
     plain = value.tolist() if hasattr(value, "tolist") else value
@@ -224,7 +224,7 @@ def _as_text(field: MarkedField, value: object) -> object:
 
 
 def _clear(document: Document, *names: str) -> dict[str, object]:
-    """Return what takes fields of the job away, of those that are there."""
+    """Return assignments that reset the named job fields, if set, to their defaults."""
     defaults = schema.Job.model_fields
     return {
         f"job.{name}": {"synthetic": {}} if name == "gradients" else defaults[name].default
@@ -304,14 +304,14 @@ def _link(document: Document, field: MarkedField, value: object) -> dict[str, ob
 
 
 def _topology_at_hand(document: Document) -> tuple[str, dict[str, Any]]:
-    """Return the topology of a document and its parameters, as far as they are written there."""
+    """Return the topology kind of a document and its parameters, as far as they are written there."""
     given = document.found(("network", "topology"))
     kind, found = next(iter(given.items())) if isinstance(given, dict) and len(given) == 1 else ("", {})
     return kind, found if isinstance(found, dict) else {}
 
 
 def _absolute(name: str, known: Sequence[str] = ()) -> str:
-    """Return the name of a file, or of a folder that is no known name, with the folder where the user stands."""
+    """Return a file name, or an unknown name that is a folder, as an absolute path; other names unchanged."""
     return str(Path(name).absolute()) if is_file(name) or (name not in known and Path(name).is_dir()) else name
 
 

@@ -25,7 +25,7 @@ _MOST_BYTES = 2 * 2**20
 
 
 def build_topology(given: Topology, folder: Path) -> NetworkRead:
-    """Build the topology of a scenario. ValueError or InputError: wrong options, or a wrong file."""
+    """Return the network that a topology describes. ValueError or InputError: invalid options or file."""
     part = given.choice[1]
     if isinstance(part, topology_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
@@ -45,7 +45,7 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
 def sending(
     given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
 ) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
-    """Return the links of a topology, and the options of `Network` for its transport stack.
+    """Return a topology's link graph, and the transport-stack options of `Network`.
 
     A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
     wrong.
@@ -76,13 +76,13 @@ def sending(
 
 
 def cluster_file(given: Topology) -> str | None:
-    """Return the file name of a topology; None if it has no file."""
+    """Return a topology's file name; None for one without a file."""
     part = given.choice[1]
     return str(part.arguments()["path"]) if isinstance(part, topology_parts.TopologyFile) else None
 
 
 def calibrated_stack(given: Topology, folder: Path) -> str | None:
-    """Return the stack that the file of a topology names; None if it names none."""
+    """Return the transport stack that a topology file names; None if it names none."""
     file = cluster_file(given)
     if file is None or Path(file).suffix not in (".yaml", ".yml"):
         return None
@@ -95,7 +95,7 @@ def calibrated_stack(given: Topology, folder: Path) -> str | None:
 
 
 def _with_hosts(part: Part) -> nx.DiGraph[Any]:
-    """Return a graph that says how many hosts it has, as one from elsewhere need not."""
+    """Return the graph of a part with its attribute ``hosts`` set."""
     graph: nx.DiGraph[Any] = part.build()
     if not hasattr(graph, "graph"):
         raise plugins.return_error(part.function, graph, "a networkx.DiGraph")

@@ -33,7 +33,7 @@ class OnHosts(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part of a family, given its builder."""
+        """Return the part class of a topology family, derived from its builder."""
         optional = (("hosts", "one per worker"), ("nodes", "as many as hold the workers"))
         return part_of(target, name, optional=optional)
 
@@ -108,7 +108,7 @@ class PlatformNodes(Named):
     nodes: Any
 
     def source(self, folder: Path) -> str | Path:
-        """Return the name of the platform, or the path of its file."""
+        """Return the platform's name, or the path of its file."""
         return folder / self.path if is_file(self.path) else self.path
 
 

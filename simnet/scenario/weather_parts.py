@@ -34,12 +34,12 @@ class Levels(Part, Generic[Q]):
 
     @property
     def levels(self) -> Sequence[float]:
-        """Whichever is given."""
+        """Values or factors, whichever is given."""
         return self.values or self.factors or []
 
     @property
     def is_absolute(self) -> bool:
-        """Whether the values replace the link's own."""
+        """Whether the levels replace the link's own value, rather than multiply it."""
         return self.values is not None
 
     def _check(self) -> None:
@@ -92,7 +92,7 @@ class Outages(Part):
 
     @property
     def at(self) -> list[tuple[float, float]] | None:
-        """When they begin, and how long they last."""
+        """Begin and duration of each listed outage [s]; None for random outages."""
         return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
 
     def _check(self) -> None:
@@ -120,7 +120,7 @@ class Signal(Kinds, Generic[Q]):
             raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
 
     def kinds(self) -> Iterator[tuple[str, Any]]:
-        """Yield what is given: its kind and its parameters."""
+        """Yield each given kind of signal and its parameters."""
         for kind in given_fields(self):
             yield kind, getattr(self, kind)
 

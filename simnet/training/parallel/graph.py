@@ -29,7 +29,7 @@ COMPUTE = "compute"
 
 
 class CollectiveCall(NamedTuple):
-    """A collective as each rank of its group calls it, in a phase of an iteration and microbatch (None after all).
+    """A collective call by each rank of its group, in a phase of an iteration and microbatch (None after all).
 
     `unit` is what it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
     """
@@ -48,17 +48,17 @@ class CollectiveCall(NamedTuple):
 
     @property
     def in_bytes(self) -> int:
-        """What a rank gives [byte]."""
+        """Input size per rank [byte]."""
         return self.in_elements * DTYPE_BYTES[self.dtype]
 
     @property
     def out_bytes(self) -> int:
-        """What a rank has afterwards [byte]."""
+        """Output size per rank [byte]."""
         return self.out_elements * DTYPE_BYTES[self.dtype]
 
 
 class ComputePart(NamedTuple):
-    """A part of a pass: `elements` of the parameters of `unit`, in a phase of a microbatch."""
+    """Part of a forward or backward pass: `elements` of the parameters of `unit`, in a microbatch."""
 
     unit: str
     phase: Phase
@@ -67,7 +67,7 @@ class ComputePart(NamedTuple):
 
 
 class StepNode(NamedTuple):
-    """A node of a step: what it does."""
+    """A node of a step graph: its operation, queue, dependencies, and workers (None for all)."""
 
     does: ComputePart | CollectiveCall
     queue: str
@@ -76,7 +76,7 @@ class StepNode(NamedTuple):
 
 
 class StepBuffer(NamedTuple):
-    """Memory that a worker needs from the begin of a node until the end of another [byte]."""
+    """A temporary buffer of a worker [byte], live from the begin of one node to the end of another."""
 
     what: Literal["parameters", "gradients"]
     nbytes: int
@@ -85,7 +85,7 @@ class StepBuffer(NamedTuple):
 
 
 class HeldMemory(NamedTuple):
-    """What a worker holds all the time [byte]: parameters, gradients, and the state of the optimiser."""
+    """Persistent memory of a worker [byte]: parameters, gradients, and optimiser state."""
 
     parameters: int
     gradients: int
@@ -94,7 +94,7 @@ class HeldMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class StepGraph:
-    """What all workers do in a step: nodes in the order of their issue, memory, and process groups."""
+    """Task graph of a training step: nodes in issue order, memory, and process groups."""
 
     nodes: tuple[StepNode, ...]
     workers: int
@@ -105,16 +105,16 @@ class StepGraph:
 
     @property
     def calls(self) -> list[CollectiveCall]:
-        """The collectives, in order."""
+        """Collective calls in issue order."""
         return [node.does for node in self.nodes if isinstance(node.does, CollectiveCall)]
 
     @cached_property
     def iteration(self) -> int:
-        """The iteration that it is of, 0 without collectives."""
+        """Iteration of the step; 0 for a step without collectives."""
         return next((call.iteration for call in self.calls), 0)
 
     def groups(self, name: GroupName) -> list[list[int]]:
-        """Return the workers of each group of a name."""
+        """Return the worker lists of all process groups of a name."""
         if name in self.layout:
             return [list(members) for members in self.layout[name]]
         everyone, each = list(range(self.workers)), self.workers // self.replicas
@@ -123,7 +123,7 @@ class StepGraph:
         return [everyone] if name == "world" else [everyone[first::each] for first in range(each)]
 
     def does(self) -> NDArray[np.bool_]:
-        """Return whether each worker does each node; shape (nodes, P)."""
+        """Return a mask of which workers run each node; shape (nodes, P)."""
         found = np.ones((len(self.nodes), self.workers), dtype=np.bool_)
         for number, node in enumerate(self.nodes):
             if node.workers is not None:
@@ -131,7 +131,7 @@ class StepGraph:
         return found
 
     def groups_of(self, node: StepNode) -> list[list[int]]:
-        """Return the groups of a call that a node makes, those of its workers."""
+        """Return the worker lists of the process groups that run a collective node."""
         assert isinstance(node.does, CollectiveCall)
         found = self.groups(node.does.group)
         return found if node.workers is None else [one for one in found if set(one) <= set(node.workers)]
@@ -139,7 +139,7 @@ class StepGraph:
 
 @dataclass
 class GraphBuilder:
-    """Collects the nodes of a step as a worker's program issues them."""
+    """Builder of a step graph, which adds nodes in the order in which a worker's program issues them."""
 
     workers: int
     iteration: int = 0
@@ -158,7 +158,7 @@ class GraphBuilder:
             raise ValueError(f"replicas must divide the {self.workers} workers, got {self.replicas}")
 
     def compute(self, unit: str, phase: Phase, elements: int) -> int:
-        """Add a part of a pass, and return its number."""
+        """Add a part of a pass, and return its node number."""
         assert self.microbatch is not None
         after, self._waits = tuple(sorted(self._waits)), set()
         self.nodes.append(StepNode(ComputePart(unit, phase, self.microbatch, elements), COMPUTE, after))
@@ -178,7 +178,7 @@ class GraphBuilder:
         after: Iterable[int | None] = (),
         root: int = 0,
     ) -> int | None:
-        """Add a collective on the queue of its group, and return its number; None between fewer than two ranks."""
+        """Add a collective to its group's queue, and return its node number; None with fewer than two ranks."""
         ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:
             return None
@@ -191,39 +191,39 @@ class GraphBuilder:
         return len(self.nodes) - 1
 
     def ranks(self, group: GroupName) -> int:
-        """Return how many ranks the groups of a name have."""
+        """Return the number of ranks in each process group of a name."""
         if group in self.layout:
             return len(self.layout[group][0])
         each = self.workers // self.replicas
         return {"world": self.workers, "shard": each, "replicate": self.replicas}[group]
 
     def wait(self, *numbers: int | None) -> None:
-        """Let what is computed next wait for nodes."""
+        """Make the next compute node wait for the given nodes."""
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the nodes behind which what is computed is now: the part before, and what is waited for."""
+        """Return the dependencies of the next compute node: the previous one, and nodes passed to `wait`."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
-        """Note memory that is needed from the begin of a node until the end of another."""
+        """Record a buffer that is live from the begin of node `first` to the end of node `last`."""
         if first is not None and last is not None and nbytes:
             self.buffers.append(StepBuffer(what, nbytes, first, last))
 
     def built(self, held: HeldMemory) -> StepGraph:
-        """Return the graph, given what a worker holds all the time."""
+        """Return the step graph, given a worker's persistent memory."""
         return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers), self.layout)
 
 
 def describe_slowdown(slowdown: float) -> str:
-    """Return in words how much slower computing is next to collectives; for slower links 1.2 is an assumption."""
+    """Return text on the slowdown of compute during collectives."""
     if slowdown != 1:
         return f"{slowdown:.3g} times as long beside collectives"
     return "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: NVIDIA/nccl, issue 1428)"
 
 
 class StepMemory(NamedTuple):
-    """Memory of a worker without activations [byte]: held all the time, and peaks."""
+    """Memory of a worker without activations [byte]: persistent parts, peaks of buffers, and the total peak."""
 
     parameters: int
     gradients: int
@@ -235,7 +235,7 @@ class StepMemory(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StepTiming:
-    """When each node of a step began and ended at each worker [s since the start], shape (nodes, P)."""
+    """Begin and end of each node on each worker [s since the start]; shape (nodes, P)."""
 
     graph: StepGraph
     begun: Floats
@@ -247,30 +247,30 @@ class StepTiming:
 
     @property
     def duration(self) -> float:
-        """Seconds until the last worker is done."""
+        """Seconds until the last worker finishes."""
         return float(self.ended.max(initial=0.0))
 
     @property
     def computing(self) -> Floats:
-        """Seconds that each worker computes; shape (P,)."""
+        """Compute seconds of each worker; shape (P,)."""
         computes = np.array([isinstance(node.does, ComputePart) for node in self.graph.nodes], dtype=bool)
         return np.asarray(self.lasts[computes].sum(axis=0))
 
     @property
     def slowed(self) -> Floats:
-        """Seconds by which each worker computes longer because collectives are under way beside it; shape (P,)."""
+        """Extra compute seconds of each worker due to concurrent collectives; shape (P,)."""
         if self.alone is None:
             return np.zeros(self.graph.workers)
         return np.maximum(self.computing - self.alone, 0.0)
 
     @property
     def exposed(self) -> Floats:
-        """Seconds that each worker neither computes nor is done; shape (P,)."""
+        """Seconds of each worker's step outside compute; shape (P,)."""
         return np.asarray(self.ended.max(axis=0, initial=0.0) - self.computing)
 
     @property
     def communicating(self) -> Floats:
-        """Seconds that each worker does not compute while a collective of its own is under way; shape (P,)."""
+        """Seconds in which each worker has a collective in flight without computing; shape (P,)."""
         order = np.argsort(self.begun, axis=0, kind="stable")
         begun, ended = (np.take_along_axis(one, order, axis=0) for one in (self.begun, self.ended))
         # Until when nothing was left out, before each node.
@@ -280,11 +280,11 @@ class StepTiming:
 
     @property
     def lasts(self) -> Floats:
-        """Seconds that each node takes at each worker; shape (nodes, P)."""
+        """Duration of each node on each worker [s]; shape (nodes, P)."""
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds that each worker waits for each node, which add up to `exposed`; shape (nodes, P)."""
+        """Return each worker's exposed seconds by the node waited for, with sum `exposed`; shape (nodes, P)."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0
@@ -303,7 +303,7 @@ class StepTiming:
         return found
 
     def memory(self) -> StepMemory:
-        """Return what the worker needs that needs the most."""
+        """Return the maximum memory over workers."""
         held = self.graph.held
         peaks = {
             what: max(self._peak(worker, what) for worker in range(self.graph.workers))
@@ -328,7 +328,7 @@ class StepTiming:
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
-    """Return the seconds of each node, shape (nodes, P), from those of both passes of a microbatch."""
+    """Return each node's compute seconds, shape (nodes, P), from the pass seconds of a microbatch."""
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         passes[name] = np.broadcast_to(np.asarray(given, dtype=np.float64), graph.workers)

@@ -36,7 +36,7 @@ from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Paramete
 
 
 class StoppingCall(NamedTuple):
-    """A collective after the share `at` of a pass, which stops for it on the queue of computing."""
+    """A blocking collective inside a pass, issued on the compute queue after the share `at` of the pass."""
 
     at: float
     operation: Operation
@@ -51,19 +51,19 @@ class StoppingCall(NamedTuple):
 
 
 class BlockPart(NamedTuple):
-    """Where a part of a block begins and ends in the forward pass, as shares of it."""
+    """Part of a block, with its begin and end as shares of the forward pass."""
 
     block: str
     begin: float
     end: float
 
     def backward(self) -> BlockPart:
-        """Return where it begins and ends in the backward pass."""
+        """Return the same part with its begin and end in the backward pass."""
         return BlockPart(self.block, 1 - self.end, 1 - self.begin)
 
 
 def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPart]]:
-    """Return attention, the share `attention` of a block, and perceptron of each block."""
+    """Return the attention and MLP parts of each block; `attention` is the share of attention in a block."""
     found, done = [], model.before
     for block in model.blocks:
         begin, middle, end = done, done + attention * block.size, done + block.size
@@ -76,7 +76,7 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
 def insert_calls(
     step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
-    """Return a step whose passes stop for the collectives `forward` and `backward` of each microbatch."""
+    """Return a step with the blocking collectives `forward` and `backward` in each microbatch's passes."""
     of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
@@ -168,12 +168,12 @@ class ModelParallelism(CheckedOptions):
 
     @property
     def entries(self) -> int:
-        """Entries of the activations of a microbatch, b s h."""
+        """Activation entries of a microbatch, b s h."""
         return (self.tokens or 1) * (self.width or 1)
 
 
 def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
-    """Return the tensors of one of `degree` workers: matrices are divided by their first dimension."""
+    """Return the tensor shards of one of `degree` workers; matrices are split by their first dimension."""
     check_int(degree, "degree", 1)
     found = []
     for layer in layers:
@@ -185,7 +185,7 @@ def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
 
 
 def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> StepGraph:
-    """Return a step in which each worker of a data-parallel step is T consecutive tensor-parallel ones.
+    """Return a step with tensor parallelism: T consecutive workers in place of each data-parallel one.
 
     `step` is what each worker does with its part of the tensors, `model` that part in units. With `sequence_parallel`
     all-reduces are all-gathers and reduce-scatters.
@@ -199,7 +199,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
         )
 
     def calls_of(part: BlockPart) -> list[StoppingCall]:
-        """Return the calls of a part, which begins and ends at shares of its pass."""
+        """Return the blocking collectives of one block part in a pass."""
 
         def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> StoppingCall:
             given = entries // degree if operation == "all_gather" else entries
@@ -217,7 +217,7 @@ def tensor_parallel(step: StepGraph, model: Units, around: ModelParallelism) -> 
 
 
 def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
-    """Return a step in which each worker is several consecutive ones, who do the same side by side."""
+    """Return a step with `degree` consecutive workers in place of each, all running the same nodes."""
 
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
         return tuple(worker * degree + place for worker in workers)
@@ -242,7 +242,7 @@ _MOMENTS = 2
 
 
 def expert_capacity(tokens: int, experts: int, factor: float, choices: int, least: int) -> int:
-    """Return the number of tokens of a worker that an expert takes: max(least, ceil(T / E x factor x choices))."""
+    """Return the tokens of a worker that an expert accepts: max(least, ceil(T / E x factor x choices))."""
     return max(least, math.ceil(tokens / experts * factor * choices))
 
 
@@ -257,7 +257,7 @@ def expert_parallel(
     overlap: bool = True,
     seed: int = 0,
 ) -> StepGraph:
-    """Return a step in which perceptrons of some blocks are experts of `expert_size` entries, shared by workers.
+    """Return a step with the MLPs of some blocks replaced by experts, `expert_size` entries each, over workers.
 
     Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Without dropping,
     an all-reduce first finds the tokens of the fullest expert. Gradients of experts are all-reduced after the last

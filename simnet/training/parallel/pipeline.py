@@ -21,7 +21,7 @@ _Pass: TypeAlias = tuple[Phase, int] | None
 
 
 class TiedWeights(NamedTuple):
-    """Weights of the first and the last stage, whose gradients are all-reduced before (`first`) or after the others."""
+    """Weights shared by first and last stage; their all-reduce precedes (`first`) or follows the other gradients'."""
 
     unit: str
     elements: int
@@ -30,7 +30,7 @@ class TiedWeights(NamedTuple):
 
 
 def pass_order(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
-    """Return the passes of a stage, from 0, in the order in which it computes them.
+    """Return a stage's passes in their compute order; stages count from 0.
 
     ``gpipe`` has all forward passes first, ``1f1b`` as few as later stages need, and then a backward pass after each.
 
@@ -57,7 +57,7 @@ def pipeline(
     order: Order = "1f1b",
     tied: TiedWeights | None = None,
 ) -> StepGraph:
-    """Return the step of a model in stages, each on workers of its own, which send activations and gradients on.
+    """Return the step of a pipeline-parallel model, whose stages exchange activations and their gradients.
 
     Passes that wait for each other are in the order of the stage, as of `fsdp2` with ``passes=pass_order(...)``. A
     microbatch has `tokens` b s, of which a worker sends `width` h entries of `dtype`. The `tied` weights are
@@ -85,7 +85,7 @@ def pipeline(
 
 
 def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
-    """Return the numbers of the nodes of each pass, and of what is behind all of them."""
+    """Return the node numbers of each pass; key None has the nodes outside forward and backward passes."""
     found: dict[_Pass, list[int]] = defaultdict(list)
     for number, node in enumerate(stage.nodes):
         does = node.does
@@ -97,7 +97,7 @@ def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
 
 
 def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> None:
-    """Have what is called behind the last part of the last backward pass be behind all passes."""
+    """Move the calls after the last compute of the last backward pass behind all passes."""
     of = segments["backward", last]
     computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, ComputePart))
     segments["backward", last], put_off = of[: computes + 1], of[computes + 1 :]
@@ -105,7 +105,7 @@ def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> N
 
 
 class _StageMerger:
-    """Collects the nodes of all stages, pass by pass."""
+    """Merges the step graphs of all stages into one, pass by pass."""
 
     def __init__(
         self, stages: Sequence[StepGraph], each: int, entries: int, dtype: str, tied: TiedWeights | None, last: int
@@ -123,14 +123,14 @@ class _StageMerger:
         self.arrives: dict[tuple[int, _Pass], int] = {}
 
     def ready(self, place: int, one: _Pass) -> bool:
-        """Return whether what a stage needs for a pass is on its way."""
+        """Return whether a stage's input for a pass has been sent."""
         if one is None:
             return place not in self.sharing or self.exchange is not None
         first = place == (0 if one[0] == "forward" else len(self.stages) - 1)
         return first or (place, one) in self.arrives
 
     def add(self, place: int, one: _Pass, numbers: Sequence[int]) -> None:
-        """Add a pass of a stage, and what it sends on."""
+        """Add a pass of a stage, and the message with its output to the next stage."""
         became, waits = self.became[place], self.arrives.get((place, one))
         last = None
         for number in numbers:
@@ -185,7 +185,7 @@ class _StageMerger:
         self.arrives[to, one] = len(self.nodes) - 1
 
     def built(self) -> StepGraph:
-        """Return the graph of all."""
+        """Return the merged step graph."""
         layout: dict[str, Groups] = {}
         names = {name for stage in self.stages for name in (*stage.layout, *(call.group for call in stage.calls))}
         for name in names:

@@ -37,7 +37,7 @@ ALGORITHMS: Mapping[str, str] = {
 
 
 class PlacedStep:
-    """A step on a network, timed repeatedly; on a constant network without random draws it is timed once.
+    """A step graph on a network, for repeated timing; without variation in the network the time is cached.
 
     Computing takes `slowdown` times as long during a collective of the same worker, >= 1.
     """
@@ -67,7 +67,7 @@ class PlacedStep:
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
-        """Return when everything begins and ends, given `seconds_of` each node of computing, shape (nodes, P)."""
+        """Return begin and end of every node, given the compute `seconds` of each, shape (nodes, P)."""
         if not self.changes:
             start, iteration = 0.0, 0
             if self._known is not None and np.array_equal(self._known[0], seconds):
@@ -78,7 +78,7 @@ class PlacedStep:
         return timing
 
     def nbytes(self) -> tuple[Floats, Floats]:
-        """Return what each worker sends and receives in all calls [byte]; both of shape (P,)."""
+        """Return the bytes each worker sends and receives over all calls; both of shape (P,)."""
         sent, received = np.zeros((2, self.graph.workers))
         each = {id(one): (one.bytes_sent(), one.bytes_received()) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -88,7 +88,7 @@ class PlacedStep:
         return sent, received
 
     def _never_meet(self) -> bool:
-        """Return whether no two calls can share a link: one queue and group, or routes without a common link."""
+        """Return whether no two calls share a link: one queue and group, or disjoint routes."""
         network, found = self.network, defaultdict[tuple[str, bytes], set[tuple[int, int]]](set)
         pairs = {id(one): _schedule_pairs(one) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -123,12 +123,12 @@ def time_step(
     iteration: int = 0,
     **options: Any,
 ) -> StepTiming:
-    """Place a training step on a network, and return when everything begins and ends."""
+    """Place a step graph on a network, and return begin and end of every node."""
     return PlacedStep(graph, network, **options).time(seconds_of(graph, forward, backward), start, iteration)
 
 
 def schedules_of(algorithms: Mapping[str, str]) -> Callable[[CollectiveCall], Schedule]:
-    """Return a function from a call to its schedule; `algorithms` override those of `ALGORITHMS`."""
+    """Return a function from a collective call to its schedule; `algorithms` override `ALGORITHMS` by operation."""
     for operation in algorithms:
         check_choice(operation, "operation", list(ALGORITHMS))
     chosen = {
@@ -152,7 +152,7 @@ Workers = NDArray[np.intp]
 
 
 class SlowedComputing:
-    """The parts of passes that workers compute now, `slowdown` times slower during a collective of theirs."""
+    """Compute in progress on each worker, `slowdown` times slower while a collective of the worker runs."""
 
     def __init__(
         self, env: simpy.Environment, workers: int, slowdown: float, done: Callable[[int, Workers], None]
@@ -164,13 +164,13 @@ class SlowedComputing:
         self._beside, self._plan = np.zeros((2, workers), dtype=np.int64)
 
     def begin(self, number: int, workers: Workers, seconds: Floats) -> None:
-        """Begin a part of a pass, which takes so many seconds at full speed."""
+        """Start a compute node on workers, with its seconds at full speed."""
         self._node[workers], self._left[workers] = number, seconds
         self._since[workers] = self._env.now
         self._settle(workers)
 
     def beside(self, workers: Workers, change: int) -> None:
-        """Count a collective of these workers that begins, 1, or has ended, -1."""
+        """Update the workers' counts of running collectives by `change` and adapt their compute speed."""
         before = self._beside[workers] > 0
         self._left[workers] -= (self._env.now - self._since[workers]) / np.where(before, self._slowdown, 1.0)
         self._since[workers] = self._env.now
@@ -179,7 +179,7 @@ class SlowedComputing:
         self._settle(workers[turned & (self._node[workers] >= 0)])
 
     def _settle(self, workers: Workers) -> None:
-        """Plan the ends of what these compute, at the speed that they now have."""
+        """Reschedule the end of the workers' current compute at their present speed."""
         self._plan[workers] += 1
         left = np.maximum(self._left[workers], 0.0) * np.where(self._beside[workers] > 0, self._slowdown, 1.0)
         for seconds in np.unique(left):
@@ -196,7 +196,7 @@ class SlowedComputing:
 
 
 class EventRun:
-    """One step on a clock of its own; `seconds` of computing have shape (nodes, P)."""
+    """Discrete-event simulation of one step; compute `seconds` have shape (nodes, P)."""
 
     def __init__(self, step: PlacedStep, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
         self._step, self._seconds, self._start, self._name = step, seconds, start, name
@@ -220,7 +220,7 @@ class EventRun:
             self._computing = SlowedComputing(self._env, seconds.shape[1], step.slowdown, self._computed)
 
     def run(self) -> tuple[Floats, Floats]:
-        """Return when each node begins and ends at each worker [s since the start]; both of shape (nodes, P)."""
+        """Return begin and end of each node on each worker [s since the start]; both of shape (nodes, P)."""
         step = self._step
         self._network = step.network.on(self._env)
         self._network.expect(sum(one.n_messages * len(step.groups[number]) for number, one in step.schedules.items()))
@@ -291,7 +291,7 @@ class EventRun:
 
 
 def node_waits(step: PlacedStep) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
-    """Return for each node the nodes that wait for it and at which workers, and how many each waits for, (nodes, P)."""
+    """Return the successors of each node with their workers, and the number of predecessors, (nodes, P)."""
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
     missing = np.zeros(step.does.shape, dtype=np.int64)
     last: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.full(step.graph.workers, -1))

@@ -60,7 +60,7 @@ _WITH_TIED = ("ddp", "zero1")
 
 @dataclass(frozen=True, repr=False)
 class PlannedStep:
-    """A step, and the share of the whole model that each worker computes, shape (P,)."""
+    """A step graph, and each worker's share of the whole model's compute, shape (P,)."""
 
     graph: StepGraph
     shares: Floats
@@ -68,13 +68,13 @@ class PlannedStep:
     work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike) -> Floats:
-        """Return the seconds of each node, shape (nodes, P), given both passes of a microbatch."""
+        """Return each node's compute seconds, shape (nodes, P), given a microbatch's seconds for the whole model."""
         own = np.asarray(whole) * self.shares
         return seconds_of(self.graph, (1 - self.backward) * own, self.backward * own, self.work)
 
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
-    """Return the options of a way of sharding, of `SHARDINGS`, and their defaults; those of a stage with `pipeline`."""
+    """Return the options of a sharding of `SHARDINGS` with their defaults, inside a `pipeline` or alone."""
     if sharding not in SHARDINGS:
         raise ValueError(f"there is no {sharding!r}: {suggest_names(sharding, SHARDINGS)}")
     known = {name: one.default for name, one in _known_options(sharding).items()}
@@ -94,7 +94,7 @@ def plan_step(
     seed: int = 0,
     backward: float | None = None,
 ) -> PlannedStep:
-    """Return the step of a model by the name and options of a sharding, see `sharding_options`."""
+    """Return the step of a model under a named sharding with options."""
     chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
     for group, options in [*GROUPS[sharding].items()][1:]:
@@ -143,12 +143,12 @@ def plan_step(
 
 
 def _is_divided(around: ModelParallelism) -> bool:
-    """Return whether workers compute parts of the model."""
+    """Return whether tensor, pipeline or expert parallelism divides the model."""
     return around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None
 
 
 def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mapping[str, Any]) -> None:
-    """Raise ValueError for a block that there is not, or what does not go with a model of units."""
+    """Raise ValueError for unknown block names, or options that a model of units does not allow."""
     wrapped = wrap_units(profile.layers)
     blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
@@ -163,7 +163,7 @@ def _check_names(profile: ModelProfile, around: ModelParallelism, chosen: Mappin
 
 
 def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return options, all of which there are, and lists of names where that is what they are."""
+    """Return the options; raise ValueError for an unknown name, or if a list of names is required."""
     known = sharding_options(sharding)
     for name, value in given.items():
         if name not in known:
@@ -176,7 +176,7 @@ def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, o
 
 
 def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
-    """Return the tensors of each stage: as many blocks in each as can be, and what is before and behind them."""
+    """Return the tensors of each pipeline stage; blocks are spread as evenly as possible."""
     layers = list(profile.layers)
     if stages == 1:
         return [layers]
@@ -195,7 +195,7 @@ def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
 
 
 class _StagePlanner(NamedTuple):
-    """What the stages of a model have in common; `workers` are those of a stage without tensor parallelism."""
+    """Planner of pipeline stages; `workers` is the number of workers in a stage before tensor parallelism."""
 
     profile: ModelProfile
     sharding: str
@@ -205,14 +205,14 @@ class _StagePlanner(NamedTuple):
     seed: int
 
     def tied(self, both: Sequence[Layer]) -> TiedWeights:
-        """Return the weights that the first and the last stage share, as a worker has them."""
+        """Return the weights tied between first and last stage, sized for one tensor-parallel worker."""
         degree = self.around.tensor_parallel
         elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
         names, dtype = ", ".join(layer.name for layer in both), str(self.chosen.get("dtype", "float32"))
         return TiedWeights(names, elements, dtype, first=self.sharding == "zero1")
 
     def step(self, layers: Sequence[Layer], place: int) -> StepGraph:
-        """Return the step of a stage, with what is around it there."""
+        """Return the step of a stage, with expert and tensor parallelism."""
         around, chosen, degree = self.around, self.chosen, self.around.tensor_parallel
         layers, experts = _without_experts(layers, around)
         layers = split_tensors(_pad_rows(layers, degree), degree)
@@ -227,7 +227,7 @@ class _StagePlanner(NamedTuple):
         return tensor_parallel(step, model, around)
 
     def _sharded(self, model: Units, layers: Sequence[Layer], place: int) -> StepGraph:
-        """Return the step of a stage without what is around it."""
+        """Return the step of a stage with data-parallel sharding only."""
         build, chosen, stages = SHARDINGS[self.sharding], dict(self.chosen), self.around.pipeline
         if build is zero:
             if stages > 1 and self.sharding != "zero1":
@@ -248,7 +248,7 @@ class _StagePlanner(NamedTuple):
 
 
 def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple[Sequence[Layer], dict[str, int]]:
-    """Return tensors without those in whose place experts are, and the entries of an expert of each block."""
+    """Return the tensors that experts do not replace, and the entries of an expert in each block."""
     if around.experts is None:
         return layers, {}
     blocks = {block.name: block for block in wrap_units(layers).blocks}
@@ -267,7 +267,7 @@ def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple
 
 
 def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
-    """Return tensors of which those outside blocks have a multiple of so many rows, as Megatron pads vocabularies."""
+    """Return tensors with the rows of matrices outside blocks padded to a multiple of `degree`, as Megatron does."""
     inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
     return [
         layer
@@ -279,7 +279,7 @@ def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
 
 @dataclass(frozen=True)
 class TrainingSteps:
-    """The steps of a training: `step` returns that of an iteration, the same object where it is the same."""
+    """Steps of a training; `step` maps an iteration to its step, one shared object for equal steps."""
 
     step: Callable[[int], PlannedStep | TracedStep]
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -298,7 +298,7 @@ def model_steps(
     backward: float | None = None,
     seed: int = 0,
 ) -> Callable[[int], PlannedStep]:
-    """Return a function from an iteration to the step of a model; an `iteration` in `options` stands for all."""
+    """Return a function from an iteration to its step; an `iteration` in `options` holds for all iterations."""
     draws = options.get("experts") is not None and options.get("drop_tokens") is False
     known: dict[int, PlannedStep] = {}
 

@@ -38,7 +38,7 @@ class DdpOptions(CheckedOptions):
 
 
 def ddp(layers: Iterable[Layer], workers: int, **options: Any) -> StepGraph:
-    """Return a step of DistributedDataParallel with `DdpOptions`.
+    """Return a step of DistributedDataParallel; keyword arguments are `DdpOptions`.
 
     Before buckets are rebuilt at the begin of iteration 1 (2 with a static graph) there is one of the whole model.
     """
@@ -74,7 +74,7 @@ def ddp(layers: Iterable[Layer], workers: int, **options: Any) -> StepGraph:
 
 
 def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: str = "float32") -> list[int]:
-    """Return the entries of the rebuilt buckets, from the last tensor to the first."""
+    """Return the sizes of DDP's rebuilt gradient buckets in entries, from the last tensor to the first."""
     if bucket_cap_mb is not None:
         check_positive(bucket_cap_mb, "bucket_cap_mb")
     first, later = (FIRST_BUCKET_MIB, BUCKET_MIB) if bucket_cap_mb is None else (bucket_cap_mb,) * 2
@@ -83,7 +83,7 @@ def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: 
 
 
 def cut(sizes: Sequence[int], entry: float, first: float, later: float) -> list[slice]:
-    """Return which tensors each bucket has, in the order in which buckets leave, from `sizes` in entries.
+    """Return each bucket's tensors as a slice of `sizes` (in entries), in the order in which buckets are reduced.
 
     Gradients become ready from the last tensor to the first, each after an equal share of the backward pass. A bucket
     closes when it has reached its cap [byte], `first` or `later`, of entries of so many bytes; it may exceed it by a
@@ -137,13 +137,13 @@ class Fsdp2Options(CheckedOptions):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """What parameters are gathered in, and gradients reduced in."""
+        """Data types of the parameter all-gather and of the gradient reduction."""
         gathered = self.param_dtype or self.dtype
         return gathered, self.reduce_dtype or gathered
 
 
 def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
-    """Return a step of a model whose units are sharded by `fully_shard`, with `Fsdp2Options`."""
+    """Return a step of a model with units sharded by `fully_shard`; keyword arguments are `Fsdp2Options`."""
     given = Fsdp2Options(**options)
     microbatches, plus = given.microbatches, given.plus
     freed, nodes = _freed_units(model, given.reshard_after_forward), plus.nodes(workers)
@@ -169,7 +169,7 @@ def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
 
 
 def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) -> set[str]:
-    """Return the names of the units that are freed after the forward pass."""
+    """Return the names of the units that are resharded after the forward pass."""
     names = [one.name for one in (model.root, *model.blocks)]
     if isinstance(reshard_after_forward, bool):
         return set(names[1:]) if reshard_after_forward else set()
@@ -179,7 +179,7 @@ def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) ->
 
 
 class _Program:
-    """What the program of a worker issues, and what its streams then wait for."""
+    """FSDP2 program of a worker: issues passes and collectives, and tracks which of them streams wait for."""
 
     def __init__(
         self, step: GraphBuilder, model: Units, freed: set[str], options: Fsdp2Options, plus: ZeroPlusPlus
@@ -236,7 +236,7 @@ class _Program:
         self.held_back = set()
 
     def backward(self, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
-        """Issue a backward pass; gradients may be reduced between shards and replicas, and units freed after it."""
+        """Issue a backward pass; flags say whether to reduce, to all-reduce over replicas, and to reshard."""
         step, root, blocks = self.step, self.model.root, self.model.blocks
         order = [root, *reversed(blocks)]
         first = len(step.nodes)
@@ -256,7 +256,7 @@ class _Program:
         self._wait_for_reduced()
 
     def reduce_all(self) -> None:
-        """Free all units, and reduce their gradients one after the other."""
+        """Reshard all units, and reduce their gradients one after the other."""
         last = len(self.step.nodes) - 1
         for unit in (self.model.root, *self.model.blocks):
             self._done(unit, last, reduces=True, all_reduces=True, frees=True)
@@ -276,7 +276,7 @@ class _Program:
         self.step.hold("parameters", one * self.nodes.nodes * DTYPE_BYTES[self.dtypes[0]], since, call)
 
     def _use(self, unit: Unit, phase: Phase) -> None:
-        """Let what is computed next wait until a unit is gathered and copied to its place."""
+        """Make the next compute wait until a unit is gathered and copied out."""
         self._gather(unit, phase)
         if unit.name in self.copied or unit.name not in self.unsharded:
             return
@@ -304,7 +304,7 @@ class _Program:
         self.step.hold("parameters", nbytes, self.unsharded.pop(unit.name), len(self.step.nodes) - 1)
 
     def _done(self, unit: Unit, first: int, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
-        """Free a unit, and reduce its gradients, of which there are some since a node; or neither."""
+        """Finish a unit's backward pass: reshard it and reduce its gradients, as the flags say."""
         if unit.layers and frees:
             self._free(unit)
         if not unit.layers or not reduces:

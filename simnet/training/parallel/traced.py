@@ -31,7 +31,7 @@ _OPERATIONS: Mapping[str, Operation] = {
 
 
 class _RankNode(NamedTuple):
-    """A node of a trace, and its rank."""
+    """Key of a trace node: its rank and number."""
 
     rank: int
     number: int
@@ -43,18 +43,18 @@ _Members: TypeAlias = tuple[_RankNode, ...]
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """A step of execution traces: its graph, with bytes as elements, and the seconds of computing, shape (nodes, P)."""
+    """A step read from execution traces: graph (elements are bytes) and compute seconds, shape (nodes, P)."""
 
     graph: StepGraph
     traced: Floats
 
     def seconds(self, factor: ArrayLike = 1.0) -> Floats:
-        """Return the seconds of each node, shape (nodes, P), times a factor of each rank."""
+        """Return the compute seconds of each node, shape (nodes, P), scaled by a factor per rank."""
         return np.asarray(self.traced * np.asarray(factor))
 
 
 class _Traces(dict[_RankNode, TraceNode]):
-    """The nodes of all ranks, rank by rank in the order of their traces, and the files for errors."""
+    """Trace nodes of all ranks, in the order of the trace files, with file paths for errors."""
 
     def __init__(self, prefix: str | Path, largest: int) -> None:
         super().__init__()
@@ -69,16 +69,16 @@ class _Traces(dict[_RankNode, TraceNode]):
                 self.refuse(at, f"depends on node {missing[0]}, which is not there")
 
     def of_kinds(self, *kinds: str) -> Iterator[_RankNode]:
-        """Yield the nodes of some kinds."""
+        """Yield the keys of all nodes of the given kinds."""
         return (at for at, one in self.items() if one.kind in kinds)
 
     def refuse(self, at: _RankNode, why: str) -> NoReturn:
-        """Raise InputError for a node."""
+        """Raise InputError at the position of a node."""
         raise InputError(why, file=str(self.paths[at.rank]), field=f"node {at.number}")
 
 
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
-    """Read a step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
+    """Read the step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
 
     The k-th collective of a group of ranks is one call. Calls of a group follow each other, as do messages between two
     ranks. All else that takes time is computing. Raises InputError if a file is no such trace, or ranks disagree.
@@ -104,7 +104,7 @@ def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedS
 
 
 def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
-    """Return of each collective the calls of all ranks of its group."""
+    """Match the collective calls of each group across ranks: return all members of a call by each member."""
     groups: dict[str, dict[int, list[_RankNode]]] = defaultdict(lambda: defaultdict(list))
     for at in traces.of_kinds("collective"):
         groups[traces[at].group][at.rank].append(at)
@@ -120,7 +120,7 @@ def _joint_calls(traces: _Traces) -> dict[_RankNode, _Members]:
 
 
 def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
-    """Return of each send and receive both together, the send first."""
+    """Match sends with receives: return each (send, receive) pair by either member."""
     last, waiting = len(traces.paths) - 1, defaultdict[tuple[int, int, int], list[_RankNode]](list)
     for at in traces.of_kinds("send", "recv"):
         node = traces[at]
@@ -144,7 +144,7 @@ def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
 def _trace_calls(
     traces: _Traces, together: Iterable[_Members]
 ) -> tuple[dict[str, Groups], dict[_Members, CollectiveCall]]:
-    """Return the groups, and the call of the nodes that are one together."""
+    """Return the process groups by name, and the collective call of each matched set of nodes."""
     layout: dict[str, Groups] = {}
     calls: dict[_Members, CollectiveCall] = {}
     for members in together:
@@ -178,7 +178,7 @@ def _trace_calls(
 def _topological_order(
     traces: _Traces, joint: Mapping[_RankNode, _Members]
 ) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
-    """Return what each node waits for, and all nodes behind what they wait for, those that are one together once."""
+    """Return the predecessors of each matched node set, and all node sets in topological order."""
     place = {at: number for number, at in enumerate(traces)}
     members_of = {at: joint.get(at, (at,)) for at in traces}
     waits: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}

@@ -22,14 +22,14 @@ UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
 
 
 def unit_name(name: str) -> str:
-    """Return the name of a unit; raise ValueError if it is not allowed."""
+    """Return a unit's name unchanged; raise ValueError if the name is not allowed."""
     if not re.fullmatch(UNIT_NAME, name):
         raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {name!r}")
     return name
 
 
 class ListedUnit(NamedTuple):
-    """A unit of a model: name, entries, work of both passes (seconds or operations), and how many follow each other."""
+    """A listed unit of a model: name, entries, work of both passes (seconds or operations), and repetitions."""
 
     name: str
     parameters: int
@@ -38,7 +38,7 @@ class ListedUnit(NamedTuple):
 
 
 def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
-    """Return the profile of a model from its units in the order of the forward pass; both passes take `seconds` [s]."""
+    """Return the profile of a model of listed units in forward order; both passes take `seconds` [s]."""
     if not units:
         raise ValueError("a model needs at least one unit")
     layers, work, known = [], [], set()
@@ -64,14 +64,14 @@ def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) 
 
 
 class PassShares:
-    """Shares of a pass by entries, for tensors of given `sizes` and `work` in the order of the forward pass."""
+    """Shares of a pass by tensor, from `sizes` in entries and `work`, both in forward order."""
 
     def __init__(self, sizes: Sequence[int], work: Sequence[float]) -> None:
         self._ends: Floats = np.cumsum([0.0, *sizes])
         self._done: Floats = np.cumsum([0.0, *work]) / sum(work)
 
     def share(self, passed: int, elements: int, *, backward: bool) -> float:
-        """Return the share of a pass of `elements` entries after the entries that it has passed."""
+        """Return the share of a pass that `elements` entries take after the first `passed` entries."""
         ends = np.array([passed, passed + elements], dtype=np.float64)
         if backward:
             ends = self._ends[-1] - ends[::-1]
@@ -90,7 +90,7 @@ _BLOCK = re.compile(r"(.*?[._]\d+)\.")
 
 
 class Unit(NamedTuple):
-    """Tensors of a module that are gathered, and whose gradients are reduced, in one call."""
+    """Tensors that one call gathers, and whose gradients one call reduces."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -101,13 +101,13 @@ class Unit(NamedTuple):
         return sum(layer.size for layer in self.layers)
 
     def shard(self, ranks: int) -> int:
-        """Return the entries of a rank, with padding: each tensor is split by its first dimension."""
+        """Return the entries of a rank's shard, each tensor split and padded by its first dimension."""
         return sum(-(-layer.shape[0] // ranks) * (layer.size // layer.shape[0]) for layer in self.layers)
 
 
 @dataclass(frozen=True)
 class Units:
-    """A wrapped model: a unit for each block, and the root; `before` of its entries are used before the blocks."""
+    """A wrapped model: a unit per block, and a root unit with `before` entries used ahead of the blocks."""
 
     blocks: tuple[Unit, ...]
     root: Unit
@@ -115,7 +115,7 @@ class Units:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All tensors, those of the root first."""
+        """All tensors, root tensors first."""
         return (*self.root.layers, *(layer for block in self.blocks for layer in block.layers))
 
     @property
@@ -125,7 +125,7 @@ class Units:
 
 
 def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
-    """Return the tensors of a model as a unit per block, and the root.
+    """Return a model's tensors wrapped as one unit per block, and a root unit.
 
     A tensor belongs to the block that its name begins with, up to the first number, as in ``h.0.attn.weight``. The
     tensors `behind` of the root are used after the blocks although they come first.
@@ -148,7 +148,7 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
 
 
 def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
-    """Return the tensors of a model as a unit per module, in the order of the model."""
+    """Return a model's tensors as one unit per module, in model order."""
     of: dict[str, list[Layer]] = {}
     for layer in check_layers(layers):
         of.setdefault(layer.name.rpartition(".")[0], []).append(layer)
@@ -156,7 +156,7 @@ def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
 
 
 def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
-    """Return the tensors of a model; raise ValueError if one is empty or repeated, or there is none."""
+    """Return a model's tensors; raise ValueError for an empty model, or an empty or repeated tensor."""
     found = list(layers)
     if not found:
         raise ValueError("a model needs at least one tensor")
@@ -174,7 +174,7 @@ def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
 
 @dataclass(frozen=True)
 class CheckedOptions:
-    """Options of a step that raise ValueError where their annotations do not allow them."""
+    """Base class of step options; ValueError if a value does not fit its annotation."""
 
     def __post_init__(self) -> None:
         check_fields(self)

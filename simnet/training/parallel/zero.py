@@ -30,7 +30,7 @@ from simnet.training.parallel.units import DTYPE_BYTES, CheckedOptions, Paramete
 
 @dataclass(frozen=True)
 class Stage3Limits(CheckedOptions):
-    """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults."""
+    """Limits of ZeRO stage 3 in elements, by DeepSpeed's names and with its defaults."""
 
     prefetch_bucket_size: WholeNumber = 50_000_000
     param_persistence_threshold: WholeNumber = 100_000
@@ -39,7 +39,7 @@ class Stage3Limits(CheckedOptions):
 
 
 class Stage3:
-    """The calls that a worker issues in stage 3; arguments are those of `simnet.training.parallel.zero.zero`."""
+    """ZeRO stage 3 program of a worker: issues passes, all-gathers and reduce-scatters."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Stage3:
         self.second: set[str] = set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return the bytes of parameters and gradients of a worker, and the elements that it updates."""
+        """Return a worker's bytes of parameters and of gradients, and the elements that it updates."""
         width, shard, parts = DTYPE_BYTES[self.dtype], self._shard(self.sizes), 0
         if self.step.workers > 1:
             # What stays gathered, and second shards.
@@ -100,7 +100,7 @@ class Stage3:
         self.step.wait(*scattered, self._scatter(bucket, begun))
 
     def gather_updated(self) -> None:
-        """Gather the tensors that stay gathered, behind the optimiser's step."""
+        """Gather the persistent tensors after the optimiser step."""
         if self.kept:
             one = self._shard(self.kept)
             sizes = one, one * self.step.workers
@@ -140,7 +140,7 @@ class Stage3:
         return sum(-(-self.sizes[name] // self.step.workers) for name in names)
 
     def _release(self, module: Unit, place: int, traced: bool) -> None:
-        """Free the tensors of a module that are not kept, nor used again soon, nor passed over by a prefetch."""
+        """Free a module's tensors unless persistent, reused within the limit, or prefetched already."""
         names = {layer.name for layer in module.layers}
         if traced:
             names -= self.kept
@@ -196,7 +196,7 @@ class ZeroOptions(CheckedOptions):
 
 
 def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -> StepGraph:
-    """Return a step of a model that DeepSpeed shards, with `ZeroOptions`; iteration 0 of stage 3 prefetches nothing."""
+    """Return a ZeRO step, with keyword arguments as `ZeroOptions`; iteration 0 of stage 3 does not prefetch."""
     found, given = check_layers(layers), ZeroOptions(**options)
     plus, sdp4bit = given.plus, given.sdp4bit
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
@@ -221,7 +221,7 @@ def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -
 
 
 class _ShardedGradients(NamedTuple):
-    """The calls that a worker issues in stages 1 and 2."""
+    """ZeRO stage 1 and 2 program of a worker: issues passes, gradient reductions and all-gathers."""
 
     step: GraphBuilder
     layers: Sequence[Layer]
@@ -236,11 +236,11 @@ class _ShardedGradients(NamedTuple):
 
     @property
     def partition(self) -> int:
-        """Elements that each worker owns, with padding."""
+        """Elements in each worker's partition, with padding."""
         return -(-self.size // (_ALIGNMENT * self.step.workers)) * _ALIGNMENT
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return the bytes of parameters and gradients of a worker, and the elements that it updates."""
+        """Return a worker's bytes of parameters and of gradients, and the elements that it updates."""
         width, partition = DTYPE_BYTES[self.options.dtype], self.partition
         return self.size * width, (self.size if self.stage == 1 else partition) * width, partition
 
@@ -268,7 +268,7 @@ class _ShardedGradients(NamedTuple):
         step.wait(*before)
 
     def _reduce(self, bucket: Sequence[Layer], elements: int) -> list[int | None]:
-        """Reduce the gradients of a bucket, and return the calls."""
+        """Reduce a bucket's gradients, and return the node numbers of the calls."""
         after = self.step.computed()
         if self.sdp4bit.quantized_gradients:
             return [reduce_bucket(self.step, self.sdp4bit, elements, after)]
@@ -288,7 +288,7 @@ class _ShardedGradients(NamedTuple):
         ]
 
     def gather_updated(self) -> None:
-        """Gather the parameters after the optimiser's step."""
+        """Gather the parameters after the optimiser step."""
         step = self.step
         if self.sdp4bit.quantized_weights:
             # In the order in which their gradients were reduced.
@@ -303,7 +303,7 @@ class _ShardedGradients(NamedTuple):
 
 
 def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
-    """Return the elements that each worker gives to the all-gathers after a step of stages 1 and 2."""
+    """Return each worker's input elements in the all-gathers after a stage 1 or 2 optimiser step."""
     count = max(1, partition * workers // allgather_bucket_size)
     each = partition // count
     each -= each % _ALIGNMENT
@@ -311,7 +311,7 @@ def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> li
 
 
 def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
-    """Return tensors in buckets of at most `most` elements; a larger tensor has a bucket of its own."""
+    """Return tensors packed in order into buckets of at most `most` elements; a larger tensor gets its own."""
     found: list[list[Layer]] = []
     filled = 0
     for layer in layers:
@@ -324,7 +324,7 @@ def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
 
 
 def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
-    """Return the owners of consecutive elements of a bucket, and how many each owns.
+    """Return (owner, element count) of each run of consecutive elements in a bucket with the same owner.
 
     `starts` is where each tensor begins among all parameters, of which each worker owns `partition`.
 
@@ -345,7 +345,7 @@ def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: in
 
 
 def _up_to(parts: Iterable[int], most: int) -> list[int]:
-    """Return the elements of the calls that move parts: each ends with the part that exceeds so many elements."""
+    """Return call sizes in elements: parts are accumulated, and a call closes once its size exceeds `most`."""
     found, filled = [], 0
     for elements in parts:
         filled += elements
