@@ -42,7 +42,7 @@ _BLOCK = 1 << 16
 
 
 def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
-    """Return the extra latency [s] of each of `count` messages.
+    """Return the extra latency of `count` messages [s], drawn from the jitter's distribution.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Float
 
 
 class Delays:
-    """Extra latency of each message of a schedule, the same on every pass.
+    """Reproducible extra latency of each message of a schedule: every pass draws the same values.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function that reads the latencies of the next messages [s]; empty without jitter."""
+        """Return a function from a count to the extra latency of that many next messages [s]; empty without jitter."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

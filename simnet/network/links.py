@@ -115,11 +115,11 @@ class Timelines(NamedTuple):
     until: float
 
     def counted_from(self, origin: float) -> NDArray[np.float64]:
-        """Return `times` in seconds since an origin [s]."""
+        """Return `times` as seconds since an origin [s]."""
         return self.times - origin if origin else self.times
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the segment of each link at `t` (scalar or shape (L,), seconds from `since` on)."""
+        """Return the index of each link's segment at `t` [s], a scalar or of shape (L,), at or after `since`."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -129,12 +129,12 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return moments [s] not after `origin` + `start` and not before `origin` + `until`, despite rounding."""
+    """Return absolute times [s] no later than `origin` + `start` and no earlier than `origin` + `until`."""
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
 class TimelineCache:
-    """`Timelines` of one quantity of all links, generated from signals as far as needed and kept.
+    """Cache of the `Timelines` of one quantity of all links, extended from the signals on demand.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class TimelineCache:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return the timelines from `start` or earlier until after `until`, or as far as they can be generated.
+        """Return timelines that cover `start` to `until` [s], or end where the signals cannot be generated.
 
         A caller that resumes at their end gets several times as much; if that is too much to hold, the same amount, and
         the past is dropped. `likely` is the expected end of the simulation [s], 0 if unknown.
@@ -325,7 +325,7 @@ class Links:
 
     @cached_property
     def constant(self) -> bool:
-        """Whether nothing about the links ever changes: neither weather nor background flows."""
+        """Whether capacities and latencies never change and there is no on-off background traffic."""
         return not self.flows and all(
             isinstance(value, float) for values in (self._bandwidth, self._latency) for value in values
         )
@@ -359,7 +359,7 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
-        """Return about how many changes links see in all while so many bytes leave a host from `t` on.
+        """Return the expected number of changes of the links while a host sends `nbytes` from time `t` [s].
 
         It assumes the capacity of the fastest link and the rate of changes at `t`.
         """
@@ -376,7 +376,7 @@ class Links:
         return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
 
     def constant_latency_of(self, routes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the latency of each row of a table of routes, padded with -1, if latencies are constant.
+        """Return the latency of each route [s], given a table of links padded with -1; latencies must be constant.
 
         Summed link by link in route order, as where latencies change.
         """
@@ -386,7 +386,7 @@ class Links:
         return total
 
     def own_of(self, routes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sender's own link of each row of a table of routes; -1 for an empty route.
+        """Return the sender's own link of each route, given a table of links padded with -1; -1 for an empty route.
 
         That is the first link that is not a junction (``kind`` "free") of graphs from other tools.
         """
@@ -401,7 +401,7 @@ class Links:
         return not any(self._kept)
 
     def limits(self, route: Sequence[int]) -> Limits:
-        """Return the rate limits by packet loss of a route: a, b and share; 0, 0 and 1 without loss."""
+        """Return the effect of packet loss on one route, given its links; a = b = 0 and share = 1 without loss."""
         if self._loss is None:
             return _NO_LOSS
         kept = 0.0
@@ -414,7 +414,7 @@ class Links:
         return found
 
     def limits_of(self, routes: NDArray[np.int64]) -> Limits:
-        """Return `limits` for each row of a table of routes, shape (m, L), padded with -1."""
+        """Return the effect of packet loss on each route, given a table of links of shape (m, L), padded with -1."""
         kept = np.zeros(len(routes))
         if self._loss is None:
             return Limits(kept, kept, np.ones(len(routes)))
@@ -433,7 +433,7 @@ class Links:
         return TimelineCache(self._latency, {})
 
     def next_up(self, route: Sequence[int], t: float) -> float:
-        """Return the first time from `t` on at which all links of a route have capacity; infinity if there is none.
+        """Return when all links of a route first have capacity [s], at or after time `t`; infinity if never.
 
         Gives up after 200,000 changes of the links.
         """
@@ -450,7 +450,7 @@ class Links:
         return math.inf
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
-        """Return latency [s] and bottleneck bandwidth [byte/s] of a route at time `t`; see `Network.path`."""
+        """Return latency [s] and bottleneck bandwidth [byte/s] of the route between two hosts at time `t` [s]."""
         route = self.routes.route(src, dst)
         latency = sum((self.latency(link, t) for link in route), 0.0)
         bandwidth = min((self.capacity(link, t)[0] for link in route), default=math.inf)
@@ -461,7 +461,7 @@ class Links:
 
 
 def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
-    """Return the links from a switch into a host, or into a node of several GPUs."""
+    """Return the links that lead from a switch to a host, or to a node of several GPUs."""
 
     def ends(u: object, v: object, kind: object) -> bool:
         if not isinstance(u, str) or kind == "intra":
@@ -472,5 +472,5 @@ def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
 
 
 def _loss_probability(kept: ArrayLike) -> NDArray[np.float64]:
-    """Return the packet loss probability from the logarithm of the arrival probability; below 1."""
+    """Return the packet loss probability, below 1, given the logarithm of the probability of arrival."""
     return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

@@ -71,7 +71,7 @@ def time_max_plus(
     alone: _Alone,
     keep: bool = False,
 ) -> MaxPlusResult | None:
-    """Time schedules without background flows; None if messages share links unsolvably, or wait too long.
+    """Time schedules by the max-plus recurrence; None if messages share links unsolvably, or wait too long.
 
     - `program`: without failures.
     - `links`: without packet loss if they change. Known weather is cached with them.
@@ -142,7 +142,7 @@ def _run_repeats(
     place: tuple[int, int],
     steady: bool,
 ) -> tuple[int, float]:
-    """Run a round as often as it repeats, with weather as far as it needs; return the outcome and a time [s].
+    """Time all repetitions of a round, extending the weather forecast as needed; return the outcome and a time [s].
 
     `place` are the number of its first message, and how often it repeats. `NEVER`: a message would wait for too long.
     """
@@ -167,7 +167,7 @@ def _run_repeats(
 
 
 class _PreparedRound(NamedTuple):
-    """A round on its routes. It keeps the round alive, so its id stays unique."""
+    """A round with its routes and traffic; it references the round, so that the round's id stays unique."""
 
     one: Round
     traffic: RoundTraffic
@@ -189,7 +189,7 @@ class _RoundLayout:
         self._rounds: dict[int, _PreparedRound] = {}
 
     def of(self, one: Round) -> _PreparedRound | None:
-        """Return a prepared round; None if a message can never arrive."""
+        """Return the round with its routes and traffic; None if a message can never arrive."""
         if (laid := self._rounds.get(id(one))) is None and (laid := self._prepare(one)) is not None:
             if len(self._rounds) == _ROUNDS:
                 self._rounds.clear()
@@ -237,7 +237,7 @@ class _RoundLayout:
 
 
 class _RoundPattern(NamedTuple):
-    """Data shared by rounds of one pattern: as in `RoundTraffic`, with latency [s], route and own-link rate [byte/s].
+    """Traffic and constant routes of rounds with equal senders and receivers: latency [s] and rates [byte/s].
 
     `down` lists messages with a link of no capacity on their route.
     """
@@ -256,7 +256,7 @@ _PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _RoundPattern]] = 
 
 
 def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Return latency [s], rate and own-link rate [byte/s] of routes over constant links."""
+    """Return latency [s], bottleneck rate and own-link rate [byte/s] of routes over constant links; shape (m,) each."""
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
@@ -270,12 +270,12 @@ def _constant_routes(table: NDArray[np.int64], port: Ranks, links: Links) -> tup
 
 
 def _no_two(numbers: Ranks) -> bool:
-    """Return whether numbers >= 0 are all different."""
+    """Return whether no two of the numbers, all >= 0, are equal."""
     return int(np.bincount(numbers).max(initial=0)) < 2
 
 
 def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:
-    """Yield each round and its consecutive occurrences, about `most` messages at a time."""
+    """Yield each round with its number of consecutive occurrences, split into runs of about `most` messages."""
     for _, group in groupby(rounds, key=id):
         same = list(group)
         at_once = max(1, -(-most // max(1, len(same[0]))))
@@ -301,12 +301,12 @@ _interpreted = JitThreshold(_MANY)
 
 
 def _loaded_loops() -> ModuleType | None:
-    """Return the compiled loops if already loaded."""
+    """Return the compiled recurrence if this process has loaded it; else None."""
     return _compiled_recurrence() if _compiled_recurrence.cache_info().currsize or loop_is_loaded() else None
 
 
 def _loops_for(effort: int, ahead: int) -> ModuleType:
-    """Return the compiled loops if work done and ahead, in messages, justifies loading; else interpreted ones."""
+    """Return the compiled recurrence if work done and `ahead`, in messages, justify loading it; else interpreted."""
     loops = _loaded_loops()
     if loops is None and _interpreted.is_enough_with(effort, ahead):
         loops = _compiled_recurrence()
@@ -314,7 +314,7 @@ def _loops_for(effort: int, ahead: int) -> ModuleType:
 
 
 def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
-    """Return how each rank spent its accounted time, from a result with message times."""
+    """Return the seconds each rank communicates, computes and waits, from a result that has message times."""
     P, accounted = program.hosts.size, program.accounted
     src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
@@ -329,7 +329,7 @@ def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
 def covered_seconds(
     who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
 ) -> Floats:
-    """Return the length of the union of each rank's intervals [s]; shape (P,).
+    """Return the total time that each rank's intervals cover, overlaps counted once [s]; shape (P,).
 
     - `who`, `first`, `last`: rank, start and end of each interval [s].
     - `accounted`, `finish` (P,): bounds of the time that counts [s].

@@ -178,20 +178,20 @@ class Network:
         )
 
     def on(self, env: simpy.Environment) -> Network:
-        """Return the same network on another clock, with nothing in flight; links and routes are shared."""
+        """Return a copy of the network on another clock, with nothing in flight; links and routes are shared."""
         other = copy.copy(self)
         other._begin_on(env)
         return other
 
     def _begin_on(self, env: simpy.Environment | None) -> None:
-        """Clear everything in flight and use this clock; None creates one when needed."""
+        """Drop everything in flight, and use `env` as clock; None creates a clock when needed."""
         self._env = env
         self._clock: Clock | None = None
         self._draws: dict[str, np.random.Generator] = {}
 
     @property
     def env(self) -> simpy.Environment:
-        """The clock of `transfer` and `run`."""
+        """The SimPy environment of `transfer` and `run`."""
         if self._env is None:
             import simpy
 
@@ -199,7 +199,7 @@ class Network:
         return self._env
 
     def _drawing(self, what: str) -> np.random.Generator:
-        """Return the random stream of transfers for jitter or routes."""
+        """Return the random generator of transfers for one purpose, ``jitter`` or ``routes``."""
         if what not in self._draws:
             self._draws[what] = named_stream(self.seed, what, "transfer")
         return self._draws[what]
@@ -228,7 +228,7 @@ class Network:
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
     def expect(self, messages: int) -> None:
-        """Announce about how many messages `transfer` and `run` will carry; for many, the event loop is compiled.
+        """Announce the number of messages that `transfer` and `run` will carry; many messages compile the event loop.
 
         Times do not depend on it.
         """
@@ -242,7 +242,7 @@ class Network:
         messages: bool = False,
         **entry: Unpack[Entry],
     ) -> simpy.Event:
-        """Start a schedule next to everything else in flight; return the event of its completion.
+        """Start a schedule while other traffic is in flight; return the SimPy event of its completion.
 
         The event's value is a `Timing`; a schedule that can never finish fails with `StalledError`. Parameters are
         those of `time`; `start` defaults to now and must not lie in the past.
@@ -340,7 +340,7 @@ class Network:
         return timing
 
     def _without_sharing(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules whose messages share no link; None if they do or it is not known."""
+        """Return the timing of schedules whose messages share no link; None if they do, or that is not known."""
         links = self.links
         changing = not links.constant
         if links.flows or self.routing in ("flow", "adaptive"):
@@ -350,7 +350,7 @@ class Network:
         return self._through(program, messages) if self.stack == IDEAL else self._in_step(program, messages)
 
     def _through(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules by the max-plus clock; None if messages share a link."""
+        """Return the timing of schedules by the max-plus recurrence; None if messages share a link."""
         links, overheads = self.links, (self.send_overhead, self.receive_overhead)
 
         def passage(keep: bool) -> MaxPlusResult | None:
@@ -390,7 +390,7 @@ class Network:
         return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
 
     def _in_step(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules, with uncut rings, by a few representative ranks; None if ranks are not symmetric."""
+        """Return the timing of schedules, rings uncut, from a few representative ranks; None without symmetry."""
 
         def timed(graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
             few = Network(
@@ -437,7 +437,7 @@ class Network:
     def _prepared(
         self, parts: Parts, start: float | ArrayLike, cut: bool, stream: tuple[str | int, ...] = (), **entry: Any
     ) -> Program:
-        """Return the program of schedules, with rings cut into pieces or whole."""
+        """Return the program of schedules, with checked entry times and random draws, and rings in pieces if `cut`."""
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:
@@ -478,7 +478,7 @@ class Network:
         )
 
     def _software_of(self, parts: Parts, hosts: Ranks, *, cut: bool) -> list[float | Floats]:
-        """Return the part of the work before each round that is software of the collective library."""
+        """Return the seconds of collective-library software before each round, of each rank or one for all."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
             idle = schedule.without_work()

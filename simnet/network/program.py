@@ -55,7 +55,7 @@ class Entry(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Program:
-    """Schedules in a row to be timed. Times count from `origin`, except the origin itself and failures.
+    """Input of a clock: schedules in a row, with placement, entry times and draws. Times count from `origin`.
 
     - `origin`: the moment from which times count [s].
     - `parts` (P,)): schedules in order, and when each rank may enter each [s].
@@ -84,7 +84,7 @@ class Program:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """All schedules as one."""
+        """All parts concatenated into one schedule."""
         first, *others = (schedule for schedule, _ in self.parts)
         return first.concat(*others) if others else first
 
@@ -94,7 +94,7 @@ class Program:
         return self.schedule.compute()
 
     def counted_from(self, origin: float, now: float) -> Program:
-        """Return the same with times from another origin [s] and no entry before `now`."""
+        """Return the program with times counted from another origin [s], and no entry before `now`."""
         later = self.origin - origin
         start = np.maximum(self.start + later, now)
         return replace(
@@ -107,32 +107,32 @@ class Program:
         )
 
     def columns(self) -> dict[str, Any]:
-        """Return all messages as `Schedule.columns`, with ``part``, the number of the schedule."""
+        """Return the columns of all messages, with ``part``, the index of the schedule they belong to."""
         counts = [schedule.n_messages for schedule, _ in self.parts]
         return {**self.schedule.columns(), "part": np.repeat(np.arange(len(counts)), counts)}
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return first and past-the-end round of each part."""
+        """Return the index of the first round and one past the last round of each part."""
         ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
         return list(zip([0, *ends], ends, strict=False))
 
     def part_of(self, rounds: Ranks) -> Ranks:
-        """Return the part of each of the rounds."""
+        """Return the index of the part that each round belongs to."""
         ends = np.cumsum([len(schedule.rounds) for schedule, _ in self.parts])
         return np.searchsorted(ends, rounds, side="right")
 
     def software_before(self) -> Sequence[float | Floats]:
-        """Return the library software of ranks before each round [s]."""
+        """Return the seconds of library software before each round, of each rank or one for all."""
         return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
-        """Return the first rounds of parts and calls, ascending; ranks enter them after finishing all earlier ones."""
+        """Return the first rounds of parts and calls, ascending; on entry, ranks have finished all earlier rounds."""
         calls = [call.first for call in self.schedule.calls if call.rounds]
         parts = [first for first, last in self.bounds() if last > first]
         return np.unique(np.array(parts + calls, dtype=np.int64))
 
     def gates(self) -> dict[int, Floats]:
-        """Return until when ranks wait before rounds [s], by round; the round after the last is the end."""
+        """Return a dict from round index to each rank's earliest entry [s]; the index after the last is the end."""
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
@@ -143,7 +143,7 @@ class Program:
 
 
 class EntryTimes(NamedTuple):
-    """When ranks enter: the `origin` [s], and from there `parts`, `start` and `accounted` of a `Program`."""
+    """Times at which ranks enter: the `origin` [s], and relative to it the times of a `Program`."""
 
     origin: float
     parts: list[tuple[Schedule, Floats]]
@@ -153,7 +153,7 @@ class EntryTimes(NamedTuple):
     def beside(
         self, computing: Computing, bare: Sequence[Schedule], of_rounds: Callable[[], Sequence[float | Floats]]
     ) -> tuple[EntryTimes, Streams | None, Computed | None]:
-        """Return when ranks enter next to computation, and its streams, or what it takes where that is known before.
+        """Return entry times next to computation, with its streams, or with its times if known in advance.
 
         `bare` are the schedules without the software of a library, which `of_rounds` returns.
         """
@@ -170,7 +170,7 @@ class EntryTimes(NamedTuple):
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> EntryTimes:
-    """Return when ranks enter, from an origin: that given, or else the first entry."""
+    """Return the entry times of ranks relative to `origin` [s], by default the first entry."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
@@ -184,7 +184,7 @@ def entry_times(
 
 
 def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
-    """Return the host of each rank, checked; rank r on host r without a placement."""
+    """Return the host of each rank, shape (P,), checked; without a placement, rank r is on host r."""
     hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
     if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
         raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
@@ -195,7 +195,7 @@ def hosts_of(placement: ArrayLike | None, n_ranks: int, n_hosts: int) -> Ranks:
 
 
 def parts_of(schedule: Schedule | Parts) -> Parts:
-    """Return schedules with their ready times; 0 for a single schedule."""
+    """Return a sequence of schedules and ready times [s]; a single schedule is ready at 0."""
     parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
     if not parts:
         raise ValueError("there is no schedule to time")
@@ -203,7 +203,7 @@ def parts_of(schedule: Schedule | Parts) -> Parts:
 
 
 def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
-    """Return the failure times [s] by rank, checked."""
+    """Return a checked dict from rank to failure time [s]."""
     if not isinstance(deaths, Mapping):
         raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
     for rank, time in deaths.items():
@@ -215,7 +215,7 @@ def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
 
 
 def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
-    """Return times [s] of all ranks, given one for all or one each; `name` is used in errors."""
+    """Return one time per rank [s], shape (P,), from a scalar or an array; `name` appears in errors."""
     given = np.asarray(times, dtype=np.float64)
     if given.shape not in ((), (n_ranks,)):
         raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")

@@ -29,7 +29,7 @@ _TOUCH = 1e-10
 
 
 class RoundTraffic(NamedTuple):
-    """The messages of a round on their routes.
+    """The messages of a round and the links of their routes.
 
     - `src`, `dst` (m,): ranks.
     - `nbytes` (m,): bytes of each message.
@@ -51,7 +51,7 @@ class RoundTraffic(NamedTuple):
 
 
 class RouteState(NamedTuple):
-    """State of each message's route when last looked up; fields have shape (m,).
+    """Latency and transmission times of each message's route, and when they hold; fields have shape (m,).
 
     - `latency`, `latency_since`, `latency_until`: latency, and when it holds [s].
     - `seconds`, `own`, `rate_since`, `rate_until`: seconds for the bytes at the narrowest and at the own link, and when
@@ -68,7 +68,7 @@ class RouteState(NamedTuple):
 
 
 class Cursors(NamedTuple):
-    """Timelines of one quantity of all links, and the segment of each link last looked up.
+    """Timelines of one quantity of all links, and the current segment of each link.
 
     - `times`, `values` (n,): as in `Timelines`.
     - `segment` (number of links,): current segment of each link.
@@ -80,14 +80,14 @@ class Cursors(NamedTuple):
 
 
 class LinkForecast(NamedTuple):
-    """Bandwidth [byte/s] and latency [s] of all links, as far as known."""
+    """Known timelines of the bandwidth [byte/s] and latency [s] of all links."""
 
     bandwidth: Cursors
     latency: Cursors
 
 
 class Progress(NamedTuple):
-    """Progress of a round that is repeated; all arrays are updated.
+    """Progress of a repeated round; `run_round` updates all arrays in place.
 
     - `begun` (repeats * P,) or (0,): when each rank reached the round [s].
     - `entered` (repeats * P,), or (P,) without `begun`: when each rank entered it after its work [s].
@@ -122,7 +122,7 @@ def run_round(
     repeats: int,
     steady: bool,
 ) -> tuple[int, float]:
-    """Time the messages of a repeated round; return the outcome and a time [s].
+    """Time the messages of a repeated round; return an outcome, such as `COMPLETED`, and a time [s].
 
     After `BEYOND`, whose time is the unknown one, call again with longer timelines to resume. With `MET` and `IN_STEP`
     the time is when all ranks reached the round, NaN if not at once.
@@ -180,7 +180,7 @@ def _carry_round(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time the messages of a round once, vectorised where possible."""
+    """Time one repetition of a round, vectorised where possible; return the outcome and a time [s]."""
     if not traffic.exclusive:
         return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])
@@ -217,7 +217,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Time the messages of a round once, from `place` on, given when each rank entered."""
+    """Time one repetition of a round message by message, from message `place[1]` on; return outcome and time [s]."""
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
@@ -273,7 +273,7 @@ def _one_by_one(
 def _left_at(
     message: int, begins: float, nbytes: float, port: int, routes: RouteState, forecast: LinkForecast | None
 ) -> tuple[int, float]:
-    """Return the outcome, and when a message that begins to leave by its own link has left [s]."""
+    """Return the outcome, and when the last byte of a message has left by its own link [s]."""
     left = begins + routes.own[message]
     if forecast is not None and not (routes.rate_since[message] <= begins and left <= routes.rate_until[message]):
         return _leave_link(port, begins, nbytes, forecast.bandwidth)
@@ -281,7 +281,7 @@ def _left_at(
 
 
 def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, touch: float) -> bool:
-    """Take the links of a route until a message ends [s]; return whether all were free, but for a touch."""
+    """Mark links as busy until `ends` [s]; return False if a link is busy for more than `touch` [s] after `now`."""
     for link in route:
         if link < 0:
             break
@@ -292,7 +292,7 @@ def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, tou
 
 
 def _segment_at(times: Floats, segment: int, t: float) -> int:
-    """Return the timeline segment at time `t` [s], searching from a near one."""
+    """Return the index of the timeline segment at time `t` [s], searching from a nearby index."""
     while times[segment + 1] <= t:
         segment += 1
     while times[segment] > t:
@@ -301,7 +301,7 @@ def _segment_at(times: Floats, segment: int, t: float) -> int:
 
 
 def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
-    """Update the latency of a message's route at time `t` [s]; return whether it is known."""
+    """Update the latency of a message's route for time `t` [s]; return False if the forecast does not cover it."""
     times, values, segments = latency.times, latency.values, latency.segment
     total, since, until = 0.0, -inf, inf
     for hop in range(links.shape[1]):
@@ -326,7 +326,7 @@ def _integrate_route(
     routes: RouteState,
     bandwidth: Cursors,
 ) -> tuple[int, float]:
-    """Carry a message's bytes over its route from `now` [s], segment by segment; return the outcome and the time."""
+    """Integrate a message's bytes over its route's rate from `now` [s]; return the outcome and the end [s]."""
     times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
     left, hops = nbytes, 0
     for hop in range(links.shape[1]):
@@ -372,7 +372,7 @@ def _integrate_route(
 
 
 def _leave_link(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
-    """Carry bytes over one link from `now` [s], segment by segment; return as `_integrate_route`."""
+    """Integrate bytes over one link's bandwidth from `now` [s]; return the outcome and the end [s]."""
     times, values = bandwidth.times, bandwidth.values
     segment = _segment_at(times, bandwidth.segment[link], now)
     while True:

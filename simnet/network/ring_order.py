@@ -18,7 +18,7 @@ _STARTS = 8
 
 
 class RingOrder(NamedTuple):
-    """An order of ranks in a ring.
+    """A ring of ranks with the time of its slowest pair of neighbours.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class RingOrder(NamedTuple):
 
 
 def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
-    """Return the time of a lone message between all pairs of hosts at a moment [s]; shape (P, P)."""
+    """Return the time of a single message between each pair of hosts [s]; shape (P, P)."""
     found = np.zeros((len(hosts), len(hosts)))
     for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
         latency, bandwidth = network.path(src, dst, moment)
@@ -45,7 +45,7 @@ def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: floa
 
 
 def ring_order(seconds: Floats) -> RingOrder:
-    """Return the ring whose slowest neighbour pair is fastest, with as few such pairs as possible.
+    """Return the ring that minimises the time of the slowest pair of neighbours, then the number of such pairs.
 
     Up to `MOST_TRIED` ranks all orders are tried, ties decided by the sum. Beyond that, the given order and
     nearest-neighbour rings are improved by 3-opt moves at the slowest pair.
@@ -94,19 +94,19 @@ def ring_order(seconds: Floats) -> RingOrder:
 
 
 def _pair_times(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
-    """Return the time of each neighbour pair, of one ring or several; shape (..., P)."""
+    """Return the time of each pair of neighbours [s], for one ring or several; shape (..., P)."""
     found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
     return found
 
 
 def _ring_measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int, float]:
-    """Return the slowest pair, the number of such pairs, and the sum."""
+    """Return the time of the slowest pair of neighbours [s], the number of such pairs, and the total time [s]."""
     taken = _pair_times(seconds, tour)
     return float(taken.max()), int((taken == taken.max()).sum()), float(taken.sum())
 
 
 def _best_ring(seconds: Floats, tours: NDArray[np.int64]) -> int:
-    """Return the index of the best of several rings."""
+    """Return the index of the ring with the fastest slowest pair, then the fewest such pairs, then the least sum."""
     taken = _pair_times(seconds, tours)
     slowest = taken.max(axis=1)
     many = (taken == slowest[:, np.newaxis]).sum(axis=1)
@@ -114,7 +114,7 @@ def _best_ring(seconds: Floats, tours: NDArray[np.int64]) -> int:
 
 
 def _nearest_neighbours(seconds: Floats, first: int) -> list[int]:
-    """Return the nearest-neighbour ring from a first rank."""
+    """Return the ring that starts at `first` and appends the nearest remaining rank each time."""
     tour, left = [first], set(range(len(seconds))) - {first}
     while left:
         here = seconds[tour[-1]]
@@ -124,7 +124,7 @@ def _nearest_neighbours(seconds: Floats, first: int) -> list[int]:
 
 
 def _improve_ring(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a ring that no 3-opt or 2-opt move at its slowest pair improves."""
+    """Return the ring after 2-opt and 3-opt moves at its slowest pair, until no move improves it."""
     P = len(tour)
     while True:
         # The slowest pair is the one that closes the ring.
@@ -141,7 +141,7 @@ def _improve_ring(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _ring_bound(seconds: Floats) -> float:
-    """Return a lower bound of the slowest pair of any ring."""
+    """Return a lower bound on the slowest pair of neighbours over all rings [s]."""
     others = np.where(np.eye(len(seconds), dtype=np.bool_), np.inf, seconds)
     least = max(others.min(axis=1).max(), others.min(axis=0).max())
     values = np.unique(others[np.isfinite(others) & (others >= least)])

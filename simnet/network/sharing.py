@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Exponents of a congestion control, with known and with unknown buffer of the shared link."""
+    """Measured exponents of a congestion control: with known buffer size of the shared link, and without."""
 
     with_buffer: float
     without: float
@@ -102,7 +102,7 @@ class Sharing:
 
     @property
     def power(self) -> float:
-        """The exponent in force; 0 with max_min."""
+        """Exponent of the round-trip time in the weights of flows; 0 with max_min."""
         if self.law == "max_min":
             return 0.0
         measured = EXPONENTS[self.congestion]
@@ -112,16 +112,16 @@ class Sharing:
 
     @property
     def wait(self) -> float:
-        """Time added to every round trip [s]."""
+        """Queueing delay added to every round-trip time [s]."""
         return 0.0 if self.buffer is None or self.congestion == "bbr" else self.buffer
 
     @property
     def most(self) -> float:
-        """Maximum of a round trip that counts [s]."""
+        """Cap on the round-trip times that set the weights [s]."""
         return math.inf if self.buffer is None or self.congestion != "bbr" else self.buffer
 
     def weights(self, round_trips: ArrayLike) -> Floats:
-        """Return the weights of flows by their round trips without queueing [s], in the same shape."""
+        """Return the weight of each flow, in the shape of `round_trips`, its round-trip time without queueing [s]."""
         given = np.asarray(round_trips, dtype=np.float64)
         weights: Floats = np.maximum(np.minimum(given, self.most) + self.wait, SHORTEST) ** -self.power
         return weights
@@ -132,7 +132,7 @@ MAX_MIN = Sharing("max_min")
 
 
 def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:
-    """Return the sharing for a law's name, properties, or itself.
+    """Return a `Sharing`, given a law's name, a mapping of properties, or a `Sharing`.
 
     Raises
     ------

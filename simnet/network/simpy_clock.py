@@ -28,7 +28,7 @@ _LATE = 1.0
 
 
 class Clock:
-    """What is in flight in a network.
+    """Messages and schedules in flight on a SimPy environment.
 
     - `env`: its time.
     - `engines`: the engine; not shared with another clock.
@@ -59,7 +59,7 @@ class Clock:
 
     @property
     def origin(self) -> float:
-        """The moment from which its times count [s]."""
+        """Absolute time from which the engine's times count [s]."""
         return self._engine.origin
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
@@ -79,7 +79,7 @@ class Clock:
         return run.done
 
     def expect(self, what: Program | int) -> None:
-        """Prepare the engine for one more program, or so many more messages."""
+        """Prepare the engine for one more program, or for `what` more messages."""
         now = self.now()
         engine = self._engines.take(what)
         if not self._runs and not self._transfers:
@@ -98,7 +98,7 @@ class Clock:
             self._engine.look_ahead(now)
 
     def _arm(self) -> None:
-        """Make sure that SimPy wakes this clock for the next event."""
+        """Set the SimPy time-out for the engine's next event."""
         if not self._runs and not self._transfers:
             return
         s = self._engine.state
@@ -140,7 +140,7 @@ class Clock:
         self._arm()
 
     def _tell(self) -> None:
-        """Notify the callers of what has happened."""
+        """Trigger the SimPy events of transfers and runs that have arrived, completed or stalled."""
         engine = self._engine
         now = engine.state.now
         for kind, item in engine.notices():
@@ -157,7 +157,7 @@ class Clock:
                 run.fail(engine, run.stalled(engine, {}, now))
 
     def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
-        """Let an event succeed, or fail if SimPy's time cannot resolve its duration."""
+        """Let an event succeed with `value`, or fail if SimPy's time is too coarse for the duration."""
         at = self._zero + now
         if not self._chooses or begun == now or self._zero + begun != at:
             done.succeed(value)
@@ -170,7 +170,7 @@ class Clock:
         )
 
     def _give_up(self) -> None:
-        """Fail everything whose messages can never arrive, once nothing else can happen."""
+        """Fail all transfers and runs if no blocked message can move again; else wait for links to recover."""
         engine = self._engine
         now = engine.state.now
         messages = engine.under_way()
@@ -201,7 +201,7 @@ class Clock:
             fail()
 
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return until when to wait for one of the blocked messages, given their routes."""
+        """Return until when to wait for a blocked message to move again [s]; infinity if that is hopeless."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())
@@ -218,7 +218,7 @@ class Clock:
 
 
 class _SingleTransfer(NamedTuple):
-    """A single message of a caller's own process."""
+    """A message in flight that `transfer` has sent: its arrival event, hosts, and time of sending [s]."""
 
     done: simpy.Event
     src: int

@@ -144,7 +144,7 @@ class Stack:
                     raise ValueError(f"{name} counts with another send_completion than left only")
 
     def with_software(self, message: float | None = None, byte: float | None = None) -> Stack:
-        """Return the stack with this software time per message and per byte [s], half at each end; None keeps it.
+        """Return the stack with this software time per message and per byte [s], half at each end; None for no change.
 
         Examples
         --------
@@ -163,7 +163,7 @@ class Stack:
         return any((self.before, self.after, self.before_byte, self.after_byte))
 
     def framed(self, nbytes: ArrayLike) -> Floats:
-        """Return the bytes of messages on the wire, in the shape of `nbytes`.
+        """Return the bytes on the wire of messages of `nbytes` bytes, headers included, in the same shape.
 
         Examples
         --------
@@ -178,7 +178,7 @@ class Stack:
         return wire
 
     def wire(self, one: Round, n_ranks: int) -> Floats:
-        """Return the bytes for which messages of a round occupy a link, shape (m,): framed, with acknowledgements.
+        """Return the bytes for which a round's messages occupy links, shape (m,): framed, with acknowledgements.
 
         Acknowledgements take time where a host's link carries data in their direction. A rank's acknowledgements, sent
         or received, are split evenly among its messages in that direction; a message grows by the larger part.
@@ -225,7 +225,7 @@ class Stack:
         return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return for each round how many earlier ones may be in progress; none before a round with work."""
+        """Return for each round how many earlier rounds may be in progress on entry; 0 before a round with work."""
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = in_rings(rounds)
@@ -238,12 +238,12 @@ class Stack:
 
 
 def _continues_phase(before: Round, one: Round) -> bool:
-    """Return whether a round continues the previous phase without work."""
+    """Return whether a round has the phase of the previous round, and no work before it."""
     return one.phase == before.phase and not np.any(one.compute)
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
-    """Return for each round whether it is a ring step; between two ranks a ring call may have a single round."""
+    """Return for each round whether it is a step of a ring, including single rounds of ring calls between two ranks."""
     found = in_rings(schedule.rounds)
     for call in schedule.calls:
         if call.algorithm == "ring":
@@ -253,7 +253,7 @@ def of_rings(schedule: Schedule) -> list[bool]:
 
 
 def in_rings(rounds: Sequence[Round]) -> list[bool]:
-    """Return for each round whether an adjacent one has messages between the same ranks."""
+    """Return for each round whether an adjacent round has the same senders and receivers."""
     same = [
         one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
         for one, other in itertools.pairwise(rounds)
@@ -319,7 +319,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
 
 
 def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
-    """Return a stack, given its name, its properties, or itself.
+    """Return a `Stack`, given a name, a mapping of properties, or a `Stack`.
 
     Raises
     ------

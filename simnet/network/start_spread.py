@@ -59,7 +59,7 @@ class StartSpread(NamedTuple):
 
 
 def has_start_spread(network: Network, schedule: Schedule) -> bool:
-    """Return whether microseconds may change the order of messages: the stack has software."""
+    """Return whether entry times may change the order of messages: the stack has software and messages exist."""
     return network.stack.has_software and schedule.n_messages > 0
 
 
@@ -81,7 +81,7 @@ def start_spread(
     name: tuple[str | int, ...] = (),
     most: int = MOST_MESSAGES,
 ) -> StartSpread | None:
-    """Time an exchange with slightly different entries; None if they cannot matter, or it is too large.
+    """Time an exchange under slightly jittered entries; None if they cannot matter, or the exchange is too large.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def start_spread(
 def offsets_of_sum(
     seconds: Floats, labels: Sequence[str], times: Floats, spreads: Mapping[str, StartSpread]
 ) -> tuple[float, float]:
-    """Return how much less and more a sum of exchanges may be with jittered entries [s].
+    """Return the lower and upper offsets of a sum of exchange times under jittered entries [s].
 
     Exchanges of equal time, to `SAME`, count as one draw; others are independent, so that their spread averages out.
     The median may shift the sum either way.

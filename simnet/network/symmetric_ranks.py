@@ -40,7 +40,7 @@ _MOST = 64
 
 
 class SymmetricRun(NamedTuple):
-    """Timing of a program with symmetric ranks.
+    """Timing of a program in which all ranks have the same times.
 
     - `finish`: completion time [s].
     - `times` (12, number of rounds): per round: messages sent and arrived, start and end of work, and start and end of
@@ -52,7 +52,7 @@ class SymmetricRun(NamedTuple):
 
 
 class _RouteClass(NamedTuple):
-    """Common properties of the routes of a round.
+    """Capacities and latency that all routes of a round have in common.
 
     - `capacities`: capacity of each link, the host's own first [byte/s].
     - `latency`: latency of each route [s].
@@ -70,7 +70,7 @@ class _RouteClass(NamedTuple):
 
 
 class _SmallNetwork(NamedTuple):
-    """A network of few hosts: their number, and the common properties of its routes."""
+    """A stand-in network of few hosts: the number of hosts, and capacities and latency of every route."""
 
     hosts: int
     capacities: tuple[float, ...]
@@ -79,7 +79,7 @@ class _SmallNetwork(NamedTuple):
 
 
 class SymmetryCache(NamedTuple):
-    """Results that a network reuses.
+    """Cache of a network for programs with symmetric ranks.
 
     - `routes`: common route properties by round pattern; None if there are none.
     - `clocks`: timing function of each small network.
@@ -98,7 +98,7 @@ def time_symmetric(
     timed: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]],
     memory: SymmetryCache,
 ) -> SymmetricRun | None:
-    """Time a program with symmetric ranks; None if they are not, or not known to be.
+    """Time a program whose ranks are symmetric, on a small stand-in network; None if symmetry is not established.
 
     - `program`: with uncut rings and no failures.
     - `links`: of its network.
@@ -157,7 +157,7 @@ def time_symmetric(
 
 
 def split_symmetric(program: Program, went: SymmetricRun) -> Split:
-    """Return how each rank spent its accounted time."""
+    """Return the seconds each rank communicates, computes and waits."""
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
 
@@ -178,7 +178,7 @@ def split_symmetric(program: Program, went: SymmetricRun) -> Split:
 def _small_network(
     rounds: Sequence[Round], hosts: Ranks, links: Links, memory: SymmetryCache, phases: bool
 ) -> tuple[_SmallNetwork, dict[int, Round]] | None:
-    """Return a small network and, by round identity, its rounds; None if routes have no common properties.
+    """Return a stand-in network and a dict from round id to the round on it; None if routes are not alike.
 
     Rounds that differ only in phase become one unless `phases` matter.
     """
@@ -223,7 +223,7 @@ def _small_network(
 
 
 def _keep_cached(memory: dict[T, V], key: T, value: V) -> None:
-    """Cache a value; clear the cache when it is full."""
+    """Store a value in a cache, which is cleared first when full."""
     if len(memory) == _MOST:
         memory.clear()
     memory[key] = value
@@ -237,7 +237,7 @@ def _are_symmetric(one: Round, n_ranks: int) -> bool:
 
 
 def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass | None:
-    """Return common properties of routes; None if they differ, share links, or are wider than at their ends."""
+    """Return the common properties of a round's routes; None if they differ, share links, or widen in the middle."""
     there, back = links.routes.table(src, dst), links.routes.table(dst, src)
     if not there.size or there.shape != back.shape or there.min() < 0 or back.min() < 0:
         return None
@@ -262,7 +262,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
-    """Return a graph of hosts connected over own links or, if not two-way, a pair of links per route."""
+    """Return a graph of hosts with one own link each way or, if not two-way, a pair of links per route."""
     graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
@@ -280,7 +280,7 @@ def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, 
 def _time_loops(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> SymmetricRun | None:
-    """Time loops of rounds from time 0; None if times do not repeat within so many turns."""
+    """Time consecutive loops of rounds from time 0; None if times are not periodic within `turns` turns."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
     lag = math.lcm(stack.pieces, 2, stack.rounds)
@@ -312,7 +312,7 @@ def _time_loops(
 
 
 def _round_times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return the times of each round of rank 0, shape (12, number of rounds); None if work is lost in rounding."""
+    """Return times of rank 0 in each round [s], shape (12, rounds); None if rounding hides a round's work."""
     assert timing.messages is not None
     assert timing.work is not None
     assert timing.software is not None
@@ -333,7 +333,7 @@ def _round_runs(rounds: Sequence[Round]) -> list[list[Round]]:
 
 
 def _repeat_shift(times: Floats, lag: int) -> float:
-    """Return the shift [s] after which times, shape (n, rounds), repeat after `lag` rounds; NaN if they do not."""
+    """Return the period [s] with which times, shape (n, rounds), repeat every `lag` rounds; NaN if they do not."""
     turns = times[:, lag:] - times[:, :-lag]
     turns = turns[~np.isnan(turns)]
     turn = float(turns.mean())

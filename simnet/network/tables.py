@@ -32,7 +32,7 @@ _LISTS = {
 
 
 def empty_state(compiled: bool) -> State:
-    """Return an empty state, of lists or for the compiled event loop."""
+    """Return an empty state of the event loop, of Python lists or of arrays for the compiled loop."""
     if not compiled:
         return State()
     from simnet.base.compiled_records import compiled_state
@@ -42,7 +42,7 @@ def empty_state(compiled: bool) -> State:
 
 
 class Table:
-    """Rows of one kind of record in a state, allocated and freed in ranges.
+    """A growing table of records of one kind, with rows allocated and freed in ranges.
 
     - `state`: the state; `take` may replace its rows.
     - `name`: name of the table in it.
@@ -64,7 +64,7 @@ class Table:
             self._blank = blank.view(self._bytes)
 
     def take(self, count: int) -> int:
-        """Allocate consecutive, fresh rows; return the first."""
+        """Allocate `count` consecutive rows with default values; return the first row."""
         if not count:
             return 0
         for at, length in self._free.items():
@@ -91,7 +91,7 @@ class Table:
         return at
 
     def give_back(self, at: int, count: int) -> None:
-        """Free rows, merging adjacent free ranges."""
+        """Free `count` rows from row `at`, merging adjacent free ranges."""
         if not count:
             return
         self._free[at] = count
@@ -106,12 +106,12 @@ class Table:
         self._free = merged
 
     def reach(self, size: int) -> None:
-        """Make sure that the table has at least so many rows."""
+        """Grow the table to at least `size` rows."""
         if size > self.size:
             self.take(size + size // 2 - self.size)
 
     def write(self, at: int, count: int, **columns: ArrayLike) -> None:
-        """Write fields of consecutive rows: `count` values each, or one for all."""
+        """Write fields of `count` consecutive rows from row `at`: an array each, or a scalar for all rows."""
         for field, values in columns.items():
             if not isinstance(self._rows, list):
                 self._rows[field][at : at + count] = values
@@ -122,12 +122,12 @@ class Table:
                     setattr(row, field, value)
 
     def read(self, field: str, at: int = 0, count: int | None = None) -> NDArray[Any]:
-        """Return a copy of a field of consecutive rows, by default of all from `at` on."""
+        """Return a copy of a field for `count` rows from row `at`, by default for all of them."""
         rows = self._rows[at : self.size if count is None else at + count]
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Store numbers, in rows from `take` if given; return the first row, -1 for none."""
+        """Append numbers to the table, in rows that `take` allocates if given; return the first row, or -1 if empty."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)
@@ -135,16 +135,16 @@ class Table:
         return at
 
     def set(self, at: int, numbers: NDArray[Any]) -> None:
-        """Write numbers from a row on."""
+        """Overwrite numbers from row `at`."""
         self._rows[at : at + numbers.size] = numbers.tolist() if isinstance(self._rows, list) else numbers
 
     def numbers(self, at: int, count: int) -> NDArray[Any]:
-        """Return a copy of numbers."""
+        """Return a copy of `count` numbers from row `at`."""
         return np.array(self._rows[at : at + count])
 
 
 class Store:
-    """A state with links, routes and flows.
+    """A state of the event loop with its tables of links, routes and flows.
 
     - `compiled`: if true, use the compiled event loop if available.
     - `n_links`: number of links.
@@ -180,7 +180,7 @@ class Store:
         self.tables["allocations"].take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """Make room for so many more flows and ranks, and for routes of `hops` links."""
+        """Reserve rows for more flows and ranks, and memberships for routes of up to `hops` links."""
         self._room += flows
         self._n_ranks += ranks
         if hops > self.state.hops:
@@ -198,12 +198,12 @@ class Store:
         self.tables["members"].reach(self.flows.size * self.state.hops)
 
     def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
-        """Record that so many flows and ranks need no room any more."""
+        """Release the reservation of this many flows and ranks."""
         self._room -= flows
         self._n_ranks -= ranks
 
     def _widen(self, hops: int) -> None:
-        """Give every flow more memberships, which are consecutive rows."""
+        """Give every flow `hops` consecutive memberships, and move those in use."""
         had, count = max(self.state.hops, 1), self.flows.size
 
         def moved(u: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -219,13 +219,13 @@ class Store:
             self.memberships.write(0, count * hops, **{field: wide})
 
     def _add_memberships(self, flows: int, hops: int) -> None:
-        """Allocate the memberships of so many flows."""
+        """Extend the memberships table to `flows` flows of `hops` rows each."""
         self.state.hops = hops
         self.memberships.take(flows * hops - self.memberships.size)
         self.memberships.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))
 
     def add_routes(self, table: NDArray[np.int64]) -> int:
-        """Add routes, given the links of each, shape (m, L), padded with -1; return the first."""
+        """Append routes, given a table of links of shape (m, L), padded with -1; return the first new route."""
         wide = np.full((len(table), max(self.state.hops, 1)), -1)
         wide[:, : table.shape[1]] = table
         begin = self.tables["route_links"].put(wide.ravel()) + wide.shape[1] * np.arange(len(table))
@@ -234,12 +234,12 @@ class Store:
         return first
 
     def route_of(self, r: int) -> list[int]:
-        """Return the links of a route."""
+        """Return the links of route r, in order."""
         route = self.state.routes[r]
         return [int(link) for link in self.state.route_links[route.begin : route.end]]
 
     def change_route(self, r: int, links: Sequence[int]) -> None:
-        """Replace the links of a route, within its room."""
+        """Overwrite the links of route r in place."""
         begin = self.state.routes[r].begin
         self.tables["route_links"].set(begin, np.array(links))
         self.routes.write(r, 1, end=begin + len(links))

@@ -57,7 +57,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class BusyIntervals:
-    """Intervals in which ranks were busy for a part, as columns of equal length, in seconds since the origin."""
+    """Busy intervals of ranks [s since the origin], as columns of equal length: rank, part, start and end."""
 
     rank: Ranks
     part: Ranks
@@ -66,17 +66,17 @@ class BusyIntervals:
 
     @classmethod
     def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> BusyIntervals:
-        """Return the intervals that are not empty, from columns that broadcast; NaN for none."""
+        """Return the non-empty intervals of columns that broadcast; NaN marks a missing interval."""
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
 
     def later(self, seconds: float) -> BusyIntervals:
-        """Return the same with times shifted by `seconds`."""
+        """Return a copy with all times shifted by `seconds`."""
         return BusyIntervals(self.rank, self.part, self.begun + seconds, self.ended + seconds)
 
     def and_of(self, other: BusyIntervals) -> BusyIntervals:
-        """Return the intervals of both."""
+        """Return the intervals of this and the other table, concatenated."""
         return BusyIntervals(
             *(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True))
         )
@@ -85,7 +85,7 @@ class BusyIntervals:
 def work_intervals(
     program: Program, numbers: ArrayLike, begun: Floats, ended: Floats
 ) -> tuple[BusyIntervals, BusyIntervals]:
-    """Return the intervals of work before rounds, and those of library software that follows it.
+    """Return the intervals of each rank's work before rounds, and of the library software after that work.
 
     Parameters
     ----------
@@ -127,14 +127,14 @@ class HostWork:
     for_messages: Floats
 
     def of_ranks(self, messages: Messages) -> BusyIntervals:
-        """Return all intervals, given the messages."""
+        """Return the software intervals of all ranks, before rounds and for messages."""
         by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
         own = BusyIntervals.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
         return self.before_rounds.and_of(own)
 
 
 class Split(NamedTuple):
-    """Seconds of each rank, shape (P,): with its own message in flight, computing, and neither."""
+    """Seconds each rank communicates (a message of its own in flight), computes, and waits; shape (P,) each."""
 
     communicate: Floats
     compute: Floats
@@ -143,7 +143,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Timing:
-    """Completion times of a schedule, and what each rank did meanwhile.
+    """Completion times of a schedule, and how each rank spent its time.
 
     Differences are exact for `duration`, `entered`, `left` and `lasts_from`, which count from the origin. Absolute
     times are rounded to doubles, 0.1 us at 1e9 s.
@@ -182,7 +182,7 @@ class Timing:
         return f"Timing({ranks}, {format_seconds(self.duration)}{begin}{kept})"
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return start, finish, and seconds communicating, computing and waiting [s], a row per rank."""
+        """Return a data frame with a row per rank: start, finish, and seconds communicating, computing and waiting."""
         import pandas as pd
 
         columns = {"start_s": self.rank_start, "finish_s": self.rank_finish}
@@ -211,7 +211,7 @@ class Timing:
 
     @cached_property
     def split(self) -> Split:
-        """Seconds each rank communicates, computes and waits; they add up to its duration."""
+        """Seconds each rank communicates, computes and waits; the three add up to the rank's duration."""
         return self.account()
 
     @property
@@ -226,7 +226,7 @@ class Timing:
 
     @property
     def rank_wait(self) -> Floats:
-        """Seconds of each rank doing neither; shape (P,)."""
+        """Seconds of each rank neither communicating nor computing; shape (P,)."""
         return self.split.wait
 
     @property
@@ -240,7 +240,7 @@ class Timing:
 
 
 def move_software(split: Split, program: Program) -> Split:
-    """Return a split with library software counted as communication, in proportion to the accounted time."""
+    """Return a split that counts library software as communication instead of computing."""
     if program.software is None:
         return split
     own = np.maximum(program.compute - program.software, 0.0)
@@ -253,7 +253,7 @@ def move_software(split: Split, program: Program) -> Split:
 
 
 class TimedRun:
-    """A schedule in flight, as its caller sees it.
+    """A schedule in flight, with the SimPy event of its completion.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ class TimedRun:
         self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float) -> int:
-        """Start the ranks, no earlier than `now` [s since the engine's origin]; return the run's number there."""
+        """Start the run's ranks, not before `now` [s since the engine's origin]; return the run's row in the engine."""
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
         self._handle: Handle = engine.run(self.program, self._messages)
@@ -314,7 +314,7 @@ class TimedRun:
         return Timing(engine.origin, self.program.start, finish, account, messages, work, software, computed)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
-        """Return the error that names each unfinished rank and what it waits for.
+        """Return the error that lists each unfinished rank and the messages it waits for.
 
         `blocked` gives the reason for each message without progress, by round and position, `now` the time since the
         origin.
@@ -360,7 +360,7 @@ class TimedRun:
         left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return what each waiting rank waits for: the peer, and a text; failed peers first.
+        """Return a dict from waiting rank to its missing messages: peer and text, failed peers first.
 
         Without failures that is only what is `blocked`, which explains everything else.
         """

@@ -50,7 +50,7 @@ class Limits(NamedTuple):
     share: Any
 
     def rate(self, rtt: ArrayLike, segment: float) -> Floats:
-        """Return the maximum rate [byte/s] at a round-trip time [s]; arrays broadcast.
+        """Return the maximum rate [byte/s] under packet loss, given the round-trip time [s]; arrays broadcast.
 
         Examples
         --------
@@ -142,7 +142,7 @@ class Transport:
             check_int(self.window, "window", 1)
 
     def limits(self, probability: ArrayLike) -> Limits:
-        """Return the effect of a loss probability per packet, in the shape of `probability`.
+        """Return the effect of packet loss on transfers, given the loss probability per packet, in the same shape.
 
         Raises
         ------
@@ -166,7 +166,7 @@ class Transport:
         return Limits(a, b, share)
 
     def goodput(self, probability: ArrayLike, rtt: ArrayLike) -> Floats:
-        """Return the maximum rate of a transfer [byte/s], given loss and round-trip time [s]."""
+        """Return the maximum rate of useful bytes [byte/s], given packet loss probability and round-trip time [s]."""
         return self.limits(probability).rate(rtt, self.segment)
 
 
@@ -284,11 +284,11 @@ class Incast:
             check_bounds(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
-        """Return the number of senders whose windows fit before a link of this bandwidth [byte/s]; at least 1."""
+        """Return how many senders' windows fit into the buffer of a link of this bandwidth [byte/s]; at least 1."""
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the capacity factor of a link of this bandwidth for 0 .. `most` transfers, shape (most + 1,).
+        """Return the usable share of a link's `bandwidth` [byte/s] for 0 .. `most` transfers, shape (most + 1,).
 
         Raises
         ------
@@ -345,7 +345,7 @@ class MeasuredIncast:
             most = float(factor)
 
     def shares(self, most: int, bandwidth: float) -> Floats:
-        """Return the capacity factor of a link for 0 .. `most` transfers, shape (most + 1,)."""
+        """Return the usable share of a link's bandwidth for 0 .. `most` transfers, shape (most + 1,)."""
         counts = np.arange(check_int(most, "most", 0, MOST_SENDERS) + 1)
         steps = np.array([1.0, *self.factors])
         return steps[np.searchsorted(np.asarray(self.senders), counts, side="right")]

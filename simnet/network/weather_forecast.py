@@ -16,7 +16,7 @@ _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 
 class WeatherForecast:
-    """The known part of the weather that a schedule will meet.
+    """Known bandwidths and latencies of links over the time that a schedule takes.
 
     - `links`: the links.
     - `origin`: the moment from which times count [s].
@@ -43,7 +43,7 @@ class WeatherForecast:
 
     @cached_property
     def forecast(self) -> LinkForecast | None:
-        """Timelines of the links; None if they never change."""
+        """Timelines of all links as far as known; None if links never change."""
         if self._links.constant:
             return None
         return LinkForecast(
@@ -51,7 +51,7 @@ class WeatherForecast:
         )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Extend the forecast beyond `when`; return whether that succeeded within the limits.
+        """Generate the forecast beyond time `when` [s]; return False if it would exceed the limits.
 
         - `through`: messages that have completed.
         - `route` (L,): links of the next message, padded with -1.

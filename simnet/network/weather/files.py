@@ -199,7 +199,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
 
 
 class _TraceTable:
-    """Columns of a CSV trace in SI units: `times` since the first row, and `values` by quantity."""
+    """A CSV trace in SI units: `times` [s] since the first row, and `values` by quantity."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
         self.file = str(path)
@@ -225,7 +225,7 @@ class _TraceTable:
     def _places(
         self, header: list[str], line: int, columns: Mapping[str, tuple[str, str]] | None
     ) -> dict[str, tuple[int, float]]:
-        """Return position and SI factor of each quantity's column."""
+        """Return for each quantity its column index and the factor that converts its unit to SI."""
         named = self._named(header, line) if columns is None else columns
         unknown = [name for name in named if name not in _READERS]
         if unknown:
@@ -247,7 +247,7 @@ class _TraceTable:
         return places
 
     def _named(self, header: list[str], line: int) -> dict[str, tuple[str, str]]:
-        """Read quantity and unit from column names such as ``bandwidth_Mbit_s``."""
+        """Return column name and unit by quantity, from header names such as ``bandwidth_Mbit_s``."""
         named: dict[str, tuple[str, str]] = {}
         for column in header:
             name, _, unit = column.partition("_")
@@ -286,7 +286,7 @@ class _TraceTable:
             self.times.append(float(written - self._first) * factor)
 
     def _number(self, text: str, line: int, name: str, factor: float) -> float:
-        """Return a number in SI units."""
+        """Return a cell of the table as a number, multiplied by `factor` into SI units."""
         value = read_number(text)
         shown = shorten_text(text.strip(), _SHOWN)
         if not math.isfinite(value) or value < 0:
@@ -300,7 +300,7 @@ class _TraceTable:
 
 
 def _delivery_times(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the milliseconds of a Mahimahi trace."""
+    """Return the packet-delivery times of a Mahimahi trace [ms]."""
     lines = _read_text(path).removesuffix("\n").split("\n")
     times: list[int] = []
     for number, line in enumerate(lines, start=1):

@@ -277,7 +277,7 @@ def outages(
 
 
 def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
-    """Return the (n, n) matrix of jump probabilities, checked."""
+    """Return the checked (n, n) matrix of transition probabilities between levels, uniform by default."""
     if transition is None:
         return (1 - np.eye(n)) / (n - 1)
     jumps = np.array(transition, np.float64)
@@ -291,7 +291,7 @@ def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
 
 
 def _stationary_shares(jumps: Floats, means: Floats) -> Floats:
-    """Return the share of time that a jump chain with these mean dwell times spends in each state."""
+    """Return the long-run share of time in each state of a jump chain, given the mean dwell times."""
     n = means.size
     balance = np.vstack([jumps.T - np.eye(n), np.ones(n)])
     visits = np.linalg.lstsq(balance, np.append(np.zeros(n), 1.0), rcond=None)[0]

@@ -22,7 +22,7 @@ _GBIT_PER_S = 1.25e8
 
 
 class EpochState(NamedTuple):
-    """The network from one epoch on.
+    """Latency and bandwidth of a published schedule from one epoch on.
 
     `latency` [s] is from host to host, the paper's alpha: half of it on each link of a star. `bandwidth` [byte/s] is
     that of one host, the paper's 1/beta.
@@ -34,7 +34,7 @@ class EpochState(NamedTuple):
 
 
 class EpochProfile(NamedTuple):
-    """A schedule: ascending `states` for the epochs 0 .. `epochs` - 1, and its `source`."""
+    """A published schedule: ascending `states` for the epochs 0 .. `epochs` - 1, and its `source`."""
 
     states: tuple[EpochState, ...]
     epochs: int
@@ -42,7 +42,7 @@ class EpochProfile(NamedTuple):
 
 
 def profile_state(name: str, epoch: int) -> EpochState:
-    """Return the network of a published schedule in one epoch.
+    """Return latency and bandwidth of a published schedule in one epoch.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def product(*signals: Signal) -> Signal:
     """
 
     def points_between(after: float, until: float) -> tuple[Floats, Floats]:
-        """Return the points in (`after`, `until`] and the values there."""
+        """Return times and values of the product's changes in (`after`, `until`]."""
         segments = [one._segments(after, until) for one in signals]
         points = np.unique(np.concatenate([times[times > after] for times, _ in segments]))
         values = np.ones(points.size)
@@ -103,7 +103,7 @@ def product(*signals: Signal) -> Signal:
 
 
 def _check_points(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
-    """Return the points that continue a signal known until `known` (negative: not at all), or raise ValueError."""
+    """Return checked times and values that extend a signal known until `known` [s]; negative for an empty signal."""
     points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if points.ndim != 1 or points.shape != levels.shape or not points.size:
         raise ValueError(
@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the range of segments from `start` on, and the time before which they are complete.
+        """Return the range of segments from `start` [s] on, and the time until which that range is complete [s].
 
         Segments that begin before `until` [s] are generated if needed and possible; of generated ones up to `known`
         more are included.
@@ -333,7 +333,7 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def change_rate(self, t: float) -> float:
-        """Return the rate of changes per second from `t` on, estimated from those generated at once.
+        """Return the expected changes per second from `t` [s] on, estimated from one generated chunk.
 
         Examples
         --------
@@ -345,12 +345,12 @@ class Signal:
         return (last - 1 - first) / (self._times[last - 1] - self._times[first]) if last - first > 1 else 0.0
 
     def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
-        """Append times and values of the segments `first` .. `last` - 1 to two arrays."""
+        """Append start times and values of the segments `first` .. `last` - 1 to two arrays."""
         times.extend(self._times[first:last])
         values.extend(self._values[first:last])
 
     def _inverse_from(self, first: int, amount: float) -> float:
-        """Return `inverse` from change number `first`, where the value is known."""
+        """Return when the integral from change number `first` reaches `amount` [s]; infinity if never."""
         times, values = self._times, self._values
         searched = first
         while self._between(first, len(times) - 1) < amount and self._source is not None:
@@ -365,18 +365,18 @@ class Signal:
         return min(begin + (amount - self._between(first, after - 1)) / rate, times[after])
 
     def _between(self, first: int, last: int) -> float:
-        """Return the integral between two changes."""
+        """Return the integral from change number `first` to change number `last`."""
         if len(self._totals) <= last:
             self._add_up()
         return (self._totals[last] - self._totals[first]) + (self._trailing[last] - self._trailing[first])
 
     def _segments(self, after: float, until: float) -> tuple[Floats, Floats]:
-        """Return the changes in (`after`, `until`], after the one in force at `after`."""
+        """Return times and values of the segments that overlap [`after`, `until`]."""
         segments = slice(bisect_right(self._times, after) - 1, bisect_right(self._times, until))
         return np.array(self._times[segments]), np.array(self._values[segments])
 
     def _zero_segment(self, t: float) -> tuple[float, float]:
-        """Return start and known end of the segment at `t` if its value is 0; else (inf, t)."""
+        """Return start and known end [s] of the segment at `t` if its value is 0; else (inf, t)."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t
@@ -444,7 +444,7 @@ class Signal:
         self._values.frombytes(values.tobytes())
 
     def _add_up(self) -> None:
-        """Extend the integral to all known changes."""
+        """Extend the running integral to all generated changes."""
         n = len(self._totals)
         times, values = np.array(self._times[n:]), np.array(self._values[n:])
         time, value, total, trail = (
@@ -459,7 +459,7 @@ class Signal:
 
 
 def _running_totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Return the integral of each change, and the running total, given the last change before them."""
+    """Return the integral of each new segment and the running total, given the last change before them."""
     with np.errstate(over="ignore"):
         amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
         return amounts, np.add.accumulate(np.append(total, amounts))

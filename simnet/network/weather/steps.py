@@ -67,7 +67,7 @@ def steps(
 
 
 def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
-    """Yield the points of a signal while doubles can resolve its steps, then raise an error.
+    """Yield the points of a signal as long as doubles can resolve its steps, then raise SimnetError.
 
     Steps below 1e-9 of the longest may be lost. `lasting` are the step lengths [s]; a step needs a thousandfold
     resolution.
@@ -89,7 +89,7 @@ def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
 
 
 def unresolved(step: float, t: float) -> SimnetError:
-    """Return the error that a step [s] is too short for doubles at time `t` [s].
+    """Return the error for a step [s] that doubles cannot resolve at time `t` [s].
 
     Examples
     --------
