@@ -1,4 +1,4 @@
-"""An exchange that a policy may ask for, and the closed form it is weighed by."""
+"""Candidate exchanges that a policy chooses among, and the closed-form time of each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Candidate:
 
 
 def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates; raise ValueError if there is none, or two have one label."""
+    """Return the candidates as a tuple; raise ValueError if the sequence is empty or two labels are equal."""
     labels = [candidate.label for candidate in candidates]
     if not labels:
         raise ValueError("a policy needs at least one candidate")
@@ -52,7 +52,7 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def closed_form(candidate: Candidate) -> ClosedForm:
-    """Return the closed form of an exchange, as in Eqns 4 and 5 of the AR-Topk paper; arguments broadcast.
+    """Return the closed-form time [s] of an exchange as a function (Eqns 4 and 5 of AR-Topk); arguments broadcast.
 
     Raises ValueError for an unknown scheme or option, or if no closed form is known.
 
@@ -79,7 +79,7 @@ def closed_form(candidate: Candidate) -> ClosedForm:
 
 
 class _Setting(NamedTuple):
-    """The arguments of a closed form."""
+    """Arguments of a closed form: latency [s], inverse bandwidth [s/byte], gradient [byte], density, workers."""
 
     alpha: ArrayLike
     beta: ArrayLike
@@ -93,12 +93,12 @@ _Cost: TypeAlias = Callable[[_Setting, ArrayLike], Floats]
 
 
 def _closed(cost: Callable[[_Setting], Floats]) -> ClosedForm:
-    """Return a closed form whose arguments come one by one."""
+    """Return a closed form of the five separate arguments from a cost function of one `_Setting`."""
     return lambda alpha, beta, M, c, N: cost(_Setting(alpha, beta, M, c, N))
 
 
 def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme on the wire ``paper``: that of its collectives, or the one it names first."""
+    """Return the closed form of a scheme on the wire ``paper``: that of its collectives, else its first; or None."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.values is not None:
@@ -131,7 +131,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
 
 
 def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> _Cost | None:
-    """Return the closed form of a collective, with the options it needs; None if it has none."""
+    """Return the time of a collective by setting and bytes, its needed options bound; None without a closed form."""
     found = registry.collective_by_algorithm(operation, algorithm)
     if found.cost is None:
         return None
@@ -144,7 +144,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme between nodes, with collectives inside; None if it has none."""
+    """Return the closed form of a scheme between nodes plus collectives inside nodes; None if either has none."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
@@ -170,7 +170,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
 
 
 def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the bytes of the indices of M c bytes of values: as wide as those times a factor, or as codes expect."""
+    """Return the bytes of the selected indices for gradient bytes M and density c; `width` is index over value size."""
     kept: Floats = np.multiply(M, c)
     if options.indices is None:
         return width * kept
@@ -178,7 +178,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return the same of indices and values."""
+    """Return the bytes of the selected indices and values for gradient bytes M and density c."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs
@@ -192,7 +192,7 @@ def _no_vote(*_: object) -> Floats:
 
 
 def _artopk_cost(reduce: _Cost, vote: _Cost, value: float, index: Callable[..., Floats]) -> ClosedForm:
-    """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
+    """Return the closed form of AR-Topk: an optional vote, a broadcast of indices, and an all-reduce of values."""
 
     def cost(at: _Setting) -> Floats:
         indices = costs.broadcast(at.alpha, at.beta, index(at.M, at.c), at.N)
@@ -202,14 +202,14 @@ def _artopk_cost(reduce: _Cost, vote: _Cost, value: float, index: Callable[..., 
 
 
 def _sends_as_by_default(options: Options) -> bool:
-    """Whether all options that messages depend on have their defaults."""
+    """Return whether all options that affect the messages have their default values."""
     silent = ("error_feedback", "compat", "seed", "layers", "scale")
     fields = (one for one in dataclasses.fields(options) if one.name not in silent)
     return all(getattr(options, one.name) == one.default for one in fields)
 
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
-    """Return the first closed form of a scheme, with k entries selected; None if it needs more arguments."""
+    """Return the first closed form in a scheme's traits; None if it has none or needs further arguments."""
     if not scheme.traits.costs:
         return None
     cost = scheme.traits.costs[0]

@@ -1,4 +1,4 @@
-"""The policy of the AR-Topk paper: the arg-min of the closed forms on monitored links."""
+"""The flexible policy of the AR-Topk paper: the candidate with the least closed-form time on the monitored links."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Monitor:
         check_fields(self)
 
     def probe(self, context: PolicyContext) -> tuple[float, float]:
-        """Return latency [s] and bandwidth [byte/s] as the latest probe before `context` found them."""
+        """Return latency [s] and bandwidth [byte/s] of the latest probe before `context`, over all worker pairs."""
         if self.every > 0:
             number = math.floor(context.now / self.every)
             time = number * self.every
@@ -77,12 +77,12 @@ class Monitor:
         return float(of(latency)), float(of(bandwidth))
 
     def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
-        """Whether latency or bandwidth seen differs from that of `basis` by more than `change`."""
+        """Return whether the latency or the bandwidth differs from `basis` by more than the fraction `change`."""
         return any(abs(now - before) > self.change * before for now, before in zip(seen, basis, strict=True))
 
 
 def probe_pairs(network: Network, placement: Sequence[int], time: float) -> tuple[Floats, Floats]:
-    """Return latency [s] and bandwidth [byte/s] from each worker to the next at a time; shape (P,) each."""
+    """Return latency [s] and bandwidth [byte/s] of the path from each worker to the next at a time; shape (P,) each."""
     workers = len(placement)
     if workers < 2:
         return np.zeros(1), np.full(1, math.inf)
@@ -134,12 +134,12 @@ class Flexible:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the last decision."""
+        """Forget the last decision and its basis; the first candidate is in force again."""
         self._basis: tuple[float, float, float] | None = None
         self._choice = self.candidates[0]
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the messages by which workers measure the links before an iteration; None where they do not."""
+        """Return the probe messages that precede an iteration; None if no probe is due or simulated."""
         count = len(context.placement)
         if not self.probe_bytes or count < 2 or context.iteration % self.decide_every:
             return None
@@ -152,10 +152,10 @@ class Flexible:
         return self._probe
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn nothing: what the messages find is what the monitor sees, but for its noise."""
+        """Ignore the measured times: the monitor reads latency and bandwidth from the network itself."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the choice in force, after a new decision where one is due."""
+        """Return only the chosen candidate, after a new decision if one is due and links or density changed."""
         if self._basis is not None and context.iteration % self.decide_every:
             return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)

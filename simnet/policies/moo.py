@@ -42,14 +42,14 @@ _STRAIGHT = 1e-9
 
 
 def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
-    """Return the rows of points, shape (D, m), that no other point beats; less is better."""
+    """Return the indices of the Pareto-optimal rows of `points`, shape (D, m), where every objective is minimised."""
     given = np.asarray(points, dtype=np.float64)
     beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
     return np.flatnonzero(~np.array(beaten, dtype=bool))
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return points, shape (D, m), from 0, divided by the largest extent of those with equal `units`."""
+    """Return points, shape (D, m), shifted to start at 0 and divided by the largest range among equal `units`."""
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
@@ -58,7 +58,7 @@ def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
 
 
 def knee_point(front: ArrayLike) -> int:
-    """Return the knee of a normalised front, shape (F, m): the point farthest from the chord, on its better side.
+    """Return the index of the knee of a normalised front, shape (F, m): farthest below the chord of its ends.
 
     The chord joins the best point of the first objective and that with the smallest sum of the others. Without a point
     on that side it is the point of `weighted_point` with equal weights.
@@ -84,14 +84,14 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the point of a normalised front, shape (F, m), with the least largest weighted loss."""
+    """Return the index of the point of a normalised front, shape (F, m), with the least maximum weighted loss."""
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
     largest, total = losses.max(axis=1), losses.sum(axis=1)
     return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
 
 
 def _first_least(values: Floats) -> int:
-    """Return where the first value stands that is the least but for rounding."""
+    """Return the index of the first value that equals the minimum up to rounding."""
     least = float(values.min())
     return int(np.argmax(values <= least + _STRAIGHT * max(1.0, abs(least))))
 
@@ -126,7 +126,7 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return the knee of the Pareto front, or the weighted choice; arrays have shape (D,), times are in seconds."""
+    """Return the index of the knee of the Pareto front, or with weights of the min-max point; arrays of shape (D,)."""
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
     scaled = normalise_points(points[front], units=(0, 1, 1))
@@ -134,19 +134,19 @@ def choose_candidate(
 
 
 def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
-    """Return F1(c) of the released code, its fit of communication time [ms]."""
+    """Return the released code's fit F1(c) of communication time [ms] at density c."""
     return np.asarray(v2 * np.exp(v1 * np.asarray(c)) - 1)
 
 
 def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
-    """Return gain(c) of the released code at density c, whose inverse is F2(c)."""
+    """Return the released code's fit of the compression gain at density c; its inverse is F2(c)."""
     given = np.asarray(c)
     above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
     return np.asarray(above / below)
 
 
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
-    """Return the density of the released objective between the lowest and the highest candidate; None without a fit.
+    """Return the density that minimises the released objective within the candidates' range; None if a fit fails.
 
     Arrays have shape (D,), D >= 4: densities, released gain, and the smallest communication time [s].
     """
@@ -245,7 +245,7 @@ class Moo:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: a job begins."""
+        """Forget all measurements and decisions, as at the start of a job."""
         self._choice, self._density = self.candidates[0], float(self._densities[0])
         # Latency and bandwidth that the last search was based on.
         self._basis: tuple[float, float] | None = None
@@ -259,11 +259,11 @@ class Moo:
         self._watch_anew()
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the one exchange to consider now."""
+        """Return the shortlist of the decision for this iteration: one candidate."""
         return self.decide(context).shortlist
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return an attempt of exploration if one is due, else the choice in force, after a search if that is due."""
+        """Return the next exploration attempt if any is due, else the choice in force, searching again if needed."""
         state = self._state(context)
         up = state[1] > 0
         if context.iteration < self.search.warm_up:
@@ -288,7 +288,7 @@ class Moo:
         return Decision((self._choice,), self._density)
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Book what was explored, or watch the gain of the choice in force."""
+        """Record gain and compression time of an exploration attempt, or check the gain in force for a change."""
         self._before = context
         gain = observation.released_gain if self._published else observation.gain
         if observation.decision.attempt is not None:
@@ -306,7 +306,7 @@ class Moo:
             self._explores = self._explores or self._gain_has_changed(gain)
 
     def _state(self, context: PolicyContext) -> tuple[float, float]:
-        """Return latency and bandwidth as probed; in the mode ``published`` on the network of the last iteration."""
+        """Return probed latency and bandwidth; in mode ``published`` on the network of the previous iteration."""
         if self._published and self._before is not None:
             context = dataclasses.replace(context, network=self._before.network)
         return self.monitor.probe(context)
@@ -314,7 +314,7 @@ class Moo:
     def _communication(
         self, density: ArrayLike, state: tuple[float, float], context: PolicyContext
     ) -> tuple[Floats, NDArray[np.intp]]:
-        """Return the smallest closed form [s] at each density, and of which candidate it is; the first among equals."""
+        """Return the least closed-form time [s] at each density, and the index of the first fastest candidate."""
         latency, bandwidth = state
         workers, c = len(context.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
         found = (cost(latency, 1.0 / bandwidth, context.message, c, workers) for cost in self._costs)
@@ -322,7 +322,7 @@ class Moo:
         return seconds.min(axis=0), seconds.argmin(axis=0)
 
     def _settle(self, density: float, state: tuple[float, float], context: PolicyContext) -> None:
-        """Take the fastest exchange at a density."""
+        """Make the candidate with the least closed-form time at a density the choice in force."""
         self._basis = state
         self._choice = self.candidates[int(self._communication(density, state, context)[1][0])]
 
@@ -331,7 +331,7 @@ class Moo:
         return density, "" if self._published else candidate.label
 
     def _unknown(self, state: tuple[float, float], context: PolicyContext) -> list[tuple[float, Candidate]]:
-        """Return the candidate densities, each with its fastest exchange, of which gain and time are not known."""
+        """Return the pairs of density and fastest candidate whose gain and compression time are not yet measured."""
         fastest = self._communication(self._densities, state, context)[1].tolist()
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
         return [pair for pair in pairs if self._key(*pair) not in self._measured]

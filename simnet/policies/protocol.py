@@ -1,4 +1,4 @@
-"""What a job and its policy say to each other: context, decision, observation.
+"""Interface between a job and its policy: context, decision, observation.
 
 Before each iteration the job asks its policy for a shortlist of exchanges; of several it simulates each on the true
 weather and keeps the fastest.
@@ -18,7 +18,7 @@ from simnet.schedule import Schedule
 
 
 class Ramp(NamedTuple):
-    """A stretch of iterations over which the density goes from `start` to `end`, linearly, both ends included.
+    """A number of iterations over which the density changes linearly from `start` to `end`, both included.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Ramp(NamedTuple):
 
 
 def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
-    """Return the density of an iteration; after the last ramp its end holds.
+    """Return the density at an iteration under consecutive ramps; after the last ramp its `end` stays in force.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """What a policy may look at before an iteration from 0, at the simulated time `now` [s].
+    """What a policy knows before an iteration, counted from 0, at the simulated time `now` [s].
 
     `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density` c, the target.
     `buckets` are the entries of each piece of the gradient; `device` has the costs of kernels.
@@ -70,21 +70,21 @@ class PolicyContext:
 
 
 class Policy(Protocol):
-    """Decides before each iteration which exchanges to consider."""
+    """A rule that shortlists candidate exchanges before each iteration."""
 
     @property
     def candidates(self) -> Sequence[Candidate]:
-        """Every exchange that the policy may ever ask for."""
+        """All candidate exchanges that the policy may shortlist."""
 
     def reset(self) -> None:
-        """Forget what was learnt: a job begins."""
+        """Forget all that earlier iterations taught the policy, as at the start of a job."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return the exchanges to consider now, at least one; of several the job takes the fastest."""
+        """Return at least one candidate for this iteration; the job takes the fastest of several."""
 
 
 class Decision(NamedTuple):
-    """The exchange and density of an iteration, or of an attempt of exploration.
+    """The shortlist and density of an iteration, or of an exploration attempt before it.
 
     `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
     `attempt` is None for an iteration. Attempt 0 begins with the state of the training (with `fresh`, a residual of
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """The times of an iteration over all workers [s].
+    """Times [s] that an iteration spends in each phase, over all workers.
 
     Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
     the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.
@@ -111,7 +111,7 @@ class TimingOutcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The result of a decision: the exchange that took place, its gain and its times.
+    """Outcome of a decision: the exchange carried out, its compression gain, and its times.
 
     `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms.
     `compression` are the seconds of the slowest worker's kernels.
@@ -127,27 +127,27 @@ class Observation(NamedTuple):
 
 @runtime_checkable
 class Adaptive(Policy, Protocol):
-    """A policy that also chooses the density, and learns from what it observes.
+    """A policy that chooses the density as well, and learns from the observed gains and times.
 
     After a failure the job asks again without a report; an attempt must then be the same.
     """
 
     def decide(self, context: PolicyContext) -> Decision:
-        """Return what to do next: an iteration, or an attempt before it."""
+        """Return the shortlist and density of the next iteration, or of an exploration attempt before it."""
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
-        """Learn what came of the decision that was taken in `context`."""
+        """Learn from the outcome of the decision made in `context`."""
 
 
 @runtime_checkable
 class Measures(Policy, Protocol):
-    """A policy that has workers measure the links before iterations, which takes them time."""
+    """A policy whose workers probe the links with messages before iterations, at a cost in simulated time."""
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the messages by which workers measure the links before an iteration; None where they do not."""
+        """Return the probe messages that precede an iteration; None if there are none."""
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Learn when the last message of each round had arrived, in seconds since the last worker began."""
+        """Learn the arrival time of the last message of each probe round, in seconds since the last worker began."""
 
 
 class OneStepOracle:
@@ -157,10 +157,10 @@ class OneStepOracle:
         self.candidates = check_distinct(candidates)
 
     def reset(self) -> None:
-        """Forget nothing: there is nothing to remember."""
+        """Do nothing: the oracle keeps no state."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return all candidates."""
+        """Return all candidates, so that the job takes the fastest."""
         return self.candidates
 
 

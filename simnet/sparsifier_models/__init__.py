@@ -1,4 +1,4 @@
-"""Sparsifiers: who sends which entries of its gradient to whom, as real logic on real gradients.
+"""Sparsifiers: schemes that select, encode and exchange gradient entries, run on real gradients.
 
 `create` makes a scheme by name. Its `Sparsifier.exchange` takes one gradient per worker and returns the mean that all
 apply, the messages that carried it, and what selecting took. A scheme from elsewhere registers its class under the
@@ -114,7 +114,7 @@ _IGNORED = str.maketrans("", "", "-_ ")
 
 
 def names() -> list[str]:
-    """Return the names that `create` knows: the schemes of this package and those registered by others, sorted.
+    """Return the sorted names that `create` accepts: schemes of this package and of plug-ins.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def names() -> list[str]:
 
 
 def scheme(name: str) -> type[Sparsifier]:
-    """Return the class of the scheme `name`; one of this package stays with it whatever others register.
+    """Return the class of the scheme `name`; plug-ins cannot replace the schemes of this package.
 
     Case, hyphens, underscores and blanks do not matter for those of this package. ``two_level/NAME`` is a scheme on two
     levels, see `simnet.sparsifier_models.two_level`.
@@ -162,7 +162,7 @@ def scheme(name: str) -> type[Sparsifier]:
 
 
 def usable() -> dict[str, type[Sparsifier]]:
-    """Return the schemes by name, sorted; a warning names those of other packages that cannot be used."""
+    """Return the scheme classes by name, sorted; warn about plug-in schemes that cannot be used."""
     return dict(sorted({**plugins.usable_plugins("sparsifiers", scheme), **SCHEMES}.items()))
 
 
@@ -178,7 +178,7 @@ def _complete_options(found: Any, name: str = "it ") -> type[Sparsifier]:
 
 
 def create(name: str, workers: int, parameters: int, density: float = 1.0, **options: Any) -> Sparsifier:
-    """Return a sparsifier.
+    """Return a new sparsifier: a scheme by name, for given numbers of workers and parameters.
 
     Parameters
     ----------

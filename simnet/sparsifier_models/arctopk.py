@@ -1,4 +1,4 @@
-"""ARC-Top-K: rows of matrices that are large in the sum of all workers, by an all-reduce of a sketch of each."""
+"""ARC-Top-K: workers send the same rows of each matrix, the largest by an all-reduced sketch of the matrix."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ARCTopkOptions(TrackingOptions):
 
 
 class Whole(NamedTuple):
-    """A tensor of the model, which a sample stands for: its rows, and the columns of each; a vector has one."""
+    """Rows and columns of a full model tensor, which the gradient may hold a sample of; a vector has 1 column."""
 
     rows: float
     columns: int
@@ -121,38 +121,38 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
 
     @property
     def dense(self) -> bool:
-        """Whether the next exchange is dense: in the warm-up, and where trackers begin."""
+        """Whether the next exchange is dense: during the warm-up, and when trackers are initialised."""
         return self.iteration < self.options.warm_up or self.starts_dense
 
     @property
     def k(self) -> int:
-        """Entries in the rows that a compressed exchange sends, of the gradient at hand."""
+        """Number of entries of this gradient in the rows that a compressed exchange sends."""
         rows = zip(self.matrices, self._kept_rows, strict=True)
         return min(self.parameters, sum(kept * one.columns for one, kept in rows))
 
     @property
     def _kept_rows(self) -> list[int]:
-        """Rows to send of each tensor at hand."""
+        """Number of rows of this gradient to send, by tensor."""
         shares = [self._kept_of(one) * one.columns / self.options.scale for one in self.wholes]
         rows, columns = zip(*((one.rows, one.columns) for one in self.matrices), strict=True)
         return apportion(shares, rows, columns)
 
     @property
     def max_selected(self) -> int:
-        """Entries that a worker may select: all, as there are dense exchanges."""
+        """Largest number of entries a worker may select: all, as some exchanges are dense."""
         return self.parameters
 
     @property
     def k_of_model(self) -> int:
-        """Entries in the rows that a compressed exchange sends, of the model."""
+        """Number of entries of the whole model in the rows that a compressed exchange sends."""
         return sum(self._kept_of(one) * one.columns for one in self.wholes)
 
     def _kept_of(self, whole: Whole) -> int:
-        """Return the rows to send of a tensor of the model."""
+        """Return the number of rows of a full model tensor to send."""
         return self._entries(max(1, round(whole.rows)))
 
     def projection(self, index: int, columns: int) -> Floats:
-        """Return V of tensor `index`, shape (r, columns), which all workers draw alike: standard normal."""
+        """Return the random projection V of tensor `index`: standard normal, shape (r, columns), shared by all."""
         draws = stream(self.options.seed, "arctopk", self.iteration, index)
         return draws.standard_normal((self.options.rank, columns))
 
@@ -195,7 +195,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         )
 
     def _rows(self, which: int, one: Matrix, k: int, corrected: Values) -> Indices:
-        """Return the entries of the k rows that are largest in the mean of all workers."""
+        """Return the flat indices of the k rows whose mean over the workers has the largest sketched norm."""
         size = one.place.stop - one.place.start
         if one.columns == 1:
             sketch = corrected[:, one.place].sum(axis=0, dtype=np.float64)[np.newaxis]
@@ -211,7 +211,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         return np.asarray(one.place.start + entries[entries < size])
 
     def _steps(self, dense: bool, k: int) -> Iterator[Step]:
-        """Yield what workers do: sketch and select tensor by tensor, then pack k entries of rows and reduce them."""
+        """Yield kernels and messages: sketch and select per tensor, then pack and all-reduce k entries."""
         value, scale, n = float(self.options.value_bytes or 4), self.options.scale, self.parameters
         if dense:
             yield self._reduced("dense", value * self._entries_of_model())
@@ -230,7 +230,7 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
         yield from [DeviceOp("sum", n)] * self.traits.tracks
 
     def _entries_of_model(self) -> float:
-        """Return the entries of all tensors of the model."""
+        """Return the number of entries of all full model tensors."""
         if self.true_shapes:
             return sum(one.rows * one.columns for one in self.wholes)
         return self.options.scale * self.parameters

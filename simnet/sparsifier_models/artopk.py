@@ -1,4 +1,4 @@
-"""AR-Topk: one worker's top-k indices, everybody's values at them, summed by an all-reduce.
+"""AR-Topk: one worker broadcasts its top-k indices; an all-reduce sums all workers' values there.
 
 As all workers send the same entries, values add up in the network: nothing builds up, and no indices travel but one
 worker's.
@@ -38,7 +38,7 @@ GAIN_WINDOW, GAIN_DECAY = 5, 0.01
 
 
 def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArray[np.float64]:
-    """Return the smoothed value of the reference implementation: a mean with the weights (1 - a)^age.
+    """Return the weighted mean of the last `size` values of a window, with weights (1 - a)^age, normalised.
 
     `window`, shape (w, ...), has the oldest value first; the newest has age 1. It is 0 until the window is full.
     """
@@ -136,7 +136,7 @@ class ARTopk(
         self.gains = np.zeros((0, 2))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker, as `Sparsifier.exchange`."""
+        """Exchange one gradient per worker, and add staleness and gain changes to the statistics."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self.staleness + 1
@@ -159,7 +159,7 @@ class ARTopk(
 
     @property
     def turn(self) -> int:
-        """The worker that broadcasts in STAR; in the paper's first step, i = 1, it is worker 1."""
+        """Rank of the worker that broadcasts next under STAR; in the paper's first step, i = 1, it is worker 1."""
         return (self.iteration + (0 if self._released else 1)) % self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -175,7 +175,7 @@ class ARTopk(
         return self._make_exchange(update, steps, sent, key=key, selected=selected, union=k, stats=stats)
 
     def _choose(self, corrected: Values, gradients: Values) -> tuple[int, Indices, dict[str, Any]]:
-        """Return the broadcasting worker, its indices, and what is to be said about the choice."""
+        """Return the broadcasting worker's rank, its top-k indices, and statistics about the choice."""
         criterion: dict[str, Any] = {}
         if self.options.selection == "star":
             broadcaster = self.turn
@@ -198,7 +198,7 @@ class ARTopk(
         return np.vstack([self.window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
-        """Yield the steps of workers: select, agree on the broadcaster, take the values at its indices, reduce them."""
+        """Yield kernels and messages: select, vote (VAR), broadcast the indices, all-reduce the values."""
 
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)
@@ -221,13 +221,13 @@ class ARTopk(
 
 
 def _first_largest(compared: NDArray[np.float64]) -> int:
-    """Return where the largest value stands; values travel as float32, and of those equal there the first wins."""
+    """Return the index of the largest value after rounding to float32; of equal values the first."""
     with np.errstate(over="ignore"):
         return int(np.argmax(compared.astype(np.float32)))
 
 
 def _gain_change(before: float, after: float) -> float:
-    """Return the relative change of the gain."""
+    """Return the relative change from one gain to the next; 1 for a rise from 0."""
     if before == 0:
         return float(after > 0)
     return abs(after - before) / before

@@ -1,4 +1,4 @@
-"""The base of every scheme: error feedback, the wire, statistics, and a state to save.
+"""Base class of sparsification schemes: error feedback, wire format, statistics, saved state.
 
 To write a scheme in which workers select for themselves, derive from `simnet.sparsifier_models.gathered.Gathered` and
 write two methods. For any other derive from `Sparsifier` and write `Sparsifier._communicate`: it gets what the workers
@@ -60,7 +60,7 @@ def _checked_density(value: float) -> float:
 
 
 class Sparsifier(ABC):
-    """A way for P workers to exchange gradients of n entries.
+    """An exchange of gradients of n entries among P workers.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Sparsifier(ABC):
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Set the traits that differ from those of the base, and the class that `options` is annotated with."""
+        """Set the class's traits from its keywords, and `option_type` from the annotation of `options`."""
         super().__init_subclass__()
         if stray := sorted(set(vars(cls)) & set(Traits.__dataclass_fields__)):
             raise TypeError(f"traits of {cls.__name__} are keywords of its class: {', '.join(stray)}")
@@ -123,20 +123,20 @@ class Sparsifier(ABC):
         self._set_up()
 
     def _set_up(self) -> None:  # noqa: B027 - most schemes have nothing of their own
-        """Make what a scheme has of its own; options, layers and traits are there."""
+        """Initialise the scheme's own state, after options, layers and traits are set."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.parameters} parameters, density {self.density:g})"
 
     def __copy__(self) -> Self:
-        """Return a twin; neither may overwrite the residual, which both have."""
+        """Return a shallow copy that shares the residual; neither copy may then overwrite it."""
         twin = object.__new__(type(self))
         self._is_lent = True
         vars(twin).update(vars(self), _spare=None)
         return twin
 
     def _option_traits(self) -> dict[str, Any]:
-        """Return the traits that follow from the options."""
+        """Return the traits that depend on the options."""
         return {}
 
     def _set_traits(self, **traits: Any) -> None:
@@ -162,22 +162,22 @@ class Sparsifier(ABC):
 
     @property
     def true_parameters(self) -> int:
-        """Number of entries of the whole model; the gradient may be a sample of them."""
+        """Number of entries of the whole model; the gradient may hold a sample of them."""
         return max(1, round(self.parameters * self.options.scale))
 
     @property
     def k_of_model(self) -> int:
-        """Entries that the rule of the scheme selects of the whole model."""
+        """Number of entries that the scheme selects of the whole model."""
         return self.true_parameters if self.traits.sends_all else self._entries(self.true_parameters)
 
     @property
     def unit(self) -> int:
-        """Entries that are selected together, such as those of a block."""
+        """Number of entries that are selected together, such as the entries of a block."""
         return 1
 
     @property
     def k(self) -> int:
-        """Entries a worker is to select: as large a share of a sample as of the whole model, one unit at least."""
+        """Number of entries a worker selects: the same share of a sample as of the whole model, at least one unit."""
         whole, scale, unit = self.k_of_model, self.options.scale, self.unit
         if scale == 1.0:
             return whole
@@ -185,40 +185,40 @@ class Sparsifier(ABC):
 
     @property
     def true_sizes(self) -> list[int]:
-        """Number of entries of each layer of the model; those of the gradient may be samples."""
+        """Number of entries of each layer of the model; the gradient may hold samples of the layers."""
         if self.true_shapes:
             return [math.prod(shape) for shape in self.true_shapes]
         return [max(1, round(self.options.scale * size)) for _, size in self.layers]
 
     @property
     def selected_share(self) -> float:
-        """Selected entries of a worker times `scale`, over those of the rule: 1 but for the rounding of a sample."""
+        """Ratio of k times `scale` to k of the whole model: 1 up to the rounding of a sample."""
         return self.k * self.options.scale / self.k_of_model
 
     @property
     def enough(self) -> float:
-        """Selected entries of a sample that the scheme needs to behave as with the whole model; 0 if any do."""
+        """Least number of selected entries with which a sample behaves like the whole model; 0 for no minimum."""
         return 10.0 if self.traits.searches_threshold else 0.0
 
     @property
     def max_selected(self) -> int:
-        """Entries that a worker may select: k, or all where a threshold decides."""
+        """Largest number of entries a worker may select: k, or all with a threshold search."""
         return self.parameters if self.traits.searches_threshold else self.k
 
     @property
     def wire(self) -> Wire:
-        """What an entry takes on the wire: each that is selected stands for `scale` entries of the model."""
+        """Byte sizes of entries on the wire; each selected entry stands for `scale` entries of the model."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:
-        """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as reference implementations have it."""
+        """Return the number of entries to select from `size`: ceil(c n), or max(1, floor(c n)) as in released code."""
         if self.traits.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return selection.entries_kept(self.density, size)
 
     @property
     def keeps(self) -> bool:
-        """Whether what an exchange does not send becomes the residual."""
+        """Whether entries that are not sent become the residual."""
         return self.traits.keeps_residual and self.options.error_feedback
 
     @property
@@ -239,7 +239,7 @@ class Sparsifier(ABC):
         self._residual, self._is_lent = self._checked_residual(value), True
 
     def _checked_residual(self, value: Values) -> Values | None:
-        """Return what is to be kept of a residual given; None without error feedback."""
+        """Return a read-only copy of a finite residual; None without error feedback, where it must be 0."""
         given: Values = self._checked(value, "residual")
         for worker, norm in enumerate(selection.squared_norms(given)):
             if not math.isfinite(norm):
@@ -253,7 +253,7 @@ class Sparsifier(ABC):
         return given if shared else frozen(given.copy(order="C"))
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker.
+        """Exchange one gradient per worker, with error feedback, and return the outcome.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _add_residual(self, gradients: Values | Adds, overwrite: bool) -> tuple[Any, Any, Floats]:
-        """Return the gradients, their sums with the residuals, and the squared norms of these."""
+        """Return the gradients, the sums of gradients and residuals, and the squared norm of each sum."""
         fresh = None if callable(gradients) and not self.traits.reads_gradients else self._given(gradients)
         corrected = self._sums(fresh, overwrite)
         if fresh is None:
@@ -330,7 +330,7 @@ class Sparsifier(ABC):
         return corrected if fresh is None else fresh, corrected, given
 
     def _communicate_or_undo(self, corrected: Any, fresh: Any) -> Exchange:
-        """Return what `_communicate` does, and restore the state if that fails."""
+        """Return the exchange of `_communicate`; restore the scheme's state if it raises."""
         own = self._own_state()
         try:
             exchange = self._communicate(corrected, fresh)
@@ -348,7 +348,7 @@ class Sparsifier(ABC):
         return exchange
 
     def _given(self, gradients: Values | Adds) -> Any:
-        """Return the gradients as an array."""
+        """Return the gradients as an array, shape (P, n); a function adds them to zeros."""
         if not callable(gradients):
             return self._checked(gradients, "gradients")
         made = np.zeros((self.workers, self.parameters), dtype=np.float32)
@@ -356,7 +356,7 @@ class Sparsifier(ABC):
         return made
 
     def _sums(self, fresh: Any, overwrite: bool) -> Any:
-        """Return the array that takes the gradients with their residuals: that of either, if it may, or a new one."""
+        """Return the array for gradients plus residuals: one of theirs where it may be overwritten, else a new one."""
         alike = fresh is None or isinstance(self._residual, type(fresh))
         if overwrite and alike and self._residual is not None and not self._is_lent:
             self._residual.flags.writeable = True
@@ -369,7 +369,7 @@ class Sparsifier(ABC):
     def _make_exchange(
         self, update: Values, steps: Iterable[Step], sent: Floats, *, key: Hashable = None, **fields: Any
     ) -> Exchange:
-        """Return an exchange, by default one in which every worker selected the union, and that of all entries.
+        """Return an exchange with schedule and kernels from `steps`; `key` caches them. Default: all entries selected.
 
         `steps` is what workers do, in order, see `simnet.sparsifier_models.steps.in_order`. If it follows from a `key`
         and the density alone, it is run through once, so that the schedule stays the same object.
@@ -385,7 +385,7 @@ class Sparsifier(ABC):
         return Exchange(update=update, schedule=found[0], kernels=found[1], sent=sent, **fields)
 
     def _each(self, work: Callable[..., T], corrected: Any) -> Iterator[T]:
-        """Yield what a method returns of each row and of its number; where rows are elsewhere, that of a copy."""
+        """Yield a method's result for each row and its number; rows in other processes use a copy of the scheme."""
         if not isinstance(corrected, Rows):
             return map(work, corrected, range(self.workers))
         there = object.__new__(type(self))
@@ -393,25 +393,25 @@ class Sparsifier(ABC):
         return corrected.each(MethodType(work.__func__, there), range(self.workers))  # type: ignore[attr-defined]
 
     def spare(self) -> Any:
-        """Return the array, shape (P, n), that an exchange left for the next gradients; None if none."""
+        """Return and release the array, shape (P, n), that the last exchange left for new gradients; or None."""
         spare, self._spare = self._spare, None
         return spare
 
     @abstractmethod
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        """Carry out one exchange, without the statistics that all schemes have.
+        """Carry out one exchange; the caller adds the statistics common to all schemes.
 
         `corrected` (P, n) is gradients plus residuals, all finite; it becomes the new residuals. `gradients` are not
         modified.
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
-        """Return the statistics that all schemes have, from the sums of squares before and after."""
+        """Return the common statistics from the squared norms before the exchange and of the residuals."""
         ratio = self._density_ratio(exchange) if self.traits.searches_threshold else None
         return exchange_statistics(exchange, self.density, self.k, given, kept, ratio)
 
     def _density_ratio(self, exchange: Exchange) -> float:
-        """Return how many entries were selected over how many were asked for: of all workers, or of each."""
+        """Return the ratio of selected entries to k: the union if selections are disjoint, else the mean per worker."""
         together = exchange.union if self.traits.disjoint else float(exchange.selected.mean())
         return together / self.k if self.k else 1.0
 
@@ -431,7 +431,7 @@ class Sparsifier(ABC):
         return state if self._residual is None else {**state, "residual": self._residual}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from a saved state.
+        """Resume from a state that `save` returned.
 
         Raises ValueError if it does not fit this scheme and these sizes; the state in force then stays.
         """
@@ -457,15 +457,15 @@ class Sparsifier(ABC):
         self._density, self._iteration, self._residual, self._is_lent = density, iteration, residual, True
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges, by the names of arrays, of the whole model."""
+        """Return the bytes of each array that a worker stores between exchanges, by name, for the whole model."""
         return state_size(self.save(), self.workers, self.parameters, self.options.scale)
 
     def _own_state(self) -> State:
-        """State of the scheme besides density, iteration and residual; arrays that it replaces and does not change."""
+        """Return the scheme's own state arrays by name, without density, iteration and residual."""
         return {name: np.asarray(getattr(self, name)) for name in (*self.traits.state, *self.traits.history)}
 
     def _restore_own(self, state: State) -> None:
-        """Take back what `_own_state` returned; ValueError, with nothing taken, if it does not fit."""
+        """Set the scheme's own state; raise ValueError, with nothing changed, if an array does not fit."""
         found: dict[str, Any] = {}
         for name, now in self._own_state().items():
             first = (None,) if name in self.traits.history else now.shape[:1]
@@ -484,7 +484,7 @@ class Sparsifier(ABC):
         return value
 
     def _place(self, rows: Values, worker: int, summed: Values | None = None) -> str:
-        """Describe the first entry of a worker's row that is not finite."""
+        """Return a message that locates the first non-finite entry of a worker's row."""
         row = rows[worker] if summed is None else summed[worker]
         index = int(np.argmin(np.isfinite(row)))
         what = f"{row[index]:g}" if not np.isfinite(rows[worker][index]) else "too large with its residual"

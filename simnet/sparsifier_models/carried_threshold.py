@@ -1,4 +1,4 @@
-"""Thresholds that are carried from exchange to exchange, and where they start: ExDyna, MiCRO, SAGE, hard threshold.
+"""Base of threshold schemes that carry thresholds between exchanges: ExDyna, MiCRO, SAGE, hard threshold.
 
 Published codes start at 1 / (2 sqrt(k)), which suits gradients of one magnitude. Of others it selects up to all, for
 hundreds of iterations where the threshold is scaled by half a per cent in each, and for ever where it stays.
@@ -32,19 +32,19 @@ SAMPLED = 256
 
 
 def bounded(threshold: Floats) -> Floats:
-    """Return thresholds within the range of float32, so that scaling can bring them back."""
+    """Return thresholds clipped to positive finite float32, so that later scaling can recover."""
     limits = np.finfo(np.float32)
     return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return the places of a worker's sample, `SAMPLED` / density entries with replacement; None for all entries."""
+    """Return the random indices of a worker's sample, `SAMPLED` / density with replacement; None for all entries."""
     size = math.ceil(SAMPLED / density)
     return None if size >= parameters else stream(seed, "start", iteration, worker).integers(parameters, size=size)
 
 
 def estimated_threshold(values: Values, worker: int, *, k: int, density: float, seed: int, iteration: int) -> float:
-    """Return the magnitude that about `k` of a worker's `values`, shape (n,), reach: the exact one of a sample."""
+    """Return an estimate of the k-th largest magnitude of `values`, shape (n,), from a sample; exact if n is small."""
     places = sampled_places(values.size, density, seed, iteration, worker)
     return kth_magnitude(values, k) if places is None else kth_magnitude(values[places], SAMPLED)
 
@@ -64,7 +64,7 @@ class CarriedThresholdOptions(UnionReducedOptions):
 
 
 class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_density",), history=("threshold",)):
-    """Common part: a scheme of this kind says what becomes of its thresholds from one exchange to the next."""
+    """Base of threshold schemes that carry each worker's threshold between exchanges; subclasses update it."""
 
     options: CarriedThresholdOptions
     ascending = True
@@ -76,7 +76,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _given_threshold(self) -> float | None:
-        """The threshold that an option gives."""
+        """Threshold set by an option, or None."""
         found: float | None = getattr(self.options, self.threshold_option)
         return found
 
@@ -85,25 +85,25 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
 
     @property
     def _estimates(self) -> bool:
-        """Whether the first threshold follows the gradients."""
+        """Whether the first threshold is estimated from the gradients."""
         return self.options.start != "published" and self._given_threshold is None
 
     @property
     def _begins(self) -> bool:
-        """Whether the exchange begins a threshold: the first one, and, of those that are estimated, of a density."""
+        """Whether this exchange sets a first threshold: at the start, or, if estimated, at a new density."""
         return not self.threshold.size or (self._estimates and self.threshold_density != self.density)
 
     @property
     def _formula_threshold(self) -> float:
-        """Return 1 / (2 sqrt(k)), of the k of the whole model: Sahu et al., arXiv 2108.00951."""
+        """Threshold 1 / (2 sqrt(k)) for the k of the whole model: Sahu et al., arXiv 2108.00951."""
         return 1.0 / (2.0 * math.sqrt(self.k_of_model))
 
     def _first_threshold(self) -> Floats:
-        """Return the threshold that is given, or 1 / (2 sqrt(k)), of each worker."""
+        """Return each worker's first threshold without an estimate: the option, or 1 / (2 sqrt(k))."""
         return bounded(np.full(self.workers, self._given_threshold or self._formula_threshold))
 
     def _estimated(self, corrected: Values) -> Floats:
-        """Return each worker's own estimate; of a gradient of zeros, as without it."""
+        """Return each worker's threshold estimated from its gradient; for zeros the previous or first one."""
         if self.options.start == "exact":
             found = list(map_rows(partial(kth_magnitude, k=self.k), corrected))
         else:
@@ -115,7 +115,7 @@ class CarriedThreshold(UnionReduced, searches_threshold=True, state=("threshold_
         return bounded(np.where(np.array(found) > 0, found, otherwise))
 
     def _estimating_kernels(self) -> tuple[DeviceOp, ...]:
-        """Return what a worker runs to estimate; a sample has as many entries as one of the whole model."""
+        """Return the kernels of a worker's threshold estimate, on a sample or on all entries."""
         size = SAMPLED / self.density / self.options.scale
         if self.options.start == "exact" or size >= self.parameters:
             return (DeviceOp("topk", self.parameters),)
@@ -174,7 +174,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def wire(self) -> Wire:
-        """The wire of an entry; the original form as released has int32 positions and int64 counts."""
+        """Byte sizes of entries on the wire; the released original form has int32 positions and int64 counts."""
         wire = super().wire
         if self.options.form == "fused" or self.options.index_bytes is not None or not wire.released:
             return wire
@@ -182,7 +182,7 @@ class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, thre
 
     @property
     def enough(self) -> float:
-        """None where k selects nothing, as the threshold does not follow the gradients."""
+        """Least number of selected entries of a sample; 0 for a fixed threshold, which k does not affect."""
         return super().enough if self._estimates else 0.0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -231,12 +231,12 @@ MARGIN = 0.05
 
 
 def sample_size(parameters: int) -> int:
-    """Return the size of a sample: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05."""
+    """Return the number of sampled entries: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05."""
     return max(1, int(parameters / (1 + parameters * MARGIN * MARGIN)))
 
 
 def scaling(alpha: float, examined: float, density: float) -> float:
-    """Return the factor on a threshold: alpha beta gamma.
+    """Return SAGE's factor on the threshold, alpha beta gamma.
 
     `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
     threshold times alpha, `density` the target.

@@ -1,4 +1,4 @@
-"""Schemes that send the k largest entries of each block of each tensor, perhaps transformed and quantised.
+"""Schemes that send the k largest entries of each block of each tensor, optionally transformed and quantised.
 
 A worker's error buffer takes the gradient, or what inner steps made of the parameters, times a gain, and decays from
 exchange to exchange. What a worker sends leaves its buffer, as the receivers will read it. Everybody gets the entries
@@ -62,7 +62,7 @@ class ChunkedOptions(BufferOptions, GatheredOptions):
 
 
 class Contribution(NamedTuple):
-    """What a worker sends of a tensor."""
+    """Data a worker sends of a tensor: indices and values by block, and codes if quantised."""
 
     # Shape (number of blocks, k): Positions in each block, ascending; as narrow as these allow.
     indices: Positions
@@ -73,7 +73,7 @@ class Contribution(NamedTuple):
 
 
 class ChunkedTensor(NamedTuple):
-    """A tensor of the model, and what of it is in the gradient."""
+    """A tensor of the model: its number of blocks, its block layout, and the parts of the gradient that hold it."""
 
     # Blocks of the tensor.
     number: float
@@ -84,7 +84,7 @@ class ChunkedTensor(NamedTuple):
 
 
 class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_allgather,)):
-    """Common part: a scheme of this kind says how tensors are cut, what is transformed, and how many bits travel.
+    """Base of schemes that send the k largest entries of each block; subclasses set blocks, transform and widths.
 
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the
     gradient is one vector.
@@ -117,7 +117,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         }
 
     def _tensors(self) -> Iterator[ChunkedTensor]:
-        """Yield the tensors of the model."""
+        """Yield each tensor of the model with its blocks and its parts of the gradient."""
         found = list(chunking.places(self.shapes or ((self.parameters,),)))
         if not self.true_shapes:
             for place, shape in found:
@@ -132,27 +132,27 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
             )
 
     def _blocks(self, shape: tuple[int, ...]) -> Blocks:
-        """Return how a tensor is cut."""
+        """Return the block layout of a tensor of a given shape."""
         return chunking.tiles(shape, self.options.chunk)
 
     def _top(self, blocks: Blocks) -> int:
-        """Return the entries to keep of each block."""
+        """Return the number of entries to keep per block."""
         if self.options.topk is None:
             return self._entries(blocks.size)
         return min(self.options.topk, blocks.size)
 
     @property
     def k(self) -> int:
-        """Entries a worker is to select, of the gradient at hand."""
+        """Number of entries of this gradient that a worker selects."""
         return sum(how.number * kept for _, how, kept in self._parts_at_hand())
 
     @property
     def k_of_model(self) -> int:
-        """Entries a worker is to select of the tensors of the model."""
+        """Number of entries of the whole model that a worker selects."""
         return round(sum(one.number * self._top(one.whole) for one in self.tensors))
 
     def contribution(self, values: Values, blocks: Blocks, k: int) -> Contribution:
-        """Return what a worker sends of a tensor, or a part of it: k entries of each block of its error buffer."""
+        """Return the k largest entries per block of a part of a worker's error buffer, quantised if set."""
         cut = blocks.cut(values)
         # Narrow, as those of all workers take more memory than anything else here.
         indices = np.empty((blocks.number, k), dtype=np.min_scalar_type(blocks.size))
@@ -167,7 +167,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return Contribution(indices, coded.values().reshape(kept.shape), coded)
 
     def _mean(self, indices: Sequence[Positions], values: Sequence[Values], blocks: Blocks) -> tuple[Values, int]:
-        """Return the mean of what workers sent of a tensor, and how many entries any of them sent."""
+        """Return the mean of the sent values of a tensor, shape (size,), and the number of entries in their union."""
         mean, union = np.empty((blocks.number, blocks.size), dtype=np.float32), 0
         contributors = self.options.mean_over == "contributors"
         for few in blocks.few():
@@ -178,11 +178,11 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return blocks.joined(mean), union
 
     def _factors(self, norms: Floats) -> Floats:
-        """Return what the values of each worker count for, given their norms, shape (P,)."""
+        """Return the factor on each worker's values, given their norms, shape (P,)."""
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
-        """Yield the place of each part in the gradient, its blocks, and the entries kept of a block."""
+        """Yield the slice of each part in the gradient, its block layout, and the entries kept per block."""
         shares: list[float] = []
         parts: list[tuple[slice, Blocks]] = []
         for one in self.tensors:
@@ -227,13 +227,13 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
     # Messages
 
     def _index_bits(self, blocks: Blocks) -> float:
-        """Return the width of an index [bit]: enough for the entries of a block, or as released."""
+        """Return the width of an index [bit]: by block size, or 64 on the released wire."""
         if self.options.index_bytes is not None:
             return 8 * self.options.index_bytes
         return 64.0 if self.wire.released else float((blocks.size - 1).bit_length())
 
     def _value_bits(self) -> float:
-        """Return the width of a value: that of a float32, or of a code, which released codes send in a byte each."""
+        """Return the width of a value [bit]: float32, or a code, which the released wire pads to a byte."""
         if self.options.value_bytes is not None:
             return 8 * self.options.value_bytes
         if self.options.bins is None:
@@ -241,11 +241,11 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return 8.0 if self.wire.released else float((self.options.bins - 1).bit_length())
 
     def _table_bytes(self) -> float:
-        """Return what comes with the codes of a tensor: their mean, and the table."""
+        """Return the bytes of the mean and lookup table sent with the codes of a tensor."""
         return 0.0 if self.options.bins is None else self.wire.scalar_bytes * (1 + self.options.bins)
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:
-        """Yield what travels, and its bytes of each tensor; on the wire ``released`` each part on its own."""
+        """Yield the name of each message part and its bytes by tensor; the released wire separates the parts."""
         counts = [one.number * self._top(one.whole) * self.selected_share for one in self.tensors]
         indices = [self._index_bits(one.whole) for one in self.tensors]
         table = self._table_bytes()
@@ -264,7 +264,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return sum(sum(nbytes) for _, nbytes in self._parts())
 
     def _messages(self) -> Schedule:
-        """Return one all-gather of all, or on the wire ``released`` one of each part of each tensor."""
+        """Return one all-gather of all entries; on the wire ``released`` one per message part and tensor."""
         if not self.wire.released:
             return self._gathered("entries", self.contributed)
         names, sizes = zip(*self._parts(), strict=True)
@@ -277,7 +277,7 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_all
         return self.options.gather(np.full(self.workers, nbytes)).in_phase(phase)
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: transform, select and quantise; after the messages, take means and transform back."""
+        """Yield kernels and messages: transform, select, quantise, all-gather, average, transform back."""
         scale, tensors = self.options.scale, len(self.tensors)
         # Kernels are told of a sample: in the end they count `scale` times.
         n, k = self.parameters, self.k

@@ -30,7 +30,7 @@ def largest_divisor(size: int, most: int) -> int:
 
 
 class Blocks(NamedTuple):
-    """How a tensor is cut into blocks of equal shape."""
+    """A tensor's partition into blocks of equal shape: the shape of the tensor and of a block."""
 
     # Rows and columns of the tensor; a vector is one row.
     shape: tuple[int, int]
@@ -39,28 +39,28 @@ class Blocks(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Blocks of the tensor."""
+        """Number of blocks in the tensor."""
         return prod(self.shape) // self.size
 
     @property
     def size(self) -> int:
-        """Entries of a block."""
+        """Number of entries in a block."""
         return prod(self.tile)
 
     def cut(self, values: Values) -> Values:
-        """Return the blocks of a tensor, shape (number, size), as a copy; `values` is the tensor row by row."""
+        """Return the blocks of a row-major tensor as a copy, shape (number, size)."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = values.reshape(rows // height, height, columns // width, width)
         return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
 
     def joined(self, blocks: Values) -> Values:
-        """Return the tensor, row by row, from its blocks: the inverse of `cut`."""
+        """Return the row-major tensor from its blocks, the inverse of `cut`."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = blocks.reshape(rows // height, columns // width, height, width)
         return tiled.transpose(0, 2, 1, 3).reshape(-1)
 
     def few(self) -> Iterator[slice]:
-        """Yield which blocks to work on at a time: what that needs stays in the cache."""
+        """Yield slices of consecutive blocks that together fit in the cache."""
         step = max(1, _ENTRIES // self.size)
         for first in range(0, self.number, step):
             yield slice(first, min(first + step, self.number))
@@ -74,7 +74,7 @@ class Blocks(NamedTuple):
         return found.reshape(-1, self.size)
 
     def entries(self, coefficients: Values | Floats) -> Floats:
-        """Return the blocks with these coefficients: the inverse of `coefficients`."""
+        """Return the blocks with these DCT coefficients, the inverse of `coefficients`."""
         from scipy.fft import idctn
 
         found: Floats = idctn(coefficients.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
@@ -82,18 +82,18 @@ class Blocks(NamedTuple):
 
 
 def tiles(shape: Sequence[int], most: int) -> Blocks:
-    """Return a matrix as blocks of at most `most` rows and columns, or a vector as pieces of at most `most` entries."""
+    """Return a layout of blocks: at most `most` rows and columns of a matrix, or at most `most` entries of a vector."""
     rows, columns = shape if len(shape) == 2 else (1, shape[0])
     return Blocks((rows, columns), (largest_divisor(rows, most), largest_divisor(columns, most)))
 
 
 def whole_rows(shape: Sequence[int], most: int) -> Blocks:
-    """Return a matrix as full rows, however long, and a vector as pieces: CCLoco as released."""
+    """Return the layout of a matrix as full rows, or of a vector as pieces of at most `most`: CCLoco as released."""
     return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Yield a stretch of a sample in pieces of about `size` entries; longer pieces come first."""
+    """Yield slices of a range of entries with layouts of about `size` entries per block, longer blocks first."""
     entries, begin = place.stop - place.start, place.start
     number = max(1, round(entries / size))
     shorter, longer = entries // number, entries % number
@@ -104,7 +104,7 @@ def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
 
 
 def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield the place of each tensor in the gradient, and its shape."""
+    """Yield each tensor's slice of the flat gradient, and its shape."""
     sizes = [prod(shape) for shape in shapes]
     for end, size, shape in zip(accumulate(sizes), sizes, shapes, strict=True):
         yield slice(end - size, end), shape
@@ -129,7 +129,7 @@ def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
 def mean_of_sent(
     indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
 ) -> tuple[Values, int]:
-    """Return the mean of the values sent for each entry, shape (some, size), and the number of entries sent.
+    """Return the mean of the sent values of each entry, shape (some, size), and the number of distinct entries sent.
 
     There is one array of indices and of values, shape (some, k), per worker. The sum is divided by the workers that
     sent an entry (`contributors`), or by all.

@@ -1,4 +1,4 @@
-"""Whole numbers of few bits in bytes, as they travel."""
+"""Encoding of indices and values into bytes, and decoding."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 class Encoding(NamedTuple):
-    """How indices and values travel."""
+    """Codes of the indices and the values of a message."""
 
     indices: IndexCode
     values: ValueCode
 
     @property
     def varies(self) -> bool:
-        """Whether bytes follow from more than how many entries are sent."""
+        """Whether the number of bytes depends on the indices, not only on their count."""
         return self.indices in encodings.VARYING_CODES
 
 
 def packed_bytes(entries: float, bits: float) -> float:
-    """Return the bytes of entries of `bits` bits each."""
+    """Return the number of bytes of `entries` packed fields of `bits` bits each."""
     # Less what a product such as 4800.000000000001 is above the whole number that it stands for.
     return float(np.ceil(entries * bits / 8 * (1 - 1e-12)))
 
@@ -46,14 +46,14 @@ def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
 
 
 def unpack_bits(packed: Bytes, bits: int, count: int) -> NDArray[np.uint8]:
-    """Return the first `count` codes that `pack_bits` packed."""
+    """Return the first `count` codes packed by `pack_bits`."""
     shifts = bits * np.arange(8 // bits, dtype=np.uint8)
     codes = (packed[:, np.newaxis] >> shifts) & np.uint8((1 << bits) - 1)
     return codes.ravel()[:count]
 
 
 def pack_12(indices: Indices) -> Bytes:
-    """Pack indices of 12 bits, two in three bytes; the last one is paired with zeros.
+    """Pack 12-bit indices, two in three bytes; an odd last index is paired with zero.
 
     Of i and j: the low eight bits of i; its high four with the low four of j above them; the high eight of j.
     """
@@ -64,7 +64,7 @@ def pack_12(indices: Indices) -> Bytes:
 
 
 def unpack_12(packed: Bytes, count: int) -> Indices:
-    """Return the first `count` indices that `pack_12` packed."""
+    """Return the first `count` 12-bit indices packed by `pack_12`."""
     low, middle, high = packed.astype(np.int64).reshape(-1, 3).T
     pairs = np.stack([low | ((middle & 15) << 8), (middle >> 4) | (high << 4)], axis=1)
     return pairs.ravel()[:count]
@@ -77,7 +77,7 @@ _COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
 
 
 def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
-    """Return the bytes of the index differences in each region, shape (regions,), as of ``delta``.
+    """Return the bytes of ``delta``-coded indices in each region, shape (regions,), without counts.
 
     `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
     index stands for `entries`.
@@ -89,7 +89,7 @@ def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Fl
 
 
 def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
-    """Return ascending, distinct indices below `n` as they travel."""
+    """Return the encoded bytes of ascending, distinct indices below `n`."""
     if code == "auto":
         chosen = _shortest(indices, n)
         return np.concatenate(
@@ -110,7 +110,7 @@ def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
 
 
 def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -> tuple[Indices, int]:
-    """Return the indices that `encode_indices` encoded, and their bytes; `data` may be longer.
+    """Return the indices that `encode_indices` encoded, and the number of bytes read; `data` may be longer.
 
     `k` says how many there are, for ``int64`` and ``int32``; without it all bytes are indices.
     """
@@ -139,14 +139,14 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
 
 
 def _shortest(indices: Indices, n: int) -> IndexCode:
-    """Return the code that takes the fewest bytes; of those alike the first."""
+    """Return the index code with the fewest bytes; of equals the first."""
     lengths = float(difference_bytes(indices, np.array([0, n]))[0])
     codes = [one for one in encodings.INDEX_CODES if one != "auto"]
     return min(codes, key=lambda one: float(encodings.encoded_index_bytes(one, n, indices.size, lengths)))
 
 
 def _lengths(differences: Places) -> Indices:
-    """Return the bytes of each difference: one for each seven bits, one at least."""
+    """Return the LEB128 length [byte] of each difference: one per seven bits, at least one."""
     lengths = np.ones(differences.size, dtype=np.int64)
     for bits in range(7, 63, 7):
         larger = differences >= (1 << bits)
@@ -157,7 +157,7 @@ def _lengths(differences: Places) -> Indices:
 
 
 def _varints(differences: Indices) -> Bytes:
-    """Return the differences by LEB128: seven bits in a byte, the lowest first; all but the last with the high bit."""
+    """Return the LEB128 bytes of the differences: seven bits per byte, lowest first, high bit set but in the last."""
     lengths = _lengths(differences)
     ends = np.cumsum(lengths)
     place = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
@@ -167,7 +167,7 @@ def _varints(differences: Indices) -> Bytes:
 
 
 def _from_varints(data: Bytes, count: int) -> tuple[Indices, int]:
-    """Return the first so many numbers of `_varints`, and how many bytes they were."""
+    """Return the first `count` numbers decoded from LEB128 bytes, and the number of bytes read."""
     ends = np.flatnonzero(data < 128)[:count] + 1
     nbytes = int(ends[-1]) if count else 0
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if count else ends
@@ -177,7 +177,7 @@ def _from_varints(data: Bytes, count: int) -> tuple[Indices, int]:
 
 
 def _bytes(array: NDArray[np.generic], kind: type[np.generic] | None = None) -> Bytes:
-    """Return the bytes of an array, as numbers of a kind."""
+    """Return the raw bytes of an array, converted to `kind` if given."""
     return np.frombuffer((array if kind is None else array.astype(kind)).tobytes(), dtype=np.uint8)
 
 
@@ -212,7 +212,7 @@ def round_to_format(values: Values, form: str) -> Values:
 
 
 def read_back(values: Values, code: ValueCode) -> Values:
-    """Return what is read of values that were sent.
+    """Return values as a receiver decodes them: encoded by `code` and decoded, float32.
 
     ``float16`` and ``bfloat16`` round as `round_to_format`. ``8bit``, ``4bit`` and ``2bit`` are bins of
     `lookup_quantisers.statistical`, 6 sigma wide together; with ``_linear``, the levels of `linear`. ``1bit`` is the
@@ -228,12 +228,12 @@ def read_back(values: Values, code: ValueCode) -> Values:
 
 
 def reader(code: ValueCode | None) -> Callable[[Values], Values] | None:
-    """Return `read_back` with a code; None if nothing is lost, as with float32."""
+    """Return a function from values to decoded values under a code; None if the code is lossless."""
     return None if code in (None, "float32") else partial(read_back, code=code)
 
 
 def encode_values(values: Values, code: ValueCode) -> Bytes:
-    """Return values as they travel: the table, if codes need one, and then the codes, the first in the lowest bits."""
+    """Return the encoded bytes of values: the lookup table if the code has one, then the packed codes."""
     if code == "float32" or not values.size:
         return _bytes(values)
     if code == "float16":
@@ -251,7 +251,7 @@ def encode_values(values: Values, code: ValueCode) -> Bytes:
 
 
 def decode_values(data: Bytes, k: int, code: ValueCode) -> Values:
-    """Return the `k` values that `encode_values` encoded, as `read_back`. ValueError: a wrong number of bytes."""
+    """Return the `k` values that `encode_values` encoded; raise ValueError for a wrong number of bytes."""
     wanted = int(encodings.encoded_value_bytes(code, k))
     if data.size != wanted:
         raise ValueError(f"{k} values of {code} take {wanted} bytes, got {data.size}")
@@ -281,7 +281,7 @@ def _coded(values: Values, code: ValueCode) -> Coded:
 
 
 def _finite(values: Values) -> Values:
-    """Return what is read, at most as large as a float32 can be."""
+    """Return decoded values clipped to the range of float32."""
     limit = np.finfo(np.float32).max
     return np.clip(values, -limit, limit)
 
@@ -295,7 +295,7 @@ def _signed(negative: NDArray[np.bool_], scale: Values) -> Values:
 
 
 def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Bytes:
-    """Return a message of ascending, distinct indices below `n` and their finite values.
+    """Return the message bytes of ascending, distinct indices below `n` and their finite values.
 
     Raises ValueError if indices do not ascend or exceed `n`, or there are more or fewer of them than values.
     """
@@ -307,7 +307,7 @@ def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Byte
 
 
 def decode(message: Bytes, n: int, encoding: Encoding) -> tuple[Indices, Values]:
-    """Return the indices of a message, and the values that everybody reads; ValueError if its length is wrong."""
+    """Return the indices and the decoded values of a message; raise ValueError if its length is wrong."""
     found: IndexCode = encoding.indices
     tag = 0
     if found == "auto":

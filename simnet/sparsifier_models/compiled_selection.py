@@ -1,4 +1,4 @@
-"""Compiled loops over the bits of a gradient, each one pass over it.
+"""Compiled one-pass loops over the bit patterns of a gradient.
 
 The bits of a float32 without its sign, read as an integer, are ordered as magnitudes are: zeros of either sign first,
 then the numbers, infinity, and NaN last. The loops compare magnitudes as such integers. Additions of squares are in
@@ -31,7 +31,7 @@ _BITS = _array_type(uint32, readonly=True)
 
 @compile_function(types.void(_BITS, int64, _array_type(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
-    """Take one magnitude out of every `step`, at places that follow no period."""
+    """Write one magnitude out of every `step` entries to `taken`, at quasi-random offsets."""
     for i in range(taken.size):
         # Multiples of the golden ratio, modulo 1, are spread evenly.
         fraction = uint64(uint32(uint32(i) * uint32(2654435769)))
@@ -40,7 +40,7 @@ def sample(bits: Any, step: int, taken: Any) -> None:
 
 @compile_function(int64(_BITS, uint32, uint32))
 def count_between(bits: Any, low: int, high: int) -> int:
-    """Count the magnitudes from `low` to `high`, both included."""
+    """Return the number of magnitudes in [low, high]."""
     width = uint32(high - low)
     found = 0
     for i in range(bits.size):
@@ -51,7 +51,7 @@ def count_between(bits: Any, low: int, high: int) -> int:
 
 @compile_function(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array_type(uint32)))
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
-    """Collect the magnitudes from `low` to `high`, both included.
+    """Write the magnitudes in [low, high] to `inside`.
 
     Returns how many there are, -1 if `inside` is too short for them, and how many are above `high`.
     """
@@ -70,7 +70,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
 
 @compile_function(int64(_BITS, uint32, uint32, int64, _array_type(int64)))
 def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
-    """Collect where magnitudes lie above `low` up to `high`, and the first `ties` that equal `low`.
+    """Write the indices of magnitudes in (low, high], and of the first `ties` equal to `low`, to `indices`.
 
     Returns how many there are, -1 if `indices` is too short for them.
     """
@@ -91,7 +91,7 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any) -> int:
 
 @njit(forceinline=True)  # type: ignore[untyped-decorator]
 def _pairwise_sum(sums: Any) -> Any:
-    """Return the sum of a power of two of numbers, whose array is scratch."""
+    """Return the pairwise sum of 2^m numbers; the array is overwritten."""
     left = sums.size
     while left > 1:
         left //= 2
@@ -102,7 +102,7 @@ def _pairwise_sum(sums: Any) -> Any:
 
 @compile_function(float64(_array_type(float32, readonly=True)))
 def sum_of_squares(values: Any) -> float:
-    """Return the sum of squares of all full blocks, in double precision."""
+    """Return the sum of squares of all complete blocks of `BLOCK` entries, in double precision."""
     total = 0.0
     leaves, lanes = np.empty(BLOCK // LEAF), np.empty(LANES)
     for first in range(0, values.size - BLOCK + 1, BLOCK):

@@ -1,4 +1,4 @@
-"""What every scheme promises, checked by running it: for the tests of schemes, here and elsewhere.
+"""Checks that a scheme keeps the contract of `Sparsifier`, for tests of schemes here and in plug-ins.
 
 `check` exchanges gradients with a scheme and looks at what comes back. It knows nothing of how a scheme works.
 """
@@ -20,7 +20,7 @@ _TINY = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: float = 4.0) -> list[Exchange]:
-    """Exchange the batches one after the other, and check what every scheme promises.
+    """Run the batches through a scheme, and check each exchange against the contract of all schemes.
 
     What goes in comes out or stays, at every index, if the scheme conserves it; otherwise the loss is measured. All
     statistics are finite and follow from what was exchanged. What is given is not changed. A second scheme made alike
@@ -98,7 +98,7 @@ def _check_unchanged(gradients: Values, given: Values, before: Values, held: Val
 
 
 def _check_types(exchange: Exchange) -> Iterator[str]:
-    """Yield what is not of the type it must have to be looked at any further."""
+    """Yield a message for each field of the exchange that has a wrong type."""
     wanted = {
         "update": np.ndarray, "schedule": Schedule, "selected": np.ndarray, "kernels": tuple, "union": int,
         "sent": np.ndarray, "stats": dict,
@@ -204,7 +204,7 @@ def _check_same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsif
 
 
 def _stored_state(state: State) -> State:
-    """Return a state as it comes back from a file: copies, whole arrays."""
+    """Return a state as loaded from a file: copies of all arrays."""
     return {name: np.array(value) for name, value in state.items()}
 
 

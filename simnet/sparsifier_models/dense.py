@@ -1,4 +1,4 @@
-"""Dense: the whole gradient by an all-reduce, nothing selected and nothing kept."""
+"""Dense: an all-reduce of the whole gradient, without selection or residual."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Dense(
         )
 
     def _reduction(self, nbytes: float) -> Schedule:
-        """Return the messages that reduce a vector of so many bytes."""
+        """Return the all-reduce messages of a vector of `nbytes` bytes."""
         chosen = registry.collective_by_algorithm("all_reduce", self.options.algorithm)
         return chosen.schedule(self.workers, nbytes, **{name: getattr(self.options, name) for name in chosen.needs})
 
@@ -123,7 +123,7 @@ class FP16(Dense, overlaps=True, keeps_residual=True, costs=(fp16,)):
 
     @property
     def wire(self) -> Wire:
-        """What an entry takes on the wire: a value of two bytes, if no other width is given."""
+        """Byte sizes of entries on the wire: two bytes per value unless an option sets the width."""
         wire = super().wire
         return wire if self.options.value_bytes else replace(wire, value_bytes=wire.value_bytes / 2)
 

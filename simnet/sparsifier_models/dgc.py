@@ -1,4 +1,4 @@
-"""Deep gradient compression: the threshold of a sample, adapted by counting, over all-gather.
+"""Deep gradient compression: a threshold from a sample, adapted by counting, over all-gather.
 
 The top-k of one entry in a hundred estimates the threshold of all; counting what is above tells how far it is off.
 """
@@ -28,7 +28,7 @@ SAMPLED = 0.01
 
 
 class Variant(NamedTuple):
-    """How a threshold is sampled and adapted.
+    """Rules by which an implementation of DGC samples and adapts the threshold.
 
     With more than `upper` k entries above it, it is multiplied by `upper`, or the k largest of them are taken
     (`exact`); with less than `lower` k it is multiplied by `lower`; at most `adaptations` times.
@@ -51,7 +51,7 @@ VARIANTS = {
 
 
 def sample_stride(parameters: int, density: float) -> int:
-    """Return the distance between samples: 1 more than a multiple of 8.
+    """Return the stride between sampled entries: 1 more than a multiple of 8.
 
     One entry in a hundred is sampled, and at least two for each entry in 1 / density.
     """
@@ -143,7 +143,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
         return {"reads_gradients": moves, "conserves": not moves, "state": ("velocity",) * moves}
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker, as `Sparsifier.exchange`: at the density of the warm-up, if it lasts."""
+        """Exchange one gradient per worker; while the warm-up lasts, at its density."""
         target, step = self.density, self.iteration // self.options.warm_up_exchanges
         if step < len(self.options.warm_up):
             self.density = self.options.warm_up[step]
@@ -203,7 +203,7 @@ class DGC(Thresholded, moments=("velocity",), costs=(threshold_allgather,)):
         return ThresholdSelection(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
-        """Return a sample, the entries of it that the threshold keeps, and the entries that its kernels pass."""
+        """Return a sample, the number of its entries above the threshold, and the entries its kernels process."""
         n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
         scale = self.options.scale
         whole = max(1, round(n * scale))

@@ -1,4 +1,4 @@
-"""EF21: workers send what their gradients have new over what everybody knows of them, the largest entries of it."""
+"""EF21: workers send the largest entries of the difference between their gradients and the shared trackers."""
 
 from __future__ import annotations
 
@@ -94,17 +94,17 @@ class EF21(
 
     @property
     def max_selected(self) -> int:
-        """Entries that a worker may select: all, as the first exchange is dense."""
+        """Largest number of entries a worker may select: all, as the first exchange is dense."""
         return self.parameters
 
     @property
     def unit(self) -> int:
-        """Entries of a block, or one."""
+        """Number of entries selected together: the size of a block, or 1."""
         return self.options.block if self.options.compressor == "blocks" else 1
 
     @property
     def k_of_model(self) -> int:
-        """Entries of whole blocks, or the k of a top-k."""
+        """Number of entries selected of the whole model: k, or whole blocks with the compressor ``blocks``."""
         entries, unit = self.true_parameters, self.unit
         return min(entries, self._entries(-(-entries // unit)) * unit)
 
@@ -170,7 +170,7 @@ class EF21(
         )
 
     def _densely(self, corrected: Values) -> Exchange:
-        """Exchange what trackers begin with."""
+        """Exchange the initial trackers densely, by an all-reduce."""
         n, scale = self.parameters, self.options.scale
         reduce = registry.collective_by_algorithm("all_reduce", self.options.collective)
         value = float(self.options.value_bytes or 4)
@@ -186,7 +186,7 @@ class EF21(
         return self.options.variant == "ef21plus"
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
-        """Take entries out of a row; a block has one index, and the released code counts no indices."""
+        """Move entries from a row to a message; a block takes one index, and the released wire counts no indices."""
         one, wire = super()._send(row, indices), self.wire
         if wire.released:
             return one._replace(nbytes=indices.size * wire.value_bytes)

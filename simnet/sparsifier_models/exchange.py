@@ -1,4 +1,4 @@
-"""What comes of one exchange of gradients, with its statistics, and the arrays of a saved state."""
+"""Outcome and statistics of an exchange of gradients, and checks of saved arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ State: TypeAlias = dict[str, NDArray[Any]]
 
 
 def threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
-    """Compare the thresholds in force with the exact ones."""
+    """Return the exact thresholds and the relative errors of the thresholds in force, by statistic name."""
     ratio = np.full(exact.shape, np.inf)
     np.divide(threshold, exact, out=ratio, where=exact > 0)
     ratio[(exact == 0) & (np.broadcast_to(threshold, exact.shape) == 0)] = 1.0
@@ -60,7 +60,7 @@ def checked_part(
 
 @dataclass
 class Exchange:
-    r"""What came of one exchange of gradients.
+    r"""Outcome of one exchange of gradients.
 
     Below, g_e is a worker's gradient with its residual, as `Sparsifier.weights` count them, g_c what it sent of it
     (Eqn 2 of the AR-Topk paper), and U the union of the entries that were sent.
@@ -137,7 +137,7 @@ class Exchange:
 def exchange_statistics(
     exchange: Exchange, density: float, k: int, given: Floats, kept: Floats, ratio: float | None
 ) -> Stats:
-    """Return the statistics that all schemes have.
+    """Return the statistics common to all schemes, by name.
 
     `density` and `k` are those asked for; `given` and `kept`, shape (P,), are sums of squares of what each worker had
     and keeps; `ratio` is the density ratio of schemes that have one.
@@ -169,7 +169,7 @@ def exchange_statistics(
 
 
 def state_size(state: State, workers: int, parameters: int, scale: float) -> dict[str, float]:
-    """Return the bytes that a worker holds of each array of a state, of the whole model.
+    """Return the bytes per worker of each array of a state, by name, for the whole model.
 
     Of an array with a row for each worker it holds a row, of any other all. An array as long as the gradient stands for
     one as long as that of the model, in single precision.
@@ -184,7 +184,7 @@ def state_size(state: State, workers: int, parameters: int, scale: float) -> dic
 
 
 def is_reusable(array: Any, update: Values | None = None) -> bool:
-    """Return whether an array, not read-only, is no part of another, and the update is no part of it."""
+    """Return whether an array may be overwritten: writable, contiguous, owns its data, and not part of `update`."""
     if array.base is not None or not array.flags.writeable:
         return False
     return isinstance(array, Rows) or (
@@ -193,6 +193,6 @@ def is_reusable(array: Any, update: Values | None = None) -> bool:
 
 
 def frozen(array: Any) -> Any:
-    """Return the array, made read-only."""
+    """Return the array itself after making it read-only."""
     array.flags.writeable = False
     return array

@@ -1,4 +1,4 @@
-"""Threshold schemes in which every worker searches a partition of its own: ExDyna, MiCRO.
+"""Threshold schemes in which each worker searches only its own partition: ExDyna, MiCRO.
 
 The partitions tile the gradient, so that no two workers select the same entry: nothing builds up, and a worker's scan
 is P times shorter. In every iteration the workers move on to the next partition, and one threshold, scaled after the
@@ -25,7 +25,7 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 
 
 def start_factor(ratio: float, exchange: int) -> float:
-    """Return a factor on the threshold in addition to the published one, t exchanges after an estimate.
+    """Return an extra factor on the threshold, besides the published one, t exchanges after an estimate.
 
     While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
     follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
@@ -65,7 +65,7 @@ class PartitionedOptions(CarriedThresholdOptions):
             raise ValueError(f"raise_above must be >= lower_below {self.lower_below}, got {self.raise_above}")
 
     def threshold_factor(self, selected: int, k: int) -> float:
-        """Return the factor on the threshold if `selected` entries were selected instead of `k`."""
+        """Return the factor on the threshold after `selected` entries were selected instead of `k`."""
         x = selected / k
         if x > self.raise_above:
             return self.raise_factor
@@ -73,7 +73,7 @@ class PartitionedOptions(CarriedThresholdOptions):
 
 
 class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since_start"), history=("counts",)):
-    """Common part: a scheme of this kind says how the gradient is partitioned.
+    """Base of threshold schemes in which each worker searches a partition; subclasses define the partitions.
 
     Scheme-specific statistics beside those of `UnionReduced`:
 
@@ -96,10 +96,10 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
     @abstractmethod
     def _partitions(self) -> Indices:
-        """Return where the partitions of this exchange start, and n after them; shape (P + 1,)."""
+        """Return the start indices of this exchange's partitions, followed by n; shape (P + 1,)."""
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
-        """Cut the partitions of an exchange, and scale the thresholds by the counts of the previous one.
+        """Set the partitions of an exchange, and scale the thresholds by the previous exchange's counts.
 
         `estimate` returns an estimate of each threshold, shape (P,), for those that start.
         """
@@ -118,19 +118,19 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         self.threshold_density = self.density
 
     def searched(self, worker: int) -> tuple[int, int, float]:
-        """Return where the partition starts that a worker searches, where it ends, and with which threshold."""
+        """Return the start, the end and the threshold of the partition that a worker searches."""
         p = (self.iteration + worker) % self.workers
         return int(self._edges[p]), int(self._edges[p + 1]), float(self.threshold[worker])
 
     def record(self, selected: Indices) -> None:
-        """Take down how many entries each worker has selected, shape (P,), for the next exchange."""
+        """Store the number of entries that each worker selected, shape (P,), for the next exchange."""
         # Cyclic rotation: p = (t + r) mod P.
         self.counts = np.zeros(self.workers, dtype=np.int64)
         self.counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
 
     @property
     def enough(self) -> float:
-        """Three entries per partition: then few are empty and have to send one all the same."""
+        """Least number of selected entries: three per partition, as an empty partition sends one entry anyway."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -149,7 +149,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
         return exchange
 
     def _select(self, values: Values, worker: int) -> Indices:
-        """Return the entries of the worker's partition that are as large as the threshold; one if there are none."""
+        """Return the indices in the worker's partition with magnitude >= threshold; one index if there are none."""
         start, end, threshold = self.searched(worker)
         found = above(values[start:end], threshold, strict=False)
         if not found.size and start < end:
@@ -163,7 +163,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
-    """Return the number and size of the blocks; the rest belongs to the last partition.
+    """Return the number of blocks and their size; the last partition takes the remaining entries.
 
     Sizes are multiples of 32. A gradient too short for that, which the reference implementation does not support, has
     blocks of ``parameters // blocks`` entries, at least one.
@@ -185,7 +185,7 @@ def allocate(
     give_above: float = 1.05,
     take_below: float = 0.95238,
 ) -> NDArray[np.int64]:
-    """Dynamic partition allocation: let pairs of neighbours, from left to right, move one block.
+    """Return the blocks per partition after neighbours, from left to right, moved at most one block per pair.
 
     Parameters
     ----------

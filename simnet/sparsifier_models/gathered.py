@@ -1,4 +1,4 @@
-"""Schemes in which every worker selects for itself, and an all-gather carries the values with their indices.
+"""Schemes in which each worker selects entries, and an all-gather carries their values and indices.
 
 Every worker receives what all others selected and adds it up. It sends c n entries but receives P times as many: the
 union of the selections grows with P (gradient build-up).
@@ -39,12 +39,12 @@ class GatheredOptions(Options):
     allgather: Allgather = "auto"
 
     def gather(self, nbytes: NDArray[np.float64]) -> Schedule:
-        """Return the messages by which all workers get the bytes of each, shape (P,)."""
+        """Return the all-gather messages of contributions of `nbytes` bytes, shape (P,)."""
         return registry.collective_by_algorithm("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
 
 class GatheredPart(NamedTuple):
-    """What a worker sends."""
+    """Message of one worker: indices, decoded values, smallest magnitude sent, bytes."""
 
     # Shape (k,): Where.
     indices: Indices
@@ -57,7 +57,7 @@ class GatheredPart(NamedTuple):
 
 
 class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
-    """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
+    """Base of schemes that all-gather each worker's entries; subclasses select entries and name the kernels.
 
     A worker packs what it sends, and clears it, before its first message, and adds up what it gets after the last one.
 
@@ -75,11 +75,11 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
 
     @abstractmethod
     def _select(self, values: Values, worker: int) -> Indices:
-        """Return the distinct indices that a worker sends of its `values`, shape (n,)."""
+        """Return the distinct indices that a worker selects from its `values`, shape (n,)."""
 
     @abstractmethod
     def _selection_kernels(self) -> tuple[Step, ...]:
-        """Return what a worker ran to select, in order, and messages between, if that takes any."""
+        """Return the kernels of the selection in order, with the messages it takes, if any."""
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         total = np.zeros(self.parameters, dtype=np.float32)
@@ -107,14 +107,14 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         )
 
     def _taken(self, corrected: Values) -> Iterator[GatheredPart]:
-        """Take what each worker sends out of its row; yield that."""
+        """Yield each worker's message after removing the entries from its row."""
         return self._each(self._take, corrected)
 
     def _take(self, row: Values, worker: int) -> GatheredPart:
         return self._send(row, self._select(row, worker))
 
     def _send(self, row: Values, indices: Indices) -> GatheredPart:
-        """Take entries out of a row, which keeps what their encoding loses."""
+        """Return the message with the entries at `indices`; their row keeps only the encoding error there."""
         values = take_entries(row, indices)
         read = read_back(values, self.options.values or "float32")
         if read is not values:
@@ -123,7 +123,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         return GatheredPart(indices, read, float(np.abs(values).min(initial=np.inf)), nbytes)
 
     def _steps(self, selected: NDArray[np.int64], nbytes: Floats) -> Iterator[Step]:
-        """Yield what workers do: select, pack what they selected, gather it, and add up what comes."""
+        """Yield kernels and messages: select, encode, pack, all-gather, decode, add up."""
         own, total, wire = selected.astype(np.float64), float(selected.sum()), self.wire
         yield from self._selection_kernels()
         yield from (DeviceOp("gather", own), DeviceOp("scatter", own))
@@ -135,7 +135,7 @@ class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the all-gather of `entries`, shape (P,), and its bytes; two all-gathers on the released wire."""
+        """Return the all-gather of `entries` and `nbytes` per worker, shape (P,); two on the released wire."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")

@@ -1,4 +1,4 @@
-"""gTopk: the k largest sums of the workers' top-k, merged up a binomial tree and broadcast down it.
+"""gTopk: the k largest sums of the workers' top-k entries, by merges up a binomial tree and a broadcast.
 
 Every message is k entries, whatever the number of workers: nothing builds up. What a merge cuts is only a part of a
 sum, though, and its index may still reach the result through another branch of the tree.
@@ -29,18 +29,18 @@ Places = NDArray[np.integer[Any]]
 
 
 class Sparse(NamedTuple):
-    """Entries of a sparse vector: ascending indices and their values."""
+    """A sparse vector: ascending indices and their values."""
 
     indices: Places
     values: Sums
 
     def at(self, where: NDArray[np.bool_]) -> Sparse:
-        """Return the entries of the list that a mask picks."""
+        """Return the sparse vector restricted to the entries where the mask is true."""
         return Sparse(self.indices[where], self.values[where])
 
 
 def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
-    """Return the `k` largest sums of two sparse vectors, and the rest."""
+    """Return the sum of two sparse vectors in two parts: the `k` entries of largest magnitude, and all others."""
     indices, places = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values = np.zeros(indices.size, dtype=np.result_type(one.values, other.values))
     values[places[: one.indices.size]] = one.values
@@ -128,7 +128,7 @@ class GTopk(
         nbytes = np.zeros(P)
 
         def sent_on(r: int) -> Sparse:
-            """Return what is read of the entries that a worker sends on, and note what it keeps of them."""
+            """Return the entries of worker r as a receiver decodes them, and record the encoding error."""
             nbytes[r] = self.wire.entries(held[r].indices, (0, self.parameters))[0]
             if self.options.values in (None, "float32"):
                 return held[r]
@@ -179,7 +179,7 @@ class GTopk(
         )
 
     def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
-        """Yield the steps of workers: select, merge up the tree, apply; each sends `nbytes`, shape (P,)."""
+        """Yield kernels and messages: select, merge up the tree, broadcast, apply; `nbytes` per worker, shape (P,)."""
         P, n, wire = self.workers, self.parameters, self.wire
         yield from (DeviceOp("topk", n), DeviceOp("gather", k))
         # Lists are ascending, as merges have them.

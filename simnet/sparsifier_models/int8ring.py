@@ -1,4 +1,4 @@
-"""The int8 ring of prime (INTELLECT-1): a ring all-reduce whose chunks are quantised anew at each hop."""
+"""Int8 ring of prime (INTELLECT-1): a ring all-reduce that quantises its chunks again at each hop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BINS = 256
 
 
 def _receive_chunks(chunks: Sequence[Values]) -> list[Values]:
-    """Return what receivers make of chunks, each of shape (m,); those of one length are quantised in one go."""
+    """Return chunks, each of shape (m,), as receivers decode them; chunks of equal length are quantised together."""
     found = list(chunks)
     for length in {one.size for one in chunks} - {0}:
         which = [place for place, one in enumerate(chunks) if one.size == length]
@@ -73,7 +73,7 @@ class Int8Ring(
     paper = "Jaghouar et al., 2024, arXiv 2412.01152"
 
     def _chunks(self) -> list[list[slice]]:
-        """Return the chunks of each worker."""
+        """Return the slices of the gradient that each worker owns, two per worker."""
         total = _IN_FLIGHT * self.workers
         ends = np.minimum(np.arange(total + 1) * -(-self.parameters // total), self.parameters).tolist()
         every = [slice(*one) for one in pairwise(ends)]
@@ -83,7 +83,7 @@ class Int8Ring(
         P, chunks, sent = self.workers, self._chunks(), squared_norms(corrected)
 
         def places(distance: int) -> list[tuple[int, slice]]:
-            """Return all workers, each with the two chunks of the one at a distance."""
+            """Return pairs of worker and chunk: each worker with the chunks owned by the worker `distance` ahead."""
             return [(worker, chunk) for worker in range(P) for chunk in chunks[(worker + distance) % P]]
 
         for hop in range(P - 1):
@@ -104,7 +104,7 @@ class Int8Ring(
         return self._make_exchange(update, self._steps(), sent, key="ring", stats=stats, replicas=corrected)
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: quantise a chunk before each hop, and add it, or take it over, after."""
+        """Yield kernels and messages: quantise before each hop, add or copy after it."""
         P, piece = self.workers, self.parameters / (_IN_FLIGHT * self.workers)
         quantise = [DeviceOp(one, piece, launches=_IN_FLIGHT) for one in ("norm", "cast")]
         for hop in range(P - 1):
@@ -118,7 +118,7 @@ class Int8Ring(
             yield DeviceOp("cast", piece, launches=_IN_FLIGHT)
 
     def _hop(self, phase: str, distance: int) -> Schedule:
-        """Return the messages by which each worker sends on the chunks of the one at a distance: tables, and codes."""
+        """Return the messages of a hop: each worker sends tables and codes of the chunks owned `distance` ahead."""
         P, chunks, value = self.workers, self._chunks(), self.options.value_bytes or 1.0
         sizes = [
             nbytes

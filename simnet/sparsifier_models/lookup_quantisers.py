@@ -1,4 +1,4 @@
-"""Quantisers whose codes are looked up in a table that travels with them, for each row of a matrix or all of a tensor.
+"""Quantisers with a lookup table, sent along with the codes, for each row of a matrix or for a whole tensor.
 
 Statistics are taken in double precision; what travels is rounded to float32.
 """
@@ -19,7 +19,7 @@ _ENTRIES = 4096
 
 
 class Coded(NamedTuple):
-    """Codes of rows, and what they stand for."""
+    """Quantised rows: a code per entry, and an offset and a lookup table per row."""
 
     # Shape (rows, entries).
     codes: NDArray[np.uint8]
@@ -29,7 +29,7 @@ class Coded(NamedTuple):
     table: Values
 
     def values(self) -> Values:
-        """Return the values that a receiver reads, float32 of shape (rows, entries)."""
+        """Return the dequantised values, float32 of shape (rows, entries)."""
         found = np.empty(self.codes.shape, dtype=np.float32)
         for rows, columns in _cache_pieces(self.codes.shape):
             piece = np.take_along_axis(self.table[rows], self.codes[rows, columns].astype(np.intp), axis=1)
@@ -38,7 +38,7 @@ class Coded(NamedTuple):
 
 
 def statistical(values: Values, bins: int, sigmas: float) -> Coded:
-    """Quantise rows about their means, in `bins` of equal width; a code stands for the mean of its bin.
+    """Quantise rows about their means into `bins` of equal width; each code decodes to the mean of its bin.
 
     Bins are R sigma / b wide. Code b // 2 is that of the mean; the outer ones have all values beyond them. At four bins
     and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
@@ -49,7 +49,7 @@ def statistical(values: Values, bins: int, sigmas: float) -> Coded:
 
 
 def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
-    """Quantise rows about zero, as the ring of prime does: sigma is that of a mean of zero, halves round away from it.
+    """Quantise rows about zero like the ring of prime: sigma is the root mean square, halves round away from zero.
 
     Values beyond half of `sigmas` have the last bin.
     """
@@ -65,7 +65,7 @@ def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
 
 
 def linear(values: Values, bins: int) -> Coded:
-    """Quantise rows to `bins` levels at equal distances from the smallest value to the largest."""
+    """Quantise rows to `bins` equidistant levels from the smallest to the largest value."""
     least = values.min(axis=1).astype(np.float64)
     scale: Floats = _usable_widths((values.max(axis=1) - least) / (bins - 1))
     codes = np.empty(values.shape, dtype=np.uint8)
@@ -78,7 +78,7 @@ def linear(values: Values, bins: int) -> Coded:
 
 
 def _cache_pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
-    """Yield rows and columns of what is in double precision at a time: it stays in the cache."""
+    """Yield slices of rows and columns of pieces small enough for the cache in double precision."""
     rows, columns = shape
     several, many = max(1, _ENTRIES // columns), _ENTRIES
     for row in range(0, rows, several):
@@ -87,7 +87,7 @@ def _cache_pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
 
 
 def _row_deviation(values: Values, shift: Floats) -> Floats:
-    """Return the standard deviation of each row about a number, with one degree of freedom less than entries."""
+    """Return the standard deviation of each row about a given centre, with n - 1 degrees of freedom."""
     squares = np.zeros(len(values))
     for rows, columns in _cache_pieces(values.shape):
         squares[rows] += np.square(values[rows, columns] - shift[rows, np.newaxis]).sum(axis=1)
@@ -95,14 +95,14 @@ def _row_deviation(values: Values, shift: Floats) -> Floats:
 
 
 def _usable_widths(scale: Floats) -> Floats:
-    """Return the widths of bins, 1 where all values are alike."""
+    """Return the bin widths, with 1 in place of widths that are 0 or not finite."""
     return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)
 
 
 def _encode_bins(
     values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]
 ) -> Coded:
-    """Return codes, clipped, and a table of the mean of each bin; 0 for empty bins."""
+    """Return clipped codes with a lookup table of bin means about the shift; 0 for empty bins."""
     codes = np.empty(values.shape, dtype=np.uint8)
     counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
     for rows, columns in _cache_pieces(values.shape):

@@ -1,4 +1,4 @@
-"""MuLoCo: what inner steps changed, compressed with error feedback, tensor by tensor."""
+"""MuLoCo: pseudo-gradients compressed with error feedback, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
 
 
 class WholeTensor(NamedTuple):
-    """A tensor of the model: its entries and rows, which a sample stands for, and how many axes it has."""
+    """Size of a full model tensor that the gradient may hold a sample of: entries, rows, number of axes."""
 
     entries: float
     rows: float
@@ -59,7 +59,7 @@ class WholeTensor(NamedTuple):
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> WholeTensor:
-        """Return what a shape says."""
+        """Return the entries, rows and axes of a tensor of a given shape."""
         return cls(math.prod(shape), shape[0] if len(shape) == 2 else 1.0, len(shape))
 
 
@@ -116,22 +116,22 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
 
     @property
     def k_of_model(self) -> int:
-        """Entries to select of all tensors; all, if codes are sent."""
+        """Number of entries selected of the whole model; all if the compressor quantises."""
         return sum(map(self._selected, self.wholes)) if self._selects else self.true_parameters
 
     @property
     def k(self) -> int:
-        """Entries to select of all tensors at hand; all, if codes are sent."""
+        """Number of entries selected of this gradient; all if the compressor quantises."""
         return sum(self._kept) if self._selects else self.parameters
 
     @property
     def _kept(self) -> list[int]:
-        """Entries to select of each tensor at hand."""
+        """Number of entries to select of each tensor of this gradient."""
         shares = [self._selected(one) / self.options.scale for one in self.wholes]
         return apportion(shares, [place.stop - place.start for place, _ in self.tensors])
 
     def coded(self, values: Values, shape: tuple[int, ...]) -> Coded:
-        """Return the codes of a tensor, given row by row; per row if the compressor works on rows."""
+        """Return the codes of a row-major tensor, quantised per row or as a whole, as the compressor requires."""
         bins = self.options.bins
         rows = values.reshape(self._rows(shape), -1)
         if self.options.compressor in ("linear", "row_wise_linear"):
@@ -142,7 +142,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return shape[0] if len(shape) == 2 and self.options.compressor.startswith("row_wise") else 1
 
     def _sent(self, values: Values, shape: tuple[int, ...], k: int) -> Values:
-        """Return what receivers make of a tensor that a worker sends, or of the k entries that it selects of it."""
+        """Return a tensor as receivers decode it: dequantised, or with all but its k largest entries zero."""
         if not self._selects:
             return self.coded(values, shape).values().ravel()
         sent = np.zeros_like(values)
@@ -177,15 +177,15 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
 
     @property
     def contributed(self) -> float:
-        """Bytes of a worker's compressed vector, with all that describes it."""
+        """Number of bytes of a worker's compressed pseudo-gradient, with metadata."""
         return sum(sum(self._bytes(one)) for one in self.wholes)
 
     def _selected(self, whole: WholeTensor) -> int:
-        """Return the entries to select of a tensor."""
+        """Return the number of entries to select of a full tensor."""
         return self._entries(max(1, round(whole.entries)))
 
     def _bytes(self, whole: WholeTensor) -> tuple[float, float]:
-        """Return the bytes of the values of a tensor, and of their scales."""
+        """Return the bytes of a tensor's values, and of its metadata: scales, tables, indices, headers."""
         entries, bins = whole.entries, self.options.bins
         number, released = self.wire.scalar_bytes, self.wire.released
         # A released code sends the lengths of the axes, how many there are, and two numbers more.
@@ -230,7 +230,7 @@ class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, c
         return shares.concat(self.options.gather(np.full(P, share)).in_phase("sums"))
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: compress, and make the mean of what comes; of shares each its own, quantised again."""
+        """Yield kernels and messages: compress, exchange and average; shares are quantised again after averaging."""
         n, P, tensors = self.parameters, self.workers, len(self.tensors)
         if self._selects:
             yield from (DeviceOp("topk_layer", one.entries / self.options.scale) for one in self.wholes)

@@ -1,4 +1,4 @@
-"""Ok-Topk: sparse all-reduce whose volume does not grow with the number of workers.
+"""Ok-Topk: a sparse all-reduce whose volume per worker does not grow with the number of workers.
 
 Entries are picked by thresholds, local and global, that are computed exactly once in tau' iterations and re-used
 between. Workers split and reduce over regions of about equally many entries; the owner of a region passes on what
@@ -223,7 +223,7 @@ class Oktopk(
         )
 
     def _dense(self, corrected: Values, counter: float) -> Exchange:
-        """Carry out an iteration of the warm-up: an all-reduce, after which no residual is left."""
+        """Carry out a warm-up iteration: an all-reduce of the whole gradient, which leaves no residual."""
         P, n = self.workers, self.parameters
         sent = squared_norms(corrected)
         update = np.add.reduce(corrected, axis=0) / np.float32(P)
@@ -236,14 +236,14 @@ class Oktopk(
         )
 
     def due(self) -> tuple[bool, bool]:
-        """Return whether thresholds are computed exactly in this exchange, and whether regions are cut anew."""
+        """Return whether this exchange computes exact thresholds, and whether it recomputes the region boundaries."""
         t = self.iteration - self.options.warm_up
         anew = not self.known_for or (self.options.hooked and self.iteration == 1)
         exact = anew or t % self._rules.tau_prime == 0 or self.known_for != self.k
         return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
-        """Return the threshold of a worker, the entries above it, and the counting passes (0 if exact).
+        """Return a worker's threshold, the indices above it, and the number of counting passes (0 if exact).
 
         `kernels` is as of `raised`.
         """
@@ -254,7 +254,7 @@ class Oktopk(
         return raised(values, threshold, self._rules.raise_above * self.k, kernels)
 
     def _select(self, corrected: Values, exact: bool) -> tuple[Floats, list[Places], Indices]:
-        """Return of each worker what `find` returns."""
+        """Return each worker's threshold, indices above it, and number of counting passes."""
         local, chosen = self.local_threshold.copy(), []
         passes = np.zeros(self.workers, dtype=np.int64)
         for worker, row in enumerate(corrected):
@@ -263,14 +263,14 @@ class Oktopk(
         return local, chosen, passes
 
     def _select_global(self, reduced: Values, gathered: Indices, exact: bool) -> tuple[Indices, float]:
-        """Return the global selection of the entries that are gathered for it, and the global threshold."""
+        """Return the globally selected indices out of those gathered, and the global threshold."""
         if not exact:
             return gathered, self.global_threshold
         kept = gathered[top_k(reduced[gathered], self.k)]
         return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
-        """Clear the entries in a worker's own and the global selection; with the bug, looked up in `unsorted`."""
+        """Clear entries selected locally and globally (`unsorted`: with the released bug); return squared norms."""
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):
             values = row[kept]
@@ -286,7 +286,7 @@ class Oktopk(
         return sent
 
     def drift(self, local: Floats, nnz: Indices, threshold: float, count: int, exact: bool) -> None:
-        """Set the thresholds of the next iteration.
+        """Set the local and global thresholds of the next iteration.
 
         `local`, shape (P,), has a threshold per worker, 0 if unknown, and `nnz` its selected entries; `threshold` and
         `count` are the global ones.
@@ -302,7 +302,7 @@ class Oktopk(
         self.known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
-        """Return the entries of the global selection that each worker sends to each, shape (P, P).
+        """Return the number of globally selected entries that each worker sends to each other, shape (P, P).
 
         Nothing is balanced if thresholds are exact.
         """
@@ -327,7 +327,7 @@ class Oktopk(
         kept: int,
         encoded: Sequence[Floats | None],
     ) -> Iterator[Step]:
-        """Yield the steps of workers, given scans, entries split and moved (P, P), and bytes if encoded."""
+        """Yield kernels and messages, given counting passes, entries split and moved, (P, P), and encoded bytes."""
         wire, P, n = self.wire, self.workers, float(self.parameters)
         split_bytes, moved_bytes, piece_bytes = encoded
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))
@@ -370,7 +370,7 @@ RAISES, RAISE = 5, 1.03
 
 
 class Rules(NamedTuple):
-    """Constants of a variant of the reference implementation."""
+    """Constants of one application in the reference implementation."""
 
     tau_prime: int
     tau: int
@@ -395,7 +395,7 @@ RULES = {
 
 
 def raised(values: Any, threshold: float, most: float, kernels: Any = selection) -> tuple[float, Any, int]:
-    """Raise a re-used threshold while it selects more than `most` entries.
+    """Raise a re-used threshold by 3 % while it selects more than `most` entries, at most five times.
 
     Returns the threshold, the ascending indices above it, and the counting passes. `kernels` is `selection`, or a
     module with its functions for other arrays.
@@ -409,7 +409,7 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
 
 
 def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
-    """Return the next threshold after one that selected `count` entries: it stays between `low` and `high`.
+    """Return the next threshold: lower if fewer than `low` entries were selected, higher if more than `high`.
 
     `up` and `down` are the factors by which it rises and falls.
     """

@@ -1,4 +1,4 @@
-"""OmniReduce: blocks that are not zero, slot by slot, to aggregators that ask for the next one."""
+"""OmniReduce: nonzero blocks are summed by aggregators, which request one block per slot and turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSET = 4.0
 
 
 class Turns(NamedTuple):
-    """Which blocks an aggregator asks for, and when."""
+    """Schedule of the blocks that aggregators request: slot, turn and sending workers of each block."""
 
     # Shape (u,): The blocks that travel, ascending: the first of each slot, and all that somebody has.
     block: NDArray[np.int64]
@@ -33,7 +33,7 @@ class Turns(NamedTuple):
 
 
 def turns(filled: NDArray[np.bool_], slots: int) -> Turns:
-    """Return which blocks travel, and when, given the `filled` blocks of each worker, shape (P, blocks).
+    """Return which blocks are sent in which turn, given each worker's `filled` blocks, shape (P, blocks).
 
     All workers send the first block of each of the `slots`, dealt round robin. Then an aggregator asks for the next
     block that any of them has, and those send it.
@@ -138,12 +138,12 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
 
     @property
     def message_bytes(self) -> float:
-        """Bytes of a block with the offset of the next; of a sample, of as many blocks as it stands for."""
+        """Number of bytes of a block and the offset of the next one, times `scale`."""
         value = float(self.options.value_bytes or 4)
         return self.options.scale * (value * self.options.block + _OFFSET)
 
     def _messages(self, found: Turns) -> Schedule:
-        """Return the messages: in each turn blocks to the aggregators, and sums from them to all."""
+        """Return the messages: in each turn, blocks to the aggregators, then their sums to all workers."""
         P = self.workers
         place = found.slot % P if self.options.aggregators == "all" else np.zeros_like(found.slot)
         rounds: list[Round] = []
@@ -157,7 +157,7 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
         return Schedule(P, rounds)
 
     def _round(self, blocks: NDArray[Any], phase: str) -> Round:
-        """Return the round in which each rank (row) sends each other (column) so many blocks."""
+        """Return the round in which rank i sends `blocks[i, j]` blocks to rank j."""
         np.fill_diagonal(blocks, 0)
         src, dst = np.nonzero(blocks)
         return Round(src, dst, self.message_bytes * blocks[src, dst], phase=phase)

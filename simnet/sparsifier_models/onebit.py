@@ -1,4 +1,4 @@
-"""The all-reduce of signs with error at workers and at servers, on which 1-bit Adam and 0/1 Adam rest.
+"""One-bit all-reduce with error feedback at workers and at servers, for 1-bit Adam and 0/1 Adam.
 
 Every worker is the server of one chunk: it gets the signs that all have there, and sends the signs of their mean.
 """
@@ -25,13 +25,13 @@ from simnet.sparsifier_models.steps import Step
 
 
 def padded(entries: int, workers: int) -> int:
-    """Return N, the least multiple of P 8 P / gcd(P, 8) that is >= n: whole bytes for each server."""
+    """Return the padded length: the least multiple of P 8 P / gcd(P, 8) >= n, so that each server gets whole bytes."""
     each = workers * 8 * workers // math.gcd(workers, 8)
     return -(-entries // each) * each
 
 
 def signs_of(values: Values) -> tuple[np.float32, Values]:
-    """Return the scale of a vector, its norm over the root of n, and the vector that receivers read; 0 is plus."""
+    """Return a vector's scale, norm / sqrt(n), and the decoded vector of plus or minus the scale; 0 counts as plus."""
     scale = np.float32(math.sqrt(squared_norm(values) / values.size))
     return scale, np.where(values >= 0, scale, -scale)
 
@@ -70,7 +70,7 @@ class OneBit(
     reads_gradients=False,
     conserves=False,
 ):
-    """Common part: the compressed all-reduce, its memories, and the dense one.
+    """Base of 1-bit Adam and 0/1 Adam: compressed and dense all-reduce, and the state of Adam.
 
     A worker on its own compresses nothing. Its vector is padded to N entries, and so are the memories: (P, N) of the
     workers, and N of all servers together.
@@ -93,7 +93,7 @@ class OneBit(
         self.server_error = np.zeros(self.padded if self.workers > 1 else 0, dtype=np.float32)
 
     def _reduce(self, vector: Callable[[int], Values]) -> Values:
-        """Return what all make of the vectors of the workers, each float32 of shape (n,): about their mean."""
+        """Return the one-bit compressed mean of the workers' vectors, each float32 of shape (n,)."""
         P, n = self.workers, self.parameters
         if P == 1:
             return vector(0)
@@ -120,18 +120,18 @@ class OneBit(
         return np.asarray(np.add.reduce(rows, axis=0) / np.float32(self.workers))
 
     def _squared(self, mean: Values) -> None:
-        """Take the squares of a mean gradient into v."""
+        """Update the second moment v with the squares of a mean gradient."""
         beta2 = self.options.beta2
         self.v = beta2 * self.v + (1 - beta2) * np.square(mean, dtype=np.float64)
 
     def _averaged(self, gradient: Values, m: Values) -> Values:
-        """Return the moving average with one gradient more."""
+        """Return the first moment after an exponential moving-average step with a gradient."""
         beta1 = np.float32(self.options.beta1)
         return beta1 * m + (1 - beta1) * gradient
 
     @property
     def denominator(self) -> Values:
-        """What m is divided by, sqrt v + eps; infinite where masked; float32 of shape (n,)."""
+        """Denominator of Adam's step, sqrt v + eps; infinite where masked; float32 of shape (n,)."""
         found: Values = (np.sqrt(self.v) + self.options.epsilon).astype(np.float32)
         if self.options.masked:
             found[self.v == 0] = np.inf
@@ -140,7 +140,7 @@ class OneBit(
     # Messages
 
     def _dense(self) -> Schedule:
-        """Return the messages that reduce a gradient."""
+        """Return the all-reduce messages of the whole gradient."""
         nbytes = float(self.options.value_bytes or 4) * self.parameters * self.options.scale
         return (
             registry.collective_by_algorithm("all_reduce", self.options.collective)
@@ -149,16 +149,16 @@ class OneBit(
         )
 
     def _warm(self) -> Iterator[Step]:
-        """Yield what workers do in a dense step."""
+        """Yield the messages of a dense step."""
         yield self._dense()
 
     def _first(self) -> Iterator[Step]:
-        """Yield what workers do in the first step of the released code."""
+        """Yield kernels and messages of the released code's first step: a dense and a compressed all-reduce."""
         yield self._dense()
         yield from self._compressed()
 
     def _compressed(self) -> Iterator[Step]:
-        """Yield what workers do in a compressed all-reduce: four calls."""
+        """Yield kernels and messages of a compressed all-reduce: signs and scales to servers and back."""
         P, entries = self.workers, self.parameters
         if P == 1:
             return
@@ -176,7 +176,7 @@ class OneBit(
     # State
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges: of the memory of the servers one part of P."""
+        """Return the bytes of each array that a worker stores, by name, with 1/P of the servers' errors."""
         found = super().held_bytes()
         return found | {"server_error": found["server_error"] / self.workers}
 
@@ -316,7 +316,7 @@ class ZeroOneAdam(
 
     @property
     def frozen(self) -> bool:
-        """Whether v stays, and steps are local."""
+        """Whether the second moment v is frozen and workers take local steps."""
         return len(self.u) > 0
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -334,7 +334,7 @@ class ZeroOneAdam(
         return exchange
 
     def _common(self, corrected: Values, given: Any) -> Exchange:
-        """Take a step that is the same for all: a variance step, or one with the signs of the gradients."""
+        """Take a step with a common update: a dense variance step, or a one-bit all-reduce of gradients."""
         dense = self.step % self.var_interval == 0
         mean = self._mean(corrected) if dense else self._reduce(corrected.__getitem__)
         self.m = self._averaged(mean, self.m)
@@ -353,7 +353,7 @@ class ZeroOneAdam(
         return self._make_exchange(update, self._compressed(), given, key="compressed")
 
     def _local(self, corrected: Values, given: Any) -> Exchange:
-        """Take a local step, and every so often one that makes all equal again."""
+        """Take a local step at each worker; at the current interval, synchronise the workers."""
         denominator = self.denominator
         m, u = np.empty_like(self.m), np.empty_like(self.u)
         for worker, row in enumerate(corrected):
@@ -389,6 +389,6 @@ class ZeroOneAdam(
         )
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges; also counters, and u, once steps are local."""
+        """Return the bytes of each array that a worker stores, by name, with counters and the u of local steps."""
         u = float(self.u.itemsize * self.parameters * self.options.scale)
         return super().held_bytes() | {"u": u, "counters": 8.0 * len(_COUNTERS + _INTERVALS)}

@@ -1,4 +1,4 @@
-"""The options of a scheme: names, defaults, what each allows."""
+"""Options of schemes: names, defaults, allowed values, and checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int | Sequence[int]]]
 
 @dataclass(frozen=True)
 class AlgorithmOf:
-    """What an option allows that names an algorithm of a collective: those of `simnet.collectives.registry`.
+    """Constraint on an option to the algorithms of a collective in `simnet.collectives.registry`.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class AlgorithmOf:
     options: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """Return the algorithms, simnet's own first."""
+        """Return the names of the allowed algorithms, built-in ones first."""
         return [one.algorithm for one in registry.every(self.operation) if not self._lacks(one)]
 
     def check(self, option: str, name: object) -> None:
-        """Raise ValueError if the algorithm that an option names is none of them; says what it lacks."""
+        """Raise ValueError with the reason if the algorithm that an option names is not allowed."""
         found = registry.find_collective(self.operation, name) if isinstance(name, str) else None
         if found is None:
             raise registry.missing(option, name, self.names())
@@ -72,7 +72,7 @@ class AlgorithmOf:
         return f"needs {', '.join(needs)}" if needs else ""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        """Add the names to the JSON schema."""
+        """Return the JSON schema with the allowed algorithm names as its enum."""
         return {**handler(core), "enum": self.names()}
 
 
@@ -104,7 +104,7 @@ class _Frozen:
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Options(_Frozen):
-    """The options that every scheme has; a scheme adds its own by deriving from this class.
+    """Options common to all schemes; the options of a scheme derive from this class.
 
     A field annotated with a `Literal` takes the values listed there, one annotated with `Allreduce` or `Allgather` the
     collectives that there are, one annotated with bool, int, str or a sequence such values; with float it takes what
@@ -161,7 +161,7 @@ class Options(_Frozen):
     scale: Positive = 1.0
 
     def __init_subclass__(cls) -> None:
-        """Make every class of options a frozen dataclass, whose fields are given by name; it may be decorated, too."""
+        """Turn each subclass into a frozen dataclass with keyword-only fields, decorated or not."""
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True)(cls)
         for name in ("__setattr__", "__delattr__"):
@@ -202,14 +202,14 @@ def _option_hints(option_type: type) -> dict[str, Any]:
 
 
 def words(hint: Any) -> Sequence[str]:
-    """Return the words that an option is chosen from; none if its annotation is no choice."""
+    """Return the allowed words of an option by its annotation; empty if the option is not a choice."""
     if get_origin(hint) is Annotated:
         return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _check_option(hint: Any, value: Any, name: str) -> Any:
-    """Return the value of an option as its annotation has it, or raise ValueError."""
+    """Return an option's value, converted to its annotated type; raise ValueError if it is not allowed."""
     if get_origin(hint) in (Union, UnionType):
         choices = [one for one in get_args(hint) if one is not NoneType]
         return value if value is None or len(choices) > 1 else _check_option(choices[0], value, name)
@@ -248,7 +248,7 @@ def _check_option(hint: Any, value: Any, name: str) -> Any:
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
-    """Return the options of a scheme with the given values. ValueError: no such option, or a value is not allowed."""
+    """Return a scheme's options with the given values; raise ValueError for unknown names or values not allowed."""
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
         if name not in known:
@@ -257,7 +257,7 @@ def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
 
 
 def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return names and shapes of the layers; those without a name are ``layer 0``, ``layer 1``, ...
+    """Return each layer's name and shape; unnamed layers are ``layer 0``, ``layer 1``, ...
 
     A layer with only a size is a vector. ValueError: a length is not a whole number >= 1, a shape has not one or two
     lengths, or the sizes do not add up to `parameters`.
@@ -276,7 +276,7 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
 
 
 def _read_shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return a shape of one length or two; ValueError if it is none."""
+    """Return a shape of one or two lengths; raise ValueError for any other."""
     if not isinstance(given, tuple | list):
         return (check_int(given, f"size of {name}", 1),)
     if len(given) not in (1, 2):
@@ -285,7 +285,7 @@ def _read_shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the tensors that layers are samples of; none if none are given.
+    """Return the shapes of the full tensors that the layers are samples of; empty if not given.
 
     Raises ValueError if there are not as many as `layers`, or a shape has not one or two lengths >= 1.
     """
@@ -297,5 +297,5 @@ def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> t
 
 
 def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:
-    """Return names and sizes of the layers, as `named_shapes`."""
+    """Return each layer's name and number of entries; unnamed layers are ``layer 0``, ``layer 1``, ..."""
     return tuple((name, math.prod(shape)) for name, shape in named_shapes(layers, parameters))

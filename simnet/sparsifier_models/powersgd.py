@@ -1,4 +1,4 @@
-"""PowerSGD: every layer as a matrix of low rank, whose two factors are all-reduced one after the other.
+"""PowerSGD: each layer as a low-rank matrix product, whose factors are all-reduced in turn.
 
 One step of power iteration for each exchange, from where the last one stopped, finds about the best factors.
 """
@@ -30,7 +30,7 @@ _DEPENDENT = 1e-6
 
 
 class Matrix(NamedTuple):
-    """A layer as a matrix M of a rows and b columns, row by row; what the last row lacks is zero."""
+    """A layer as a row-major matrix M of a rows and b columns, its last row padded with zeros."""
 
     # Its entries in the gradient.
     place: slice
@@ -40,7 +40,7 @@ class Matrix(NamedTuple):
     rank: int
 
     def blocks(self, values: Values) -> Iterator[tuple[slice, Floats]]:
-        """Yield rows of the matrix, which ones and their entries in double precision."""
+        """Yield consecutive blocks of rows: their slice and their entries in double precision."""
         step = max(1, _BLOCK // self.columns)
         for first in range(0, self.rows, step):
             rows = slice(first, min(first + step, self.rows))
@@ -50,7 +50,7 @@ class Matrix(NamedTuple):
             yield rows, block.reshape(-1, self.columns)
 
     def times(self, values: Values, Q: Floats) -> Floats:
-        """Return the r columns of M Q, given those of Q; shapes (r, a) and (r, b)."""
+        """Return the r columns of M Q, shape (r, a), given the columns of Q, shape (r, b)."""
         P = np.empty((len(Q), self.rows))
         for rows, block in self.blocks(values):
             for j, q in enumerate(Q):
@@ -58,7 +58,7 @@ class Matrix(NamedTuple):
         return P
 
     def transposed_times(self, values: Values, P: Floats) -> Floats:
-        """Return the r columns of M^T P, given those of P; shapes (r, b) and (r, a)."""
+        """Return the r columns of M^T P, shape (r, b), given the columns of P, shape (r, a)."""
         Q = np.zeros((len(P), self.columns))
         for rows, block in self.blocks(values):
             for j, p in enumerate(P):
@@ -79,13 +79,13 @@ class Matrix(NamedTuple):
 
 
 def near_square(size: int) -> tuple[int, int]:
-    """Return rows and columns of the matrix of a vector: b = ceil(sqrt(size)) and a = ceil(size / b)."""
+    """Return rows and columns of a near-square matrix for a vector: b = ceil(sqrt(size)), a = ceil(size / b)."""
     columns = math.isqrt(size - 1) + 1
     return -(-size // columns), columns
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """Return orthonormal `columns`, shape (r, a), one after the other; dependent ones are zero."""
+    """Return the Gram-Schmidt orthonormalised `columns`, shape (r, a); linearly dependent ones become zero."""
     basis = np.zeros_like(columns)
     for i, column in enumerate(columns):
         rest = column
@@ -197,12 +197,12 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
 
     @property
     def lengths(self) -> tuple[float, float, float]:
-        """Entries of all P, of all Q, and of the uncompressed layers, each `scale` times as long."""
+        """Number of entries of all P, of all Q, and of the uncompressed layers, scaled to the whole model."""
         left, right, plain = np.sum([self._lengths_of(*one) for one in self._sizes], axis=0).tolist()
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return the same of one layer; a sample may be too short to compress though the layer is not."""
+        """Return a layer's entries of P, of Q, and uncompressed, as of the full layer rather than of its sample."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)
@@ -233,7 +233,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return self._make_exchange(update, self._steps(), sent)
 
     def _basis(self, query: Values, index: int) -> Floats:
-        """Return the columns of Q to start from, orthonormal; those that are missing are drawn."""
+        """Return the orthonormal starting columns of Q; missing columns are drawn at random."""
         basis = orthonormal(query.astype(np.float64))
         missing = np.array([not column.any() for column in basis])
         if missing.any():
@@ -242,7 +242,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Carry out Algorithm 1 for a layer: Q to `query`, the sum to `update`; return squared norms."""
+        """Run Algorithm 1 on a layer: write Q to `query`, the sum to `update`; return squared norms, shape (P,)."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:
@@ -263,7 +263,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return sent
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: P = M Q, its columns orthonormal; Q = M^T P; the update P Q^T."""
+        """Yield kernels and messages: P = M Q, all-reduce, orthonormalise; Q = M^T P, all-reduce; update P Q^T."""
         left, right, plain = self.lengths
         scale = self.options.scale
         entries = self.parameters - plain / scale
@@ -276,10 +276,10 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         yield DeviceOp("sum", entries)
 
     def _summed(self, phase: str, entries: float) -> Schedule:
-        """Return the messages that sum so many values, if there are any."""
+        """Return the all-reduce messages of a number of values; no messages for 0."""
         nbytes = float(self.options.value_bytes or 4) * entries
         return self._reduction(nbytes).in_phase(phase) if entries else Schedule(self.workers)
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges; queries are those of the whole matrices."""
+        """Return the bytes of each array that a worker stores, by name, with queries for the full matrices."""
         return super().held_bytes() | {"queries": self.queries.itemsize * self.lengths[1]}

@@ -1,4 +1,4 @@
-"""qgZ of ZeRO++: gradients reduced in two hops of codes of four bits."""
+"""qgZ of ZeRO++: gradients reduced in two hops with 4-bit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HALF = 2
 
 
 def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
-    """Return the number of groups in which the first hop quantises a tensor; 0 if it stays in float16.
+    """Return the number of quantisation groups of a tensor in the first hop; 0 if it stays in float16.
 
     It is the number of rows, of columns, or P, whichever is largest: n / G entries share a scale. Vectors are not
     quantised, nor tensors whose size is no multiple of 2 P, nor anything on a single node. Where G is no multiple of P,
@@ -42,7 +42,7 @@ def groups_of(shape: Sequence[int], nodes: two_hop.Nodes) -> int:
 
 
 class GroupedTensor(NamedTuple):
-    """A tensor of the gradient."""
+    """A tensor of this gradient: its slice, its quantisation groups, its padded entries."""
 
     # Where it lies.
     place: slice
@@ -53,7 +53,7 @@ class GroupedTensor(NamedTuple):
 
 
 class GroupedWhole(NamedTuple):
-    """A tensor of the model, which a sample stands for: its entries, and the groups of the first hop."""
+    """A full model tensor that the gradient may hold a sample of: entries and first-hop quantisation groups."""
 
     entries: float
     groups: float
@@ -116,18 +116,18 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _begin(self) -> None:
-        """Prepare what an exchange changes."""
+        """Prepare the state that an exchange modifies; nothing for qgZ itself."""
 
     def _first(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        """Return what a rank sends of a tensor in the first hop, given it in groups, as partitions are sent."""
+        """Return the codes that a rank sends of a tensor in the first hop, given its groups in sending order."""
         return two_hop.nearest(groups, BITS)
 
     def _second(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        """Return what a rank sends of the sums over its node."""
+        """Return the codes that a rank sends of its node's sums in the second hop."""
         return two_hop.nearest(groups, BITS)
 
     def _reduce(self, number: int, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return the mean of a tensor, L times that as released; adds what codes stand for to `sent`."""
+        """Return the mean of a tensor, L times too large as released; add the decoded squared norms to `sent`."""
         tensor, nodes = self.tensors[number], self.nodes
 
         def first(rank: int) -> NDArray[np.float16]:
@@ -147,7 +147,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         return (total / np.float16(divisor)).astype(np.float16)
 
     def _mean(self, rows: Values, sent: Any) -> NDArray[np.float16]:
-        """Return the mean of a tensor that is not quantised: everybody divides, and half precision adds up."""
+        """Return the float16 mean of an unquantised tensor: each rank divides, half-precision sums follow."""
         P = np.float16(self.workers)
         total: NDArray[np.float16] = np.zeros(rows.shape[1], dtype=np.float16)
         for rank, row in enumerate(rows):
@@ -161,11 +161,11 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
 
     @property
     def _half(self) -> float:
-        """Bytes of a value that is not quantised."""
+        """Number of bytes of an unquantised value."""
         return self.options.value_bytes or HALF
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: both hops and the reduction of what is not quantised, and the all-gather."""
+        """Yield kernels and messages: two hops, the reduction of unquantised tensors, and the all-gather."""
         quantised = [one for one in self._whole if one.groups]
         others = [one for one in self._whole if not one.groups]
         if self.wire.released:
@@ -179,7 +179,7 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
             yield self._gathered(self._half * entries, "shards")
 
     def _two_hops(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
-        """Yield what workers do about quantised tensors that travel together."""
+        """Yield kernels and messages of both hops for quantised tensors that are sent together."""
         N, L = self.nodes
         entries, groups = sum(one.entries for one in tensors), sum(one.groups for one in tensors)
         n = entries / self.options.scale
@@ -191,11 +191,11 @@ class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
         yield DeviceOp("sum", n / (N * L), launches=N)
 
     def _quantise(self, entries: float) -> Iterator[Step]:
-        """Yield what it takes to quantise so many entries."""
+        """Yield the kernels that quantise a number of entries."""
         yield DeviceOp("cast", entries)
 
     def _reduced(self, tensors: Sequence[GroupedWhole]) -> Iterator[Step]:
-        """Yield the reduce-scatter of tensors that are not quantised."""
+        """Yield the ring reduce-scatter of unquantised tensors."""
         P = self.workers
         entries = sum(-(-one.entries // P) * P for one in tensors)
         ring = registry.collective_by_algorithm("reduce_scatter", "ring")
@@ -271,12 +271,12 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         self.counter, self.begun = 0, False
 
     def memory(self, hop: int, number: int, rank: int) -> GroupCodes:
-        """Return the memory of a rank for a quantised tensor, in the order in which it sends it in hop 1 or 2."""
+        """Return a rank's quantised error memory of a tensor in hop 1 or 2, in sending order."""
         codes, inverses = (getattr(self, name)[rank, place] for name, place in self._places(hop, number))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 
     def _places(self, hop: int, number: int) -> list[tuple[str, slice]]:
-        """Return where codes and scales of a memory lie."""
+        """Return the array names and slices of the codes and the scales of a tensor's error memory."""
         name, each = ("first", 1) if hop == 1 else ("second", self.nodes.each)
         return [
             (key, slice(ends[number] // each, ends[number + 1] // each))
@@ -308,7 +308,7 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return self._remembering(2, rank, number, groups)
 
     def _remembering(self, hop: int, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
-        """Return what is sent of groups and their memory, and remember what that lacks."""
+        """Return the codes of groups plus error memory, and store the averaged quantisation error."""
         if not self.options.error_feedback:
             return two_hop.nearest(groups, BITS)
         before = two_hop.halves(self.memory(hop, number, rank).values())
@@ -325,11 +325,11 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
         return sent
 
     def _quantise(self, entries: float) -> Iterator[Step]:
-        """Yield what it takes to quantise so many entries, and to remember."""
+        """Yield the kernels that quantise a number of entries and update the error memory."""
         yield from (DeviceOp(one, entries) for one in ("sum", "cast", "sum", "cast"))
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges; memories are those of the tensors of the model."""
+        """Return the bytes of each error memory that a worker stores, by name, for the full model tensors."""
         if not self.options.error_feedback:
             return {}
         quantised = [one for one in self._whole if one.groups]

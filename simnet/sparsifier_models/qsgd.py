@@ -1,4 +1,4 @@
-"""QSGD: every entry is rounded at random to one of a few levels, without bias, over all-gather.
+"""QSGD: each entry is rounded at random, without bias, to one of a few levels; codes go over all-gather.
 
 Entries come in buckets. A bucket is sent as its norm and, for each entry, a sign and a level from 0 to s: the fraction
 of the norm in units of 1 / s.
@@ -27,7 +27,7 @@ _BLOCK = 32768
 
 
 def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bits of Elias's recursive (omega) code of integers in 1 .. 2^53.
+    """Return the length [bit] of Elias's recursive (omega) code of integers in 1 .. 2^53.
 
     A zero ends the code; before it stands the number in binary, before that the length of the number less one, and so
     on until that is one (P. Elias, IEEE Trans. Inf. Theory 21, 1975).
@@ -41,7 +41,7 @@ def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def norms_of(buckets: Values, norm: str) -> Values:
-    """Return the norm of each bucket as the float32 that travels, shape (m,); no entry exceeds it."""
+    """Return the norm of each bucket in float32, shape (m,); no magnitude in the bucket exceeds it."""
     if norm == "max":
         largest: Values = np.abs(buckets).max(axis=1)
         return largest
@@ -53,7 +53,7 @@ def norms_of(buckets: Values, norm: str) -> Values:
 
 
 def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats:
-    """Round each entry to the level below or above, without bias; section 3.1.
+    """Return the signed level of each entry, rounded at random without bias (section 3.1).
 
     `buckets` and the draws `uniform`, in [0, 1), have shape (m, d), `norms` (m,). The levels are -s .. s.
     """
@@ -66,7 +66,7 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the entries at each level, shape (s + 1,), and the distances, shape (d + 1,), of the code of buckets.
+    """Return the number of entries per level, shape (s + 1,), and of code distances, shape (d + 1,).
 
     A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
     """
@@ -134,7 +134,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
     options: QSGDOptions
 
     def _blocks(self) -> Iterator[tuple[slice, int]]:
-        """Yield which entries to quantise together, whole buckets, and the length of their buckets."""
+        """Yield slices of whole buckets to quantise together, and the bucket length."""
         n, d = self.parameters, min(self.options.bucket, self.parameters)
         whole_buckets, step = n - n % d, d * max(1, _BLOCK // d)
         for start in range(0, whole_buckets, step):
@@ -171,7 +171,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
         )
 
     def _bytes(self, coded: Floats) -> Floats:
-        """Return the bytes that each worker contributes, given the bits of its variable-length code."""
+        """Return the bytes that each worker contributes, given the bits of its variable-length code, shape (P,)."""
         entries = self.k_of_model
         bits = np.ceil(coded * (entries / self.parameters))
         if self.options.coding == "fixed":
@@ -180,7 +180,7 @@ class QSGD(Sparsifier, sends_all=True, reads_gradients=False, costs=(qsgd,)):
 
 
 def _elias_bits(levels: Floats, s: int) -> float:
-    """Return the bits of the code of the buckets; section 3.1, code_s, without the norms."""
+    """Return the length [bit] of the buckets' Elias code without norms (section 3.1, code_s)."""
     bits = 0.0
     for counts, sign in zip(code_counts(levels, s), (1, 0), strict=True):
         numbers = np.flatnonzero(counts)

@@ -1,4 +1,4 @@
-"""Samples of a gradient: how many entries parts of one keep, and whether they are enough to keep the density."""
+"""Samples of a gradient: how many entries each part keeps, and whether the sample is large enough for the density."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Return whole numbers for parts, which add up to the sum of their shares but for the last rounding.
+    """Return whole numbers of units per part whose total matches the sum of the shares up to rounding.
 
     Rounding errors carry over to the next parts. If all parts got nothing, the largest share gets one. Part i has
     `room[i]` units of `units[i]` entries.
@@ -29,14 +29,14 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
 
 
 def divisible_sample_size(entries: float, density: float) -> int:
-    """Return a size of about `entries` or more for which k is nearly a whole number."""
+    """Return a sample size near `entries` for which size times density is close to a whole number."""
     least = max(1, round(entries * density))
     near = (round(k / density) for k in range(least, least + 64))
     return min(near, key=lambda n: abs(round(n * density) / n - density))
 
 
 def density_warning(models: Sequence[Sparsifier]) -> str | None:
-    """Return a warning that a sample is too small for the density, with the `scale` that would do; None if it is not.
+    """Return a warning with a usable `scale` if a sample is too small for the density, else None.
 
     It is too small if whole entries differ from the density by over a tenth, or if the scheme needs more:
     `Sparsifier.enough`. `models` has the scheme as each bucket of the gradient has it.

@@ -1,4 +1,4 @@
-"""SDP4Bit: gradients in two hops of eight and four bits, and weights as differences of four bits."""
+"""SDP4Bit: gradients in two hops of 8-bit and 4-bit codes, and weights as 4-bit differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HADAMARD = 1 << _STAGES
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
-    """Return what the owner of weights sends: codes of the difference to the weights that all ranks hold.
+    """Return the codes of the difference between an owner's weights and the weights held by all ranks.
 
     Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
     entries share a scale; `uniforms` are as of `group_codes.stochastic`.
@@ -33,7 +33,7 @@ def weight_difference(main: Values, model: Values, group: int, uniforms: Values)
 
 
 def _in_groups(rows: Values, group: int, bits: int, uniforms: Values) -> GroupCodes:
-    """Return the codes of rows, each in groups of its own, filled up with zeros."""
+    """Return the codes of rows, each row padded with zeros to whole groups."""
     width = -(-rows.shape[1] // group) * group
     if width != rows.shape[1]:
         rows, uniforms = (np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in (rows, uniforms))
@@ -41,7 +41,7 @@ def _in_groups(rows: Values, group: int, bits: int, uniforms: Values) -> GroupCo
 
 
 def _decode_rows(coded: GroupCodes, rows: int, width: int) -> Values:
-    """Return what is made of rows of so many entries, given the codes of `_in_groups`."""
+    """Return the decoded rows, without padding, from the codes of `_in_groups`; shape (rows, width)."""
     return coded.values().reshape(rows, -1)[:, :width]
 
 
@@ -105,12 +105,12 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         self.memory = np.zeros(self.parameters, dtype=np.float32)
 
     def _partition(self, entries: int) -> int:
-        """Return the entries of each rank, with padding."""
+        """Return the number of entries per rank, with padding."""
         multiple = HADAMARD if self.options.hadamard else 2
         return -(-entries // (self.workers * multiple)) * multiple
 
     def _uniforms(self, what: str, rank: int, shape: tuple[int, int]) -> Values:
-        """Return the draws for rounding, in (0, 1]; rows are partitions in the order of the ranks that get them."""
+        """Return the random draws for rounding, in (0, 1], a row per partition in order of receiving rank."""
         draws = stream(self.options.seed, "sdp4bit", what, self.iteration, rank)
         return 1 - draws.random(shape, dtype=np.float32)
 
@@ -127,7 +127,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return self._make_exchange(update, self._steps(), sent, key="two hops")
 
     def _mean(self, rows: Values, sent: Any) -> Values:
-        """Return what both hops leave of the mean, with padding; adds what codes stand for to `sent`."""
+        """Return the padded mean after both hops; set the decoded squared norms in `sent`."""
         P, m, options = self.workers, self.partition, self.options
 
         def shares(row: Values) -> Values:
@@ -148,12 +148,12 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
         return mean.ravel() / np.float32(HADAMARD) if options.hadamard else mean.ravel()
 
     def _code(self, what: str, rank: int, rows: Values, group: int, bits: int) -> Values:
-        """Return what others make of partitions that a rank sends, shape (some, m)."""
+        """Return the partitions that a rank sends as receivers decode them, shape (some, m)."""
         coded = _in_groups(rows, group, bits, self._uniforms(what, rank, (len(rows), self.partition)))
         return _decode_rows(coded, *rows.shape)
 
     def _by_differences(self, mean: Values) -> Values:
-        """Return the update that codes of the weights make of the mean, and keep what it lacks."""
+        """Return the update as decoded from weight differences; the memory keeps the quantisation error."""
         wanted = self.memory + mean
         update, m = np.empty_like(wanted), self.partition
         for rank in range(self.workers):
@@ -171,7 +171,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
     # Messages
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: transform, both hops, the transform back, and the all-gather of weights."""
+        """Yield kernels and messages: transform, two hops, inverse transform, all-gather of weights."""
         options, P, (N, L) = self.options, self.workers, self.nodes
         m = self._partition(self.k_of_model)
         # Of the gradient here, which may be a sample.
@@ -193,7 +193,7 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
             yield self._gathered((options.value_bytes or 2.0) * m, "shards")
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges: of what weights lack, those of its shard."""
+        """Return the bytes of each array that a worker stores, by name: the weight error of its shard."""
         keeps = self.options.error_feedback and self.options.shards == "differences"
         shard = self._partition(self.k_of_model)
         return {"memory": float(self.memory.itemsize * shard)} if keeps else {}

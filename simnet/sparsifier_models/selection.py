@@ -1,4 +1,4 @@
-"""Selection that schemes share: exact top-k, norms, and averages over sparse selections.
+"""Shared selection routines: exact top-k, thresholds, norms, means of sparse selections.
 
 All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
 a BLAS do, or on the order in which a partition happens to leave its elements. Long arrays go through the compiled loops
@@ -40,7 +40,7 @@ _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 @lru_cache(maxsize=1024)
 def entries_kept(density: float, parameters: int) -> int:
-    """Return k = ceil(c n) for the density c in decimal notation.
+    """Return k = ceil(c n), with the density c taken as a decimal number.
 
     In binary floating point 0.07 * 100 exceeds 7, and its ceiling would be 8.
     """
@@ -48,7 +48,7 @@ def entries_kept(density: float, parameters: int) -> int:
 
 
 def top_k(values: Values, k: int) -> Indices:
-    """Return the places of the `k` largest magnitudes, ascending; of equal ones, the first; all if `k` >= n."""
+    """Return the ascending indices of the `k` largest magnitudes; of ties the first; all if `k` >= n."""
     n = values.size
     if k >= n:
         return np.arange(n)
@@ -70,13 +70,13 @@ def top_k(values: Values, k: int) -> Indices:
 
 
 def largest(values: Values, k: int) -> tuple[Indices, Values]:
-    """Return `top_k`, and the entries there."""
+    """Return the ascending indices of the `k` largest magnitudes, and the values there."""
     indices = top_k(values, k)
     return indices, values[indices]
 
 
 def kth_magnitude(values: Values, k: int) -> float:
-    """Return the `k`-th largest magnitude; ValueError unless 1 <= `k` <= n."""
+    """Return the `k`-th largest magnitude; raise ValueError unless 1 <= `k` <= n."""
     n = values.size
     if not 1 <= k <= n:
         raise ValueError(f"k must be in 1..{n}, got {k}")
@@ -86,7 +86,7 @@ def kth_magnitude(values: Values, k: int) -> float:
 
 
 def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
-    """Return the places where magnitudes exceed the threshold (or reach it, if not `strict`), ascending.
+    """Return the ascending indices of magnitudes above the threshold, or equal to it if not `strict`.
 
     They are compared in float32, as on a device.
     """
@@ -96,7 +96,7 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
 
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
-    """Return the number of places of `above`."""
+    """Return the number of magnitudes above the threshold, or equal to it if not `strict`."""
     if loops := _loops_for(values):
         least = _least_magnitude(threshold, strict)
         return int(loops.count(_magnitude_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
@@ -104,7 +104,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
 
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
-    """Return the sum of squares in double precision; NaN or Inf if an entry is."""
+    """Return the sum of squares in double precision; not finite if an entry is not finite."""
     total, start = 0.0, 0
     if loops := _loops_for(values):
         total = loops.sum_of_squares(np.require(values, requirements=["C", "A"]))
@@ -116,7 +116,7 @@ def squared_norm(values: Values | NDArray[np.float64]) -> float:
 
 
 def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
-    """Return the sum of squares of each row, as `squared_norm`; shape (P,)."""
+    """Return the sum of squares of each row in double precision; shape (P,)."""
     if isinstance(rows, Rows):
         return np.fromiter(rows.each(squared_norm), dtype=np.float64)
     if _loops_for(rows[0]):
@@ -132,7 +132,7 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
 def add_rows(
     rows: Values | Rows, others: Values | Rows | None, out: Values | Rows, decay: float = 1.0, gain: float = 1.0
 ) -> NDArray[np.float64]:
-    """Put the sum of two arrays of rows, or one alone, into `out`, and return `squared_norms` of it."""
+    """Write `gain` rows + `decay` others (None for 0) to `out`, and return the squared norm of each row."""
     if isinstance(out, Rows):
         return np.fromiter(out.each(_add_row, rows, repeat(None) if others is None else others), dtype=np.float64)
     assert not isinstance(rows, Rows)
@@ -149,7 +149,7 @@ def add_rows(
 def take_mean(
     rows: Values | Rows, indices: Indices, read: Callable[[Values], Values] | None = None
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Take the entries at common, distinct `indices` out of every row; return their mean, as an all-reduce does.
+    """Remove the entries at common, distinct `indices` from every row; return their mean and squared norms.
 
     Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
     from each row, shape (P,). `read` is as of `take_entries`.
@@ -164,7 +164,7 @@ def take_mean(
 
 
 def take_entries(row: Values, indices: Indices, read: Callable[[Values], Values] | None = None) -> Values:
-    """Return the entries of a row at `indices`, and set them to 0.
+    """Return the entries of a row at `indices`, and set them to 0 in the row.
 
     `read` returns what receivers read of values; it is returned then, and the row keeps the rest.
     """
@@ -190,7 +190,7 @@ def _exceeds_threshold(values: Values, threshold: float, strict: bool) -> NDArra
 
 @cache
 def _compiled_loops() -> ModuleType | None:
-    """Return the compiled loops; None where numba is missing or switched off."""
+    """Return the module of compiled loops; None if numba is missing or disabled."""
     try:
         from simnet.sparsifier_models import compiled_selection
     except (ImportError, OSError):
@@ -199,7 +199,7 @@ def _compiled_loops() -> ModuleType | None:
 
 
 def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:
-    """Return the compiled loops where an array, or all that came before it, make them worth it."""
+    """Return the compiled loops if this array, or the interpreted work so far, justifies compiling; else None."""
     if values.dtype != np.float32:
         return None
     if values.size >= _LONG:
@@ -212,7 +212,7 @@ def _magnitude_bits(values: Values) -> Bits:
 
 
 def _least_magnitude(threshold: float, strict: bool) -> int:
-    """Return the least magnitude that a threshold lets through, as an integer; one above infinity if there is none."""
+    """Return the bit pattern of the least magnitude above a threshold; infinity + 1 if there is none."""
     limit = np.float32(threshold)
     if np.isnan(limit):
         return _INFINITY + 1
@@ -226,7 +226,7 @@ def _sample_bits(loops: ModuleType, bits: Bits) -> Bits:
 
 
 def _select_entries(loops: ModuleType, bits: Bits, least: int) -> Indices:
-    """Return the places of magnitudes from bits `least` on."""
+    """Return the ascending indices of magnitudes whose bit pattern is at least `least`."""
     if least > _INFINITY:
         return np.zeros(0, dtype=np.int64)
     indices = np.empty(loops.count(bits, least, _INFINITY), dtype=np.int64)
@@ -235,12 +235,12 @@ def _select_entries(loops: ModuleType, bits: Bits, least: int) -> Indices:
 
 
 def _sample_margin(expected: float) -> float:
-    """Return by how many entries a sample may miss what is expected of it."""
+    """Return the margin of error of a count in a sample, given the expected count."""
     return 4 * math.sqrt(expected) + 8
 
 
 def _kth_largest(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
-    """Return the k-th largest magnitude, and how many are larger: one pass around a sample, two if it misled."""
+    """Return the k-th largest magnitude's bits and the number of larger ones, in one pass after a sample, mostly."""
     n = bits.size
     sample = _sample_bits(loops, bits)
     m = sample.size

@@ -1,4 +1,4 @@
-"""SIDCo: a threshold from a sparsity-inducing distribution fitted to the magnitudes, in stages, over all-gather.
+"""SIDCo: a threshold from a distribution fitted to the magnitudes in stages, over all-gather.
 
 Each stage fits the tail that the one before has left: exponential, generalised Pareto, or gamma and then Pareto.
 """
@@ -28,12 +28,12 @@ CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
 
 
 def exponential_quantile(mean: float, variance: float, delta: float) -> float:
-    """Return the magnitude that a fraction delta of an exponential distribution exceeds: -mean ln delta."""
+    """Return the upper delta-quantile of an exponential distribution: -mean ln delta."""
     return -mean * math.log(delta)
 
 
 def generalised_pareto(mean: float, variance: float, delta: float) -> float:
-    """Return the magnitude that a fraction delta of a generalised Pareto distribution exceeds, by its two moments.
+    """Return the upper delta-quantile of a generalised Pareto distribution with this mean and variance.
 
     With r = mean^2 / variance: alpha = mean (r + 1) / 2, kappa = (r - 1) / 2, alpha (1 - delta^kappa) / kappa. It is
     exponential for kappa = 0, and one point for variance 0.
@@ -46,7 +46,7 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 
 
 def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float:
-    """Return the magnitude that a fraction delta of a gamma distribution exceeds, by the mean and that of the logs.
+    """Return the upper delta-quantile of a gamma distribution fitted to the mean and the mean logarithm.
 
     With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are of the
     magnitudes over their norm plus the spacing of double precision at 1, which zeros need. `exact` inverts the
@@ -69,7 +69,7 @@ def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float
 
 
 def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[float]:
-    """Return the fraction that each stage leaves of the previous one; their product is the density.
+    """Return the fraction of entries that each stage keeps; the product of all is the density.
 
     The first of `stages` leaves `ratio`, the others share the rest; 0 stages: as many as it takes to divide by `ratio`.
     """

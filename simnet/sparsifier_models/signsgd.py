@@ -1,4 +1,4 @@
-"""SignSGD: one bit an entry, its sign, and with it one number, the mean magnitude.
+"""SignSGD: each worker sends the sign of each entry, one bit, and the mean magnitude.
 
 Either the workers vote, and the sign of the majority is applied, or the mean of all signs with their scales.
 """
@@ -23,12 +23,12 @@ from simnet.sparsifier_models.steps import Step
 
 
 def scale_of(values: Values) -> np.float32:
-    """Return the mean magnitude, as the float32 that travels."""
+    """Return the mean magnitude of a vector in float32."""
     return np.float32(np.abs(values).sum(dtype=np.float64) / values.size)
 
 
 def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Generator) -> Values:
-    """Return the sign of the majority, from the votes for plus of `voters` workers; `draws` decides ties."""
+    """Return the majority sign of each entry, from counts of positive votes; `draws` breaks ties at random."""
     plus = 2 * positive > voters
     tied = np.flatnonzero(2 * positive == voters)
     plus[tied] = draws.integers(0, 2, tied.size, dtype=np.bool_)
@@ -119,7 +119,7 @@ class SignSGD(Sparsifier, fixed_volume=True, sends_all=True, reads_gradients=Fal
         return total / np.float32(self.workers)
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: the mean magnitude and the signs, and what they all make together."""
+        """Yield kernels and messages: mean magnitude, signs, exchange by server or all-gather, aggregation."""
         P, n, options, entries = self.workers, self.parameters, self.options, self.k_of_model
         mean = options.vote == "mean"
         yield from [DeviceOp("count", n)] * options.scaled

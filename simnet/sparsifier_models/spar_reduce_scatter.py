@@ -1,4 +1,4 @@
-"""Spar-Reduce-Scatter (SRS): the T workers of a team reduce each block to the worker that owns it, sparsely.
+"""Spar-Reduce-Scatter (SRS): a sparse reduction of each block to its owner among the T workers of a team.
 
 Bags of blocks travel at distances that halve from round to round, so that L = ceil(log2 T) rounds do for any T. Sparse
 sums grow when they are added up; here a worker keeps its blocks dense and cuts a block to k_b entries once, right
@@ -26,7 +26,7 @@ from simnet.sparsifier_models.selection import Indices, Values, top_k
 
 
 class Entries(NamedTuple):
-    """Some of the entries of a block."""
+    """Selected entries of a block: indices within the block, and values."""
 
     # Shape (m,): Where they stand in the block, ascending.
     indices: Indices
@@ -34,12 +34,12 @@ class Entries(NamedTuple):
     values: Values
 
     def within(self, final: NDArray[np.bool_]) -> Entries:
-        """Return those where `final`, of the length of the block, is true."""
+        """Return the entries at which the mask `final`, of the block's length, is true."""
         inside = final[self.indices]
         return Entries(self.indices[inside], self.values[inside])
 
     def cut(self, k: int) -> tuple[Entries, Entries]:
-        """Return the `k` largest in magnitude, or all, and the rest."""
+        """Return two parts: the `k` entries of largest magnitude, and all others."""
         largest = np.zeros(self.values.size, dtype=np.bool_)
         largest[top_k(self.values, k)] = True
         rest = ~largest
@@ -47,7 +47,7 @@ class Entries(NamedTuple):
 
 
 def srs_rounds(T: int) -> list[tuple[int, int]]:
-    """Return the distance g_i and the blocks m_i in a bag, for each of the L = ceil(log2 T) rounds.
+    """Return each round's distance g_i and number of blocks per message m_i, for L = ceil(log2 T) rounds.
 
     In round i worker w sends blocks w + g_i, ..., w + g_i + m_i - 1 (mod T) to worker w + g_i. From then on it is
     responsible for blocks w, ..., w + g_i - 1 alone.
@@ -57,7 +57,7 @@ def srs_rounds(T: int) -> list[tuple[int, int]]:
 
 
 def srs_route(T: int, b: int) -> list[tuple[int, int]]:
-    """Return who passes block `b` on to whom, in order; every worker but its owner, worker `b`, does so once."""
+    """Return the pairs of sender and receiver of block `b`, in order; all but its owner, worker `b`, send once."""
     return [((b - g - x) % T, (b - x) % T) for g, m in srs_rounds(T) for x in range(m)]
 
 
@@ -67,7 +67,7 @@ def add(block: Values, entries: Entries) -> None:
 
 
 def merged(messages: Sequence[Entries], c: int) -> Entries:
-    """Return the sum of sparse blocks of length `c`, added up from zero in the order given."""
+    """Return the sum of sparse blocks of length `c`, added in the given order; raise ValueError on overflow."""
     total, touched = np.zeros(c, dtype=np.float32), np.zeros(c, dtype=np.bool_)
     for message in messages:
         add(total, message)
@@ -79,7 +79,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class GatheredBlock(NamedTuple):
-    """A block after Spar-All-Gather."""
+    """A block after Spar-All-Gather: final entries, size of the union, entries dropped by which teams."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
@@ -90,7 +90,7 @@ class GatheredBlock(NamedTuple):
 
 
 def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """B-SAG: add up the entries of all teams and keep the k_b largest sums, or all if there are no more.
+    """B-SAG: sum the entries of all teams and keep the k_b largest sums.
 
     Each team would add in an order of its own, starting with its own entries, so that for d >= 3 results differed in
     the last bit. Here all have the order of team 0.
@@ -100,7 +100,7 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBloc
 
 
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """R-SAG: at distance d/2, d/4, ..., 1 partners add up what they have and keep the k_b largest sums.
+    """R-SAG: at distance d/2, d/4, ..., 1 partners add their entries and keep the k_b largest sums.
 
     At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
     d/D. What the last step cuts off is selected nowhere, so everybody takes its own value back. d must be a power of
@@ -121,7 +121,7 @@ def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Gathered
 
 
 class AdaptiveBudget(NamedTuple):
-    """State of B-SAG's h; all of shape (T,), a block each."""
+    """State of B-SAG's adaptive h, the entries an owner keeps per block; arrays of shape (T,)."""
 
     # Entries that a worker sends of its own block, >= 1.
     h: Indices
@@ -132,7 +132,7 @@ class AdaptiveBudget(NamedTuple):
 
 
 def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
-    """Return the initial state: h = floor(c rho / d), and a hundredth of the missing entries as the step.
+    """Return the initial adaptive budget: h = floor(c rho / d), step = (c rho - h) / 100.
 
     `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
     rho - h < 100.
@@ -143,7 +143,7 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudge
 
 
 def adapted(state: AdaptiveBudget, u: Indices, k_b: int, d: int) -> AdaptiveBudget:
-    """Return the state after an exchange in which the union of block b had ``u[b]`` entries before it was cut to k_b.
+    """Return the next adaptive budget after an exchange in which block b had a union of ``u[b]`` entries.
 
     Towards k_b the step doubles every other time; past it the step turns round, half as long.
     """
@@ -164,13 +164,13 @@ _SHORT = 1 << 10
 
 
 def batches(T: int, workers: int, kept: int, length: int) -> list[Indices]:
-    """Return the batches of blocks, in order, for `T` blocks with `kept` of `length` entries each."""
+    """Return consecutive batches of block numbers, sized to limit memory."""
     size = max(1, _HELD // max(workers * kept, workers // T * length))
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 
 
 class SparseMessages(NamedTuple):
-    """What is passed on in one step, of all lanes."""
+    """Entries sent in one step by the senders of all lanes, where a lane is a block of a team."""
 
     # Shape (m,): Which lane an entry is of, ascending.
     lanes: Indices
@@ -180,17 +180,17 @@ class SparseMessages(NamedTuple):
     values: Values
 
     def where(self, chosen: NDArray[np.bool_]) -> SparseMessages:
-        """Return those chosen."""
+        """Return the entries at which the mask is true."""
         return SparseMessages(self.lanes[chosen], self.columns[chosen], self.values[chosen])
 
     def split(self, lanes: int) -> list[Entries]:
-        """Return the entries of each lane."""
+        """Return a list of the entries of each lane."""
         ends = np.searchsorted(self.lanes, np.arange(lanes + 1)).tolist()
         return [Entries(self.columns[first:last], self.values[first:last]) for first, last in pairwise(ends)]
 
 
 class ReducedBlocks:
-    """Some blocks of all workers, and what workers passed on of them.
+    """A batch of blocks of all workers, with the entries sent during their reduction.
 
     As seen from the owner of a block, worker 0, ``sent[i]`` is what the worker i places before it passed on, or kept in
     the end if i is 0, and ``received[i]`` what it got, in order.
@@ -214,12 +214,12 @@ class ReducedBlocks:
         self._starts = np.tile(blocks * length, teams)
 
     def _ranks(self, before: int) -> Indices:
-        """Return the worker of each lane that is so many before the owner of its block."""
+        """Return the rank, for each lane, of the worker `before` positions ahead of the block's owner."""
         workers = (self._blocks - before) % self._T
         return (np.arange(self._d)[:, None] * self._T + workers).ravel()
 
     def reduce(self, k_b: int, h: Indices) -> None:
-        """Reduce every block to its owner, which keeps ``h[b]`` entries; others pass on `k_b`.
+        """Reduce every block to its owner, which keeps ``h[b]`` entries; other workers send `k_b` entries.
 
         ValueError: a sum overflows float32.
         """
@@ -242,12 +242,12 @@ class ReducedBlocks:
                 self.received[dst].append(self.sent[src])
 
     def kept(self) -> list[list[Entries]]:
-        """Return what the owner of each block has kept of it in each team."""
+        """Return the entries that each block's owner keeps, by block and team."""
         lanes = self.sent[0].split(self._lanes)
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[GatheredBlock], *, local: bool) -> tuple[Floats, Floats]:
-        """Turn the blocks at every worker into its residuals; `local` loses what is dropped on the way.
+        """Turn the workers' blocks into residuals; `local` loses the entries dropped on the way.
 
         Global residual collection: every worker takes its own value back at entries that were not finally selected; at
         those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed
@@ -280,7 +280,7 @@ class ReducedBlocks:
         return gave, keeps
 
     def _take_shares(self, outcomes: Sequence[GatheredBlock], final: NDArray[np.bool_]) -> None:
-        """Give the owners their shares of what was dropped where teams met."""
+        """Add to the owners' rows their shares of the entries that Spar-All-Gather dropped."""
         for block, outcome, selected in zip(self._blocks.tolist(), outcomes, final, strict=True):
             for holders, share in outcome.dropped:
                 inside = share.within(selected)
@@ -289,7 +289,7 @@ class ReducedBlocks:
 
 
 def _largest(held: Values, sizes: Indices, k: Indices) -> NDArray[np.bool_]:
-    """Return where the `k` largest magnitudes of each row are, among its first `sizes`; of equal ones, the first."""
+    """Return a mask of the `k` largest magnitudes among each row's first `sizes` entries; of ties the first."""
     if held.shape[1] > _SHORT:
         chosen = np.zeros(held.shape, dtype=np.bool_)
         for into, row, size, count in zip(chosen, held, sizes, k, strict=True):
@@ -309,7 +309,7 @@ def _largest(held: Values, sizes: Indices, k: Indices) -> NDArray[np.bool_]:
 
 
 def _squared_norms(values: Values, lanes: Indices, count: int) -> Floats:
-    """Return the sum of squares in each lane, added up as `simnet.sparsifier_models.selection.squared_norm` does."""
+    """Return the sum of squares of each lane's values in double precision; shape (count,)."""
     sizes = np.bincount(lanes, minlength=count)
     starts = np.cumsum(sizes) - sizes
     total = np.zeros(count)

@@ -1,4 +1,4 @@
-"""SparDL: a sparse reduce-scatter and all-gather whose messages never grow, and residuals that lose nothing.
+"""SparDL: a sparse reduce-scatter and all-gather with messages of bounded size and lossless residuals.
 
 Blocks are reduced inside teams of workers (Spar-Reduce-Scatter), summed up between teams (Spar-All-Gather), and spread
 inside the teams again by Bruck's all-gather. Every time a block is passed on it is cut to k_b entries; what is dropped
@@ -123,12 +123,12 @@ class SparDL(
 
     @property
     def max_selected(self) -> int:
-        """Entries that a worker may select: k, or more with B-SAG, whose h knows no upper bound."""
+        """Largest number of entries a worker may select: k, or all with B-SAG, whose h is unbounded."""
         return self.parameters if self._adapts else self.k
 
     @property
     def unit(self) -> int:
-        """Number of blocks; each keeps as many entries."""
+        """Number of blocks, each of which keeps the same number of entries."""
         return self._T
 
     def _block_length(self) -> int:
@@ -146,12 +146,12 @@ class SparDL(
         return max(1, k_b)
 
     def _k_block(self) -> int:
-        """Return k_b of a block at hand."""
+        """Return the number of entries to keep per block of this gradient, k_b."""
         return max(1, min(round(self._k_block_of_model() / self.options.scale), self._block_length()))
 
     @property
     def k_of_model(self) -> int:
-        """Entries of all blocks of the whole model, padding left out."""
+        """Number of entries kept in all blocks of the whole model, without padding."""
         return min(self.true_parameters, self._T * self._k_block_of_model())
 
     def _start(self) -> AdaptiveBudget:
@@ -193,7 +193,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Turn blocks into what workers keep; yield what owners kept, the outcome, and results of `collect`."""
+        """Yield each block's owner entries, outcome, squared norms sent and kept; rows become residuals."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):
@@ -205,7 +205,7 @@ class SparDL(
             yield from zip(kept, outcomes, gave, keeps, strict=True)
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
-        """Yield the steps of workers: every block is cut once, right before it is sent, and again where teams meet.
+        """Yield kernels and messages: each block is cut before it is sent, and again where teams meet.
 
         `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
         selected.
@@ -239,14 +239,14 @@ class SparDL(
         yield DeviceOp("scatter", union, launches=2)
 
     def _encoded(self, messages: Schedule, sent: ArrayLike, received: ArrayLike, blocks: int) -> Iterator[Step]:
-        """Yield messages between what encodes the entries sent and what decodes those of all blocks received."""
+        """Yield messages, preceded by encoding kernels and followed by decoding kernels."""
         c = self._block_length()
         yield from self.wire.encoding_kernels(sent, c, ascending=True)
         yield messages
         yield from self.wire.decoding_kernels(received, c, blocks)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return Bruck's all-gather in every row of ranks at the same time; ``entries[g, r]`` are those of one rank."""
+        """Return concurrent Bruck all-gathers, one per row of `groups`."""
         size, rounds = groups.shape[1], Schedule(self.workers)
         for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size
@@ -255,7 +255,7 @@ class SparDL(
         return rounds
 
     def _messages(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return the round in which everyone sends blocks of `entries`, shape (P, blocks)."""
+        """Return the round in which each worker sends blocks of `entries` entries, shape (P, blocks)."""
         wire = self.wire
         if not wire.released:
             nbytes = entries.sum(axis=1) * wire.entry_bytes

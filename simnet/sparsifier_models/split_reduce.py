@@ -1,4 +1,4 @@
-"""Split and reduce: every worker owns a region of the gradient and sums what all selected in it.
+"""Split and reduce: each worker owns a region of the gradient and sums the entries that all workers selected there.
 
 The reduce-scatter of the sparse all-reduces. In step j worker r sends what it selected of region (r + j) mod P to the
 worker that owns it (destination rotation), so that no two workers send to the same one at a time; a few steps are
@@ -28,17 +28,17 @@ Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def rotation(n_workers: int, step: int) -> Indices:
-    """Return the region, and worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,)."""
+    """Return the receiver of each worker r in step j, which owns the region sent: (r + j) mod P; shape (P,)."""
     return (np.arange(n_workers) + step) % n_workers
 
 
 def equal_cuts(parameters: int, n_workers: int) -> Indices:
-    """Return the starts of regions of n // P entries, the last one with the rest, and n; shape (P + 1,)."""
+    """Return the starts of P regions of n // P entries, the last with the remainder, then n; shape (P + 1,)."""
     return np.append(np.arange(n_workers) * (parameters // n_workers), parameters)
 
 
 def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
-    """Return the starts of the regions, and n, shape (P + 1,): means of the cuts that workers propose.
+    """Return the starts of the regions, then n, shape (P + 1,): the mean of the workers' proposals.
 
     `chosen` has the ascending indices of each worker. One with fewer than P entries spreads them over the regions; if
     not `spread`, as in the reference implementation, all its cuts are its first entry. One with none proposes equal
@@ -52,7 +52,7 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
 
 
 def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
-    """Return the cuts that a worker with ascending `indices` proposes, shape (P - 1,); see `region_cuts`."""
+    """Return the region boundaries a worker proposes for ascending `indices`, equal in count; shape (P - 1,)."""
     i, size = np.arange(1, workers), indices.size
     if not size:
         return i * parameters // workers
@@ -61,12 +61,12 @@ def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: boo
 
 
 def mean_cuts(total: Indices, parameters: int) -> Indices:
-    """Return the starts of the regions, and n, from the sum of all proposals, shape (P - 1,)."""
+    """Return the starts of the regions, then n, from the sum of all proposals, shape (P - 1,)."""
     return np.concatenate([[0], total // (total.size + 1), [parameters]])
 
 
 def balancing(pieces: Indices) -> Indices:
-    """Return the entries that each worker sends to each, shape (P, P), to re-cut `pieces` to equal sizes, within one.
+    """Return the entries to move between workers, shape (P, P), to balance `pieces` to equal sizes, within one.
 
     The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
     """
@@ -78,12 +78,12 @@ def balancing(pieces: Indices) -> Indices:
 
 
 def unevenness(sizes: Indices) -> float:
-    """Return the largest size over the mean; 1 if all are 0."""
+    """Return the ratio of the largest size to the mean; 1 if all are 0."""
     return len(sizes) * int(sizes.max()) / int(sizes.sum()) if sizes.any() else 1.0
 
 
 def compact(indices: Indices) -> Places:
-    """Return ascending indices in four bytes each, if they fit, to save memory."""
+    """Return ascending indices as int32 if they fit, to save memory."""
     fits = not indices.size or indices[-1] <= np.iinfo(np.int32).max
     return indices.astype(np.int32) if fits else indices
 
@@ -94,11 +94,10 @@ def by_region(indices: Indices, cuts: Indices) -> Indices:
 
 
 def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[Values, Indices]:
-    """Sum the selections of workers, region by region, in the order in which they arrive at the owner.
+    """Return the sum of all workers' selections, shape (n,), and the entries sent, shape (P, P).
 
     Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ... `rows`, shape
-    (P, n), are not modified. Returns the sums, shape (n,), and the entries that worker r sends to worker q, shape (P,
-    P).
+    (P, n), are not modified. Row r of the entries sent is of worker r.
     """
     ends = np.array([np.searchsorted(indices, cuts) for indices in chosen])
     workers, reduced = np.arange(len(rows)), np.zeros(rows.shape[1], dtype=np.float32)
@@ -115,14 +114,14 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
 
 
 def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
-    """Return who sends to whom in some steps of the rotation: two arrays of shape (len(steps) P,)."""
+    """Return senders and receivers in some steps of the rotation: two arrays of shape (len(steps) P,)."""
     return np.tile(np.arange(workers), len(steps)), np.concatenate([rotation(workers, step) for step in steps])
 
 
 def entry_messages(
     src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str, encoded: Floats | None = None
 ) -> Round:
-    """Return a round of messages of `entries` from `src` to `dst`, each of shape (m,), or of `encoded` bytes.
+    """Return a round of messages from `src` to `dst` with `entries` entries, or `encoded` bytes; shape (m,).
 
     On the released wire indices and values are two messages, one right after the other.
     """
@@ -136,7 +135,7 @@ def entry_messages(
 def split_schedule(
     entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
 ) -> Schedule:
-    """Return the messages of split and reduce, `bucket` steps to a round; `empty` ones are sent, too.
+    """Return the messages of split and reduce, `bucket` steps per round; without `empty`, only nonempty ones.
 
     ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
     """
@@ -155,7 +154,7 @@ def split_schedule(
 
 
 def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
-    """Return split and reduce: a worker splits its selection by region, sends, and adds up what it has received.
+    """Return kernels and messages of split and reduce: split the selection, send, add up.
 
     It adds when all has arrived, an upper bound: reference implementations add one bucket while the next is on its way.
     `through_host` copies values and indices to the host to be sent, and back to be added.
@@ -187,7 +186,7 @@ class SplitOptions(GatheredOptions):
 
 
 class DroppedShare(NamedTuple):
-    """The quantisation error of entries that a worker sent."""
+    """Quantisation error of the entries that a worker sent."""
 
     worker: int
     # Shape (k,): Where.
@@ -196,13 +195,13 @@ class DroppedShare(NamedTuple):
     values: Values
 
     def into(self, rows: Values, where: NDArray[np.bool_]) -> None:
-        """Add it to the row of its worker, only at the entries `where`."""
+        """Add the error to the worker's row, only at entries where the mask is true."""
         inside = where[self.indices]
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
 
 class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_widths=(4, 4)):
-    """Common part of the schemes of the reference implementation of Ok-Topk."""
+    """Base of schemes by split and reduce, from the reference implementation of Ok-Topk."""
 
     options: SplitOptions
 
@@ -211,11 +210,11 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes of an entry of a dense vector: of those entries of the model that it stands for."""
+        """Number of bytes of a value of a dense vector, times `scale`."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
-        """Return the messages of the split, and what encodes and decodes them; arguments as of `split_schedule`."""
+        """Return the messages of the split, with encoding and decoding kernels around them."""
         wire, n, P = self.wire, self.parameters, self.workers
         return [
             *wire.encoding_kernels(entries.sum(axis=1), n, ascending=True),
@@ -224,11 +223,11 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         ]
 
     def _encoded_split(self, chosen: Sequence[Places], cuts: Indices) -> Floats | None:
-        """Return the bytes that each worker sends to each, shape (P, P), if they are encoded."""
+        """Return the encoded bytes that each worker sends to each other, shape (P, P); None if unencoded."""
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the bytes of encoded pieces of ascending indices, counted from their region if there are `cuts`."""
+        """Return the encoded bytes of pieces of ascending indices, relative to `cuts` if given; or None."""
         if self.wire.encoding is None:
             return None
         if cuts is not None:
@@ -239,7 +238,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
     def _read_split(
         self, rows: Values, chosen: Sequence[Places], cuts: Indices
     ) -> tuple[list[DroppedShare], list[Values]]:
-        """Put what receivers read into the rows; return what senders keep, and the original values."""
+        """Replace sent values in the rows by decoded ones; return each worker's errors and original values."""
         rests: list[DroppedShare] = []
         before: list[Values] = []
         if (read := reader(self.options.values)) is None:
@@ -256,7 +255,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Put what receivers read into the sums; return what senders keep; one below 0 sends nothing."""
+        """Replace sent sums by decoded ones; return the senders' errors; a sender below 0 sends nothing."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []
@@ -268,7 +267,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests
 
     def _pieces(self, entries: NDArray[np.int64], encoded: Floats | None = None) -> Schedule:
-        """Return the all-gather of `entries`, shape (P,), of values and indices, packed, or of `encoded` bytes."""
+        """Return the all-gather of `entries` pairs of value and index per worker, or of `encoded` bytes."""
         counts, wire, gather = entries.astype(np.float64), self.wire, self.options.gather
         if encoded is not None:
             return gather(encoded).in_phase("entries")
@@ -278,6 +277,6 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return gather(counts * wire.entry_bytes).in_phase("entries")
 
     def _sizes(self) -> Schedule:
-        """Return the all-gather of one count of each worker."""
+        """Return the all-gather of one count per worker."""
         sizes = np.full(self.workers, self.wire.count_bytes)
         return self.options.gather(sizes).in_phase("sizes")

@@ -1,4 +1,4 @@
-"""What workers do in an exchange, one step after another: kernels that each of them runs, and messages.
+"""Steps of an exchange in order: kernels that every worker runs, and messages.
 
 A kernel works on what the messages before it have brought, and the messages after it carry what it made. A worker runs
 it as soon as it is done with the round before, whatever others do: see `simnet.schedule`.
@@ -23,7 +23,7 @@ Step: TypeAlias = DeviceOp | Schedule
 
 
 def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]]:
-    """Return the messages of an exchange, and its kernels, each with the round that a worker enters after it.
+    """Return the schedule of all messages, and the kernels, each with the round it precedes.
 
     `steps` are the schedules and kernels of an exchange, one after another.
     """
@@ -40,7 +40,7 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
 
 
 def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: str = "") -> list[Step]:
-    """Return the steps by which workers reduce their values at k entries that all of them send."""
+    """Return the kernels and the all-reduce of k values that all workers send at common indices."""
     values = registry.collective_by_algorithm("all_reduce", collective).schedule(workers, k * wire.value_bytes)
     return [
         DeviceOp("gather", k),
@@ -54,7 +54,7 @@ def reduce_values(workers: int, k: float, wire: Wire, collective: str, phase: st
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of all parts, `behind` rounds later; equal kernels of all parts become one."""
+    """Return the kernels of all parts, `behind` rounds later; equal kernels are merged into one."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     found = []
@@ -69,7 +69,7 @@ def kernels_beside(
 
 
 def _merged(kernel: DeviceOp, own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
-    """Return a kernel that all parts have alike with the entries of each."""
+    """Return one kernel for a kernel common to all parts, with each worker's entries."""
     entries = np.zeros(workers)
     for one, owners in own:
         entries[owners] = one.entries
@@ -86,7 +86,7 @@ _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 
 def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) -> Floats:
-    """Return the most bytes of messages that each worker holds at once, shape (P,).
+    """Return the peak bytes of message buffers at each worker, shape (P,).
 
     Received bytes stay until a kernel adds or decodes them; contributions to an all-gather, or to a reduction outside
     the gradient (of `gradient` bytes), count too. A reduction holds the messages of this round and of the one before.
@@ -117,7 +117,7 @@ def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) 
 
 
 def _given(call: Call, workers: int, *, in_place: bool) -> Floats | float:
-    """Return what each worker gives to a collective, in memory of its own."""
+    """Return the bytes that each worker copies into a collective's send buffer."""
     if call.operation == "all_gather":
         return call.nbytes / workers if call.sizes is None else call.sizes
     return call.nbytes if call.operation in _REDUCTIONS and not in_place else 0.0

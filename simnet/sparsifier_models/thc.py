@@ -1,4 +1,4 @@
-"""THC: codes that a server adds up as they are, of entries that a Hadamard transform has made alike."""
+"""THC: a server sums codes without decoding them; a Hadamard transform evens out the entries first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PIECE = 1 << 16
 
 
 def sender_table() -> tuple[NDArray[np.int64], Floats]:
-    """Return the code X below each of 1001 grid points, and the chance of X + 1 for which the mean is the point."""
+    """Return the stochastic-rounding table of the 1001 grid points: code below, probability of rounding up."""
     # Levels and points in whole numbers: level r stands at point 125 r / 2.
     points, levels = 2 * np.arange(GRID), LEVELS * ((GRID - 1) * 2 // GRANULARITY)
     codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, len(LEVELS) - 2)
@@ -46,7 +46,7 @@ def sender_table() -> tuple[NDArray[np.int64], Floats]:
 
 
 def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
-    """Return the unnormalised Hadamard transform of each block of 2^stages entries; twice multiplies by 2^stages."""
+    """Return the unnormalised Hadamard transform of each block of 2^stages entries; it squares to 2^stages."""
     found = values
     for stage in range(stages):
         pairs = found.reshape(-1, 2, 1 << stage)
@@ -127,16 +127,16 @@ class THC(
         self.padding_error = np.zeros((self.workers, self._padded(self.parameters) - self.parameters), dtype=np.float32)
 
     def _padded(self, entries: int) -> int:
-        """Return the entries of all chunks of a gradient, with their padding."""
+        """Return the number of entries of all padded chunks of a gradient."""
         full, rest = divmod(entries, self.options.chunk)
         return full * _next_power(min(self.options.chunk, entries)) + (_next_power(rest) if rest else 0)
 
     def diagonal(self, entries: int) -> Floats:
-        """Return the random signs that all workers share in every exchange; float64 of shape (entries,)."""
+        """Return the random signs that all workers share in all exchanges; float64 of shape (entries,)."""
         return np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
 
     def _happens(self, what: str, worker: int, first: int, chances: Floats, draws: np.random.Generator) -> Any:
-        """Return which of so many chances come true, of entries of a worker from the first on."""
+        """Return a random mask that is true with the given probabilities, for a worker's entries from `first` on."""
         return draws.random(chances.size) < chances
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -155,7 +155,7 @@ class THC(
         return self._make_exchange(update, self._steps(), sent, key="thc", stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
-        """Return the mean of a chunk and the entries beyond T of each worker; rows and padding become their errors."""
+        """Return the mean of a chunk, and each worker's count of clipped entries; rows and padding become errors."""
         P, size = rows.shape
         d = size + padding.shape[1]
         stages = min(_STAGES, d.bit_length() - 1)
@@ -195,13 +195,13 @@ class THC(
 
     @property
     def code_bytes(self) -> tuple[float, float]:
-        """Bytes of an entry to the server and back."""
+        """Number of bytes of an entry to the server, and back."""
         if self.wire.released:
             return 4.0, 4.0
         return 0.5, math.ceil(math.log2(GRANULARITY * self.workers + 1)) / 8
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do: norms, transform and quantise, add up, and transform back."""
+        """Yield kernels and messages: norms, transform, quantise, sum at the servers, inverse transform."""
         P, n = self.workers, self.parameters
         whole = self.k_of_model
         up, down = (self._padded(whole) * one for one in self.code_bytes)
@@ -225,12 +225,12 @@ class THC(
         yield transform
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges; the padding is that of the whole model."""
+        """Return the bytes of each array that a worker stores, by name, with padding for the whole model."""
         whole = self.k_of_model
         padding = self._padded(whole) - whole if self.options.error_feedback else 0
         return super().held_bytes() | {"padding_error": float(self.padding_error.itemsize * padding)}
 
 
 def _next_power(entries: int) -> int:
-    """Return the least power of two that is no less."""
+    """Return the least power of two that is >= `entries`."""
     return 1 << (entries - 1).bit_length()

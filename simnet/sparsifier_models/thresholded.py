@@ -1,4 +1,4 @@
-"""Schemes that estimate a threshold and send every entry above it, over all-gather.
+"""Schemes that estimate a threshold and send all entries above it, over all-gather.
 
 Nothing is sorted: a few passes over the gradient take the place of a top-k. In return the number of entries that a
 worker sends is not k, but whatever its threshold lets through.
@@ -30,7 +30,7 @@ _BLOCK = 8192
 
 
 class ThresholdSelection(NamedTuple):
-    """What a worker found."""
+    """Result of a worker's threshold search: indices, threshold, number of tries, kernels."""
 
     # The entries it sends, ascending.
     indices: Indices
@@ -43,12 +43,12 @@ class ThresholdSelection(NamedTuple):
 
 
 def in_double(values: Values) -> Iterator[NDArray[np.float64]]:
-    """Yield the values block by block in double precision."""
+    """Yield consecutive blocks of the values in double precision."""
     return (values[start : start + _BLOCK].astype(np.float64) for start in range(0, values.size, _BLOCK))
 
 
 def moments(values: Values) -> tuple[float, float]:
-    """Return mean and unbiased variance in double precision; of a single value it is 0. ValueError: no value."""
+    """Return mean and unbiased variance in double precision, 0 for one value; raise ValueError if there is none."""
     n = values.size
     if not n:
         raise ValueError("there is no value to average")
@@ -58,7 +58,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return the kernels that P workers run each on its own as kernels of all of them, with entries per worker."""
+    """Return the kernels that workers run separately as kernels of all, with entries per worker, shape (P,)."""
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}
@@ -70,7 +70,7 @@ def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
 
 
 class Thresholded(Gathered, searches_threshold=True):
-    """Common part: a scheme of this kind says how a worker finds its threshold, and the entries by it.
+    """Base of threshold schemes over all-gather; subclasses define the search for the threshold.
 
     ``threshold`` is the one that each worker used. Besides the statistics of `Exchange` there is ``tries``, shape (P,),
     the thresholds that each worker tried.
@@ -81,7 +81,7 @@ class Thresholded(Gathered, searches_threshold=True):
 
     @abstractmethod
     def _find(self, values: Values, worker: int) -> ThresholdSelection:
-        """Return what a worker finds in its `values`, shape (n,)."""
+        """Return the result of a worker's threshold search in its `values`, shape (n,)."""
 
     def _select(self, values: Values, worker: int) -> Indices:
         return self._find(values, worker).indices
@@ -109,7 +109,7 @@ class Thresholded(Gathered, searches_threshold=True):
 
 
 class Rule(NamedTuple):
-    """How the estimate is corrected.
+    """Rule by which an implementation of Gaussian-k corrects its threshold.
 
     Below `low` k entries the threshold is divided by `down`, above `high` k it is multiplied by `up`, at most `steps`
     times, with `turns` in either direction, else in the one it first took. With `magnitudes` mean and deviation are
@@ -125,7 +125,7 @@ class Rule(NamedTuple):
     magnitudes: bool = False
 
     def bounds(self, k: int) -> tuple[int, float]:
-        """Return the fewest and most entries that are not adapted, rounded down as in the reference implementation."""
+        """Return the least and largest number of selected entries at which the threshold needs no correction."""
         low = math.ceil(self.low * k) if self.turns else math.floor(self.low * k)
         return low, math.inf if self.high is None else math.floor(self.high * k)
 

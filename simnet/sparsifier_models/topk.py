@@ -103,21 +103,21 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
 
     @property
     def k_of_model(self) -> int:
-        """Entries a worker is to select of all layers of the model."""
+        """Number of entries that a worker selects in all layers of the whole model."""
         return sum(self._kept_of_model())
 
     @property
     def k(self) -> int:
-        """Entries a worker is to select of all layers."""
+        """Number of entries that a worker selects in all layers of this gradient."""
         return sum(self._kept)
 
     def _kept_of_model(self) -> list[int]:
-        """Return the entries to select of each layer of the model."""
+        """Return the number of entries to select in each layer of the whole model."""
         return [self._entries(size) for size in self.true_sizes]
 
     @property
     def _kept(self) -> list[int]:
-        """Entries to select of each layer at hand."""
+        """Number of entries to select in each layer of this gradient."""
         shares = [kept / self.options.scale for kept in self._kept_of_model()]
         return apportion(shares, [size for _, size in self.layers])
 
@@ -170,7 +170,7 @@ ROUNDS = 25
 
 
 def bracket(magnitude: Values, k: int) -> tuple[float, float]:
-    """Return the tightest thresholds found that keep more than k entries, and at most k.
+    """Return the largest tried threshold that keeps more than k entries, and the smallest that keeps at most k.
 
     Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. The lower one is 0 if every threshold tried
     keeps at most k entries; the upper one is infinite if every one keeps more.

@@ -1,4 +1,4 @@
-"""TopkDSA: top-k over a sparse all-reduce that sums as it goes, and turns dense where fill-in makes that shorter.
+"""TopkDSA: top-k over a sparse all-reduce that sums along the way, and turns dense where fill-in makes that smaller.
 
 Every worker selects its k entries of largest magnitude. They are summed region by region or stream by stream, nothing
 of the sum is left out, and everybody gets all of it.
@@ -134,7 +134,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     def _split_and_gather(
         self, rows: Values, chosen: list[Places]
     ) -> tuple[Values, tuple[Step, ...], bool, list[DroppedShare]]:
-        """Return the sum, what workers do to get it, whether it arrives dense, and what they keep of what they sent."""
+        """Return the sum, kernels and messages, whether the gather is dense, and the quantisation errors."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = split_reduce.equal_cuts(n, P)
         lengths = np.diff(cuts)
@@ -168,7 +168,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
         return total, (*split_reduce.around_split(n, entries, *split), *encodes, gathered, *decodes), dense, rests
 
     def _turns_dense(self, nnz: int) -> bool:
-        """Whether the regions of a sum with that many entries other than zero are gathered dense."""
+        """Return whether regions are gathered dense for a sum with `nnz` nonzero entries."""
         n = self.parameters
         return nnz >= n // 3 if self.options.rules == "bert" else 2 * nnz >= 2 * n // 3
 
@@ -179,7 +179,7 @@ class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
 
 @dataclass(frozen=True)
 class Format:
-    """What a stream takes on the wire.
+    """Byte sizes of a sparse or dense stream on the wire.
 
     Parameters
     ----------
@@ -200,23 +200,23 @@ class Format:
     header: float
 
     def is_dense(self, entries: int, length: int) -> bool:
-        """Whether that many entries take no less than a dense vector of that length."""
+        """Return whether so many sparse entries take at least the bytes of a dense vector of that length."""
         return entries * self.entry >= length * self.element
 
 
 @dataclass(frozen=True)
 class SparseStream:
-    """Indices, ascending, and their values; or a dense vector, without indices."""
+    """A sparse vector of ascending indices and values; or a dense vector, with None for indices."""
 
     indices: Places | None
     values: Values
 
     def nbytes(self, form: Format) -> float:
-        """Bytes on the wire."""
+        """Return the number of bytes on the wire."""
         return form.header + self.values.size * (form.element if self.indices is None else form.entry)
 
     def dense(self, length: int) -> Values:
-        """Return the dense vector; the one of a dense stream itself."""
+        """Return the dense vector of a given length; without a copy if the stream is dense."""
         if self.indices is None:
             return self.values
         vector = np.zeros(length, dtype=np.float32)
@@ -225,7 +225,7 @@ class SparseStream:
 
 
 def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> SparseStream:
-    """Return the sum of two streams, which may be modified: dense if one is, or if that takes no more bytes."""
+    """Return the sum of two streams, modifying them: dense if either is dense or if that takes no more bytes."""
     if one.indices is None or other.indices is None or form.is_dense(one.indices.size + other.indices.size, length):
         if one.indices is not None:
             one, other = other, one
@@ -244,7 +244,7 @@ def added(one: SparseStream, other: SparseStream, length: int, form: Format) -> 
 
 
 def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[SparseStream, tuple[Step, ...]]:
-    """SSAR_Recursive_double: in log2 P rounds partners exchange all they have summed so far.
+    """Return the sum and the steps of SSAR_Recursive_double: log2 P rounds of pairwise exchange of partial sums.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
     gets the sum. `rows`, shape (P, n), are not modified; `chosen` has the ascending indices of each worker. Phases are
@@ -263,7 +263,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
         return SparseStream(None if values.size == n else chosen[worker], values)
 
     def summed(first: int, last: int) -> SparseStream:
-        """Return what the places first .. last - 1 have summed, having exchanged among themselves."""
+        """Return the partial sum of positions first .. last - 1 after their exchanges."""
         if last - first == 1:
             worker = int(worker_of[first])
             if first >= extra:
@@ -294,7 +294,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
 
 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
-    """Return the messages by which everyone sends each its split, all at once.
+    """Return the round in which each worker sends every other its part of the split.
 
     ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
     """
@@ -307,7 +307,7 @@ def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
 
 
 def join_streams(pieces: NDArray[np.int64], form: Format) -> Schedule:
-    """Return recursive doubling of streams of `pieces`, shape (P,), entries that share no index."""
+    """Return recursive doubling of disjoint streams of `pieces` entries each, shape (P,)."""
     gather = allgatherv_recursive_doubling(pieces * form.entry)
     rounds = [Round(one.src, one.dst, one.nbytes + form.header, phase="doubling") for one in gather.rounds]
     return Schedule(gather.n_ranks, rounds)

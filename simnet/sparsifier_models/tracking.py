@@ -1,4 +1,4 @@
-"""Workers that track their gradients: what they send is what is new, and everybody has the mean of all trackers (EF21).
+"""Gradient tracking (EF21): workers send compressed changes of their trackers, and share the mean of all trackers.
 
 A worker's tracker g_i approaches its gradient, or momentum: it takes in what a compressor makes of their difference.
 """
@@ -37,7 +37,7 @@ class TrackingOptions(Options):
 
 
 class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
-    """Common part: trackers, and the momentum that they follow.
+    """Base of schemes that track gradients: the trackers, and their momentum.
 
     Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
     later gradients are like this one: ``lost`` is P times that, and mass is not conserved.
@@ -59,7 +59,7 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
         )
 
     def _following(self) -> TrackingOptions | None:
-        """Return the options, if gradients are tracked."""
+        """Return the options if gradients are tracked, else None."""
         options = self.options
         assert isinstance(options, TrackingOptions)
         return options if options.error_feedback else None
@@ -70,12 +70,12 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
 
     @property
     def starts_dense(self) -> bool:
-        """Whether the next exchange is the dense one from which trackers begin."""
+        """Whether the next exchange is dense, to initialise the trackers."""
         options = self._following()
         return options is not None and options.start == "dense" and not self.begun
 
     def _follow(self, rows: Values) -> None:
-        """Turn gradients into what is tracked, in place."""
+        """Replace gradients by the momentum-averaged gradients that trackers follow, in place."""
         options = self._following()
         if options is None or options.momentum == "none":
             return
@@ -93,16 +93,16 @@ class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
             rows[:] = self.second
 
     def _track(self, tracked: Values) -> Values:
-        """Take new trackers over, and return their mean."""
+        """Store the new trackers, shape (P, n), and return their mean."""
         self.begun, self.tracked = True, tracked
         return np.asarray(np.add.reduce(tracked, axis=0) / np.float32(self.workers))
 
     def _lack(self, rows: Values) -> None:
-        """Turn what is tracked into what trackers lack of it, in place."""
+        """Subtract the trackers from the rows, in place, if gradients are tracked."""
         if self.traits.tracks:
             rows -= self.tracked
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of the state of a worker: with trackers also their mean, for what is not sent."""
+        """Return the bytes of each array that a worker stores, by name, with the mean tracker if there is one."""
         found = super().held_bytes()
         return found | {"mean": found["tracked"]} if self.traits.tracks else found

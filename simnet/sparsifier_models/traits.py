@@ -1,4 +1,4 @@
-"""What a scheme tells jobs, memory estimates, shards and reports about itself: one record with defaults."""
+"""Traits of a scheme, for jobs, memory estimates, shards and reports: one record with defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Cost: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Properties of a scheme that others ask for.
+    """Properties of a scheme that other modules query.
 
     A class gives those that differ from its base as keywords, ``class Topk(Gathered, separable=True)``, and has all of
     them as `Sparsifier.traits`. Those that follow from options come from `Sparsifier._option_traits`.

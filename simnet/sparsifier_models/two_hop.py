@@ -1,4 +1,4 @@
-"""Reductions in two hops of all-to-all: between the ranks of a node, and between the nodes, quantised anew for each.
+"""Reductions by two all-to-all hops, within nodes and between nodes, quantised before each hop.
 
 P = N L ranks lie on N nodes of L consecutive ones. Rank r gets partition r of the sum. In the first hop the ranks of a
 node meet: rank l of each gets the partitions of all ranks l, of which it knows the sum over its node; in the second one
@@ -27,7 +27,7 @@ from simnet.sparsifier_models.steps import Step
 
 
 class Nodes(NamedTuple):
-    """N nodes of L ranks."""
+    """Numbers of nodes N and of ranks per node L."""
 
     # N, and L.
     nodes: int
@@ -35,7 +35,7 @@ class Nodes(NamedTuple):
 
     @classmethod
     def of(cls, workers: int, each: int, name: str = "ranks_per_node") -> Nodes:
-        """Return the nodes of P workers, L = `each` to a node.
+        """Return N and L for P workers with L = `each` ranks per node.
 
         Raises ValueError, with the `name` of the option, if L does not divide P.
         """
@@ -45,15 +45,15 @@ class Nodes(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """P."""
+        """Number of ranks P = N L."""
         return self.nodes * self.each
 
     def swizzled(self, partitions: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions, shape (P, ...), in the order in which they are sent: z at place (z mod L) N + z // L."""
+        """Return partitions, shape (P, ...), in sending order: partition z at position (z mod L) N + z // L."""
         return self._turned(partitions, self.nodes, self.each)
 
     def unswizzled(self, placed: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions in the order of the ranks that get them: the inverse of `swizzled`."""
+        """Return partitions in order of receiving rank, the inverse of `swizzled`."""
         return self._turned(placed, self.each, self.nodes)
 
     @staticmethod
@@ -65,7 +65,7 @@ class Nodes(NamedTuple):
         return np.arange(self.ranks).reshape(self.nodes, self.each)
 
     def across(self) -> NDArray[np.int64]:
-        """Return the ranks that have the same place on their nodes, shape (L, N)."""
+        """Return the ranks with equal position on their nodes, shape (L, N)."""
         return self.within().T
 
 
@@ -74,7 +74,7 @@ def sum_in_two_hops(
     first: Callable[[int], NDArray[Any]],
     second: Callable[[int, NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Return the sum of the vectors of all ranks, as the second hop leaves it; shape (P, m), a row for each rank.
+    """Return the sum of all ranks' vectors after the second hop, shape (P, m), one partition per rank.
 
     Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
     read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`
@@ -102,7 +102,7 @@ def _within_range(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class Hop(NamedTuple):
-    """What a rank has for the ranks of a hop, all of it, its own part too [byte]."""
+    """Bytes of codes and scales that a rank has for all ranks of a hop, itself included."""
 
     # Of codes, and of the scales of their groups.
     codes: float
@@ -110,7 +110,7 @@ class Hop(NamedTuple):
 
     @classmethod
     def of(cls, entries: float, bits: int, groups: float) -> Hop:
-        """Return the hop of `entries` with codes of `bits` bits in `groups`."""
+        """Return the bytes of codes and scales for `entries` with `bits` bits each in `groups` groups."""
         return cls(entries * bits / 8, groups * SCALE_BYTES)
 
 
@@ -133,7 +133,7 @@ class TwoHopOptions(GatheredOptions):
 class TwoHop(
     Sparsifier, sends_all=True, keeps_residual=False, memory_factor=(1.7, 12.0), reads_gradients=False, conserves=False
 ):
-    """Common part: the nodes, and the messages of both hops and of the all-gather behind them.
+    """Base of schemes that reduce in two hops: the nodes, and the messages of hops and all-gather.
 
     The density does not matter. What rounding takes is not made up for in full, so that mass is not conserved.
     """
@@ -145,22 +145,22 @@ class TwoHop(
 
     @abstractmethod
     def _steps(self) -> Iterator[Step]:
-        """Yield what workers do, in order."""
+        """Yield the kernels and messages of an exchange, in order."""
 
     def _all_to_all(self, hop: int, what: str, nbytes: float) -> Schedule:
-        """Return the messages of hop 1 or 2, in which each rank sends so many bytes in all."""
+        """Return the all-to-all messages of hop 1 or 2, `nbytes` bytes in total per rank."""
         groups = self.nodes.within() if hop == 1 else self.nodes.across()
         size = groups.shape[1]
         call = collectives.alltoall_pairwise(size, nbytes / size)
         return merge_schedules([call] * len(groups), list(groups), self.workers).in_phase(f"hop {hop} {what}")
 
     def _hop(self, hop: int, sent: Hop) -> Iterator[Step]:
-        """Yield the calls of a hop: codes, and their scales."""
+        """Yield the two all-to-all calls of a hop: codes, then scales."""
         yield self._all_to_all(hop, "codes", sent.codes)
         yield self._all_to_all(hop, "scales", sent.scales)
 
     def _gathered(self, nbytes: float, phase: str) -> Schedule:
-        """Return the messages by which all get what each has so many bytes of."""
+        """Return the all-gather messages of `nbytes` bytes from each worker."""
         return self.options.gather(np.full(self.workers, nbytes)).in_phase(phase)
 
 
@@ -172,7 +172,7 @@ _WEIGHTS, _MULTIPLE = 8000, 8
 
 
 class GroupCodes(NamedTuple):
-    """Groups of entries as they travel."""
+    """Quantised groups of entries: a code per entry, and an inverse scale per group."""
 
     # Shape (groups, size).
     codes: NDArray[np.int8]
@@ -180,14 +180,14 @@ class GroupCodes(NamedTuple):
     inverses: Values
 
     def values(self) -> Values:
-        """Return what receivers make of it, float32 of shape (groups, size)."""
+        """Return the dequantised values, float32 of shape (groups, size)."""
         found: Values = self.codes.astype(np.float32)
         found *= self.inverses[:, np.newaxis]
         return found
 
 
 def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
-    """Return the nearest codes, ties to even: the rule of DeepSpeed.
+    """Return codes rounded to nearest, ties to even, as DeepSpeed quantises.
 
     The largest magnitude of a group stands for 8 of four bits, or 128 of eight. There is no code above 7, or 127, so a
     largest entry that is positive loses an eighth of itself, or a 128th. A group of zeros has the scale 1.
@@ -200,7 +200,7 @@ def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
 
 
 def stochastic(groups: NDArray[np.floating], bits: int, uniforms: Values) -> GroupCodes:
-    """Return codes that are unbiased: the rule of SDP4Bit.
+    """Return codes rounded at random without bias, as SDP4Bit quantises.
 
     The largest magnitude of a group stands for 7 of four bits, or 127 of eight. An entry is rounded up if its uniform,
     in (0, 1], is below its fraction. A group of zeros has the scale 1.
@@ -215,7 +215,7 @@ def stochastic(groups: NDArray[np.floating], bits: int, uniforms: Values) -> Gro
 
 
 def _scaled(groups: NDArray[np.floating], most: int) -> tuple[Values, Values]:
-    """Return what each group is multiplied by, so that its largest magnitude becomes so much, and the products."""
+    """Return the scale of each group that maps its largest magnitude to `most`, and the scaled groups."""
     largest = np.abs(groups).max(axis=1).astype(np.float32)
     scales = np.ones_like(largest)
     # Magnitudes below those of normal numbers would have an infinite scale.
@@ -226,7 +226,7 @@ def _scaled(groups: NDArray[np.floating], most: int) -> tuple[Values, Values]:
 
 
 def halves(values: Values) -> NDArray[np.float16]:
-    """Return the nearest numbers of half precision; overflow becomes the largest."""
+    """Return values rounded to float16; overflow becomes the largest finite number."""
     limit = LARGEST["fp16"]
     return np.clip(values, -limit, limit).astype(np.float16)
 

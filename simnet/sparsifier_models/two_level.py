@@ -1,4 +1,4 @@
-"""Two levels: dense collectives inside nodes, any scheme between them, on the part of the gradient that a rank owns.
+"""Two-level schemes: dense collectives within nodes, and any scheme between nodes on the shard that a rank owns.
 
 A rank reduces with the others of its node the part of the gradient that it owns, exchanges that by the scheme with the
 ranks of equal place in the other nodes, and gathers the parts of its node. To the scheme a node is one worker, whose
@@ -93,7 +93,7 @@ def _check_integers(values: Sequence[object], name: str, least: int) -> list[int
 
 
 def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
-    """Return the groups of each level, from inside out: ranks of a node, nodes of a site, and so on.
+    """Return the group size of each level from the inside out: ranks per node, nodes per site, ...
 
     Raises ValueError unless it is one number >= 1 or several.
     """
@@ -105,7 +105,7 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
 
 
 def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the options of a scheme that need no network, and how many ranks then share a gradient.
+    """Return a scheme's options with no dependence on the network, and the number of ranks that share a gradient.
 
     What options take from a network becomes one rank a node, in the order of their numbers.
     """
@@ -118,7 +118,7 @@ def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 class TwoLevel(Sparsifier, codes=EVERY):
-    """A scheme on two levels; `on_two_levels` makes the class for each.
+    """A scheme on two levels; `on_two_levels` derives a class from each scheme.
 
     With one rank a node it is the scheme, and within one node, where nothing crosses, a dense all-reduce. `residual`
     is that of the sum of a node: of each part its owner has it, and others zero, so that what is sent and what is kept
@@ -168,7 +168,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         self._joined: dict[tuple[int, ...], tuple[list[Schedule], Schedule]] = {}
 
     def _made(self, shard: int, levels: Sequence[int]) -> Sparsifier | None:
-        """Return the scheme of a part between nodes; none where there are fewer entries than ranks."""
+        """Return the scheme between nodes for a shard; None if the shard is empty."""
         first, last = self._shards[shard].start, self._shards[shard].stop
         if first == last:
             return None
@@ -186,7 +186,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return scheme(self.nodes, last - first, self.density, **given, **more)
 
     def _layers_within(self, first: int, last: int) -> list[tuple[str, int]]:
-        """Return what a part of the gradient has of each layer."""
+        """Return name and size of each layer's part within entries first .. last - 1."""
         found, end = [], 0
         for name, size in self.layers:
             begin, end = end, end + size
@@ -195,50 +195,50 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _there(self) -> list[Sparsifier]:
-        """Return the schemes of parts that have entries, at the density and the iteration in force."""
+        """Return the schemes of nonempty shards, set to the current density and iteration."""
         found = [one for one in self._models if one is not None]
         for one in found:
             one.density, one.iteration = self.density, self.iteration
         return found
 
     def __copy__(self) -> Self:
-        """Return a twin, whose parts are twins as well."""
+        """Return a shallow copy whose shard schemes are copies, too."""
         twin = super().__copy__()
         twin._models = [copy(one) for one in self._models]
         return twin
 
     @property
     def k_of_model(self) -> int:
-        """Those of all parts, as of `k` and `enough`."""
+        """Number of entries selected of the whole model, over all shards."""
         return sum(one.k_of_model for one in self._there())
 
     @property
     def k(self) -> int:
-        """Entries that the ranks of a node select together."""
+        """Number of entries that the ranks of a node select together."""
         return sum(one.k for one in self._there())
 
     @property
     def enough(self) -> float:
-        """As of the scheme, in each part."""
+        """Least number of selected entries of a sample, summed over shards."""
         return sum(one.enough for one in self._there())
 
     @property
     def max_selected(self) -> int:
-        """Entries that a rank may select: those of the scheme of its part."""
+        """Largest number of entries that a rank may select of its shard."""
         return max(one.max_selected for one in self._there())
 
     @property
     def wire(self) -> Wire:
-        """That of the scheme."""
+        """Byte sizes of entries on the wire of the scheme between nodes."""
         return self._there()[0].wire
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a rank holds between exchanges, by the names of arrays: those of the largest part."""
+        """Return the bytes of each array that a rank stores, by name, for the largest shard."""
         return max((one.held_bytes() for one in self._there()), key=lambda held: sum(held.values()))
 
     @property
     def residual(self) -> Values:
-        """Residual of each rank, of its part of the sum of its node; float32, shape (P, n), read-only.
+        """Residual of each rank for its shard of the node's sum; float32, shape (P, n), read-only.
 
         It is settable: the residuals of a part on a node go to its owner.
         """
@@ -260,14 +260,14 @@ class TwoLevel(Sparsifier, codes=EVERY):
                 model.residual = kept
 
     def _mean(self, rows: Values, shard: slice) -> Values:
-        """Return the mean of each node, shape (N, entries of the part), in the order of the scheme."""
+        """Return each node's mean over a shard, shape (N, entries), in the scheme's node order."""
         by_node = rows.reshape(self.nodes, self.ranks, self.parameters)[self._order, :, shard]
         with np.errstate(over="ignore", invalid="ignore"):
             mean: Values = np.add.reduce(by_node, axis=1) / np.float32(self.ranks)
         return mean
 
     def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
-        """Exchange one gradient per worker; as of `Sparsifier.exchange`, but that nothing is overwritten."""
+        """Exchange one gradient per worker; `overwrite` has no effect."""
         fresh = self._given(gradients)
         for worker, norm in enumerate(squared_norms(fresh)):
             if not math.isfinite(norm):
@@ -289,7 +289,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         raise NotImplementedError("parts are exchanged by their schemes")
 
     def _together(self, parts: Sequence[Exchange | None]) -> Exchange:
-        """Return the exchange that those of the parts make up."""
+        """Return one exchange that combines the exchanges of all shards."""
         there = [(one, owners) for one, owners in zip(parts, self._owners, strict=True) if one is not None]
         update = np.zeros(self.parameters, dtype=np.float32)
         selected, sent = np.zeros(self.workers, dtype=np.int64), np.zeros(self.workers)
@@ -329,7 +329,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return float(np.mean(exchange.stats["density_ratio"]))
 
     def _merged(self, parts: Sequence[tuple[Stats, NDArray[np.int64]]]) -> Stats:
-        """Return the statistics of all parts."""
+        """Return the combined statistics of all shards."""
         found: Stats = {}
         for name in parts[0][0]:
             values = [stats[name] for stats, _ in parts if name in stats]
@@ -347,7 +347,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def _schedule(self, between: list[Schedule], owners: list[NDArray[np.int64]], *, recurs: bool) -> Schedule:
-        """Return all messages, the same object if those between nodes recur."""
+        """Return the messages inside and between nodes; the same object again if those between nodes recur."""
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]
@@ -359,7 +359,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return found
 
     def save(self) -> State:
-        """Return all that the next exchange depends on; what each part has stands behind its number."""
+        """Return the state that the next exchange depends on; names of a shard's arrays start with its number."""
         parts = {
             f"shard{number}.{name}": value
             for number, model in enumerate(self._models)
@@ -369,7 +369,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
         return {**super().save(), **parts}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned; as of `Sparsifier.restore`."""
+        """Resume from a state that `save` returned."""
         own: State = {}
         parts: list[State] = [{} for _ in self._models]
         for name, value in state.items() if isinstance(state, Mapping) else ():
@@ -389,7 +389,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
 
 @cache
 def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
-    """Return the class of a scheme on two levels, which `scheme` exchanges between nodes.
+    """Return the two-level class that uses `scheme` between nodes.
 
     Raises ValueError if the scheme works on tensors by their shape, or uses nodes itself.
     """

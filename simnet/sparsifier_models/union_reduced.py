@@ -1,4 +1,4 @@
-"""Schemes in which the indices that the workers select are gathered, and values at their union are reduced.
+"""Schemes that all-gather the selected indices, and all-reduce the values at the union of all selections.
 
 Every worker gets to know U, the union of all selections, and contributes its own value at every entry of U, whichever
 worker selected it. Values add up in the network, so that they are sent once however many workers there are, and every
@@ -46,7 +46,7 @@ class UnionReducedOptions(GatheredOptions):
 
 
 class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
-    """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
+    """Base of schemes that reduce values at the union of selections; subclasses select and name the kernels.
 
     The indices travel padded to k_max, the most that a worker selected. Scheme-specific statistics:
 
@@ -69,7 +69,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         return self._reduce(corrected, *self._gather(corrected))
 
     def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
-        """Let every worker select; return counts, smallest magnitudes, index bytes, and the union."""
+        """Return each worker's count, smallest magnitude and index bytes, shape (P,), and the mask of the union."""
         counts = np.zeros(self.workers, dtype=np.int64)
         smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
@@ -87,7 +87,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
     def _reduce(
         self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, nbytes: Floats, union: NDArray[np.bool_]
     ) -> Exchange:
-        """Reduce the values at the `union`, which no worker keeps."""
+        """Return the exchange that averages the values at the `union` and clears them in all rows."""
         U = np.flatnonzero(union)
         update, sent = take_mean(corrected, U, read=reader(self.options.values))
         wire, k_max = self.wire, int(counts.max())
@@ -113,7 +113,7 @@ class UnionReduced(Gathered, rounds_down=True, codes=GATHERED_AND_REDUCED):
         )
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the messages by which all workers get the indices of each, padded to the most bytes."""
+        """Return the all-gather of each worker's indices, padded to the largest contribution."""
         gather, wire = self.options.gather, self.wire
         indices = gather(np.full(self.workers, nbytes.max())).in_phase("indices")
         if not self.announces:
@@ -161,7 +161,7 @@ _INT32 = 4.0
 
 
 def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
-    """Cut layers longer than a P-th of the gradient into P near-equal pieces, the longer ones first."""
+    """Return piece sizes: each layer longer than n / P is cut into P near-equal pieces, longer pieces first."""
     longest, pieces = sum(sizes) / workers, []
     for size in sizes:
         if size > longest:
@@ -174,7 +174,7 @@ def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
 
 
 def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
-    """Assign k entries to layers in proportion to their norms, in descending order of these.
+    """Return the entries to select per layer, proportional to the norms, assigned in descending order of norm.
 
     Each layer gets from 1 to its size; they add up to about k. Of equal norms, the last layer comes first.
     """
@@ -189,7 +189,7 @@ def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
 
 
 def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list[int]], list[int]]:
-    """Pack layers into bins, the costliest first, each into the bin of least cost; a top-k costs size log2 k_l.
+    """Pack layers into bins, costliest first, each into the bin of least cost; a top-k costs size log2 k_l.
 
     Returns the layers of each bin, and the common ones, which are sent whole.
     """
@@ -244,12 +244,12 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
 
     @property
     def max_selected(self) -> int:
-        """Entries that a worker may select: k, and one for each piece that would else get none."""
+        """Largest number of entries a worker may select: k, plus one for each piece."""
         return self.k + len(self._sizes)
 
     @property
     def enough(self) -> float:
-        """Three entries for each worker, which selects those of its own layers."""
+        """Least number of selected entries: three per worker, as each selects from its own layers."""
         return 3.0 * self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

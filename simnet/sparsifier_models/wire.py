@@ -1,4 +1,4 @@
-"""What entries take on the wire: by their widths, or by how indices and values are encoded."""
+"""Byte sizes of entries on the wire, from fixed widths or from the encoding of indices and values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORD = 32
 
 
 class Codes(NamedTuple):
-    """How a scheme can send indices and values."""
+    """Index and value codes that a scheme supports, and the reason why not others."""
 
     # Which codes; none where it sends none, or in a form of its own.
     indices: Sequence[str] = ()
@@ -34,7 +34,7 @@ class Codes(NamedTuple):
     otherwise: str = "its messages have a form of their own"
 
     def check(self, options: Options) -> None:
-        """Raise ValueError if options ask for a code that is none of these."""
+        """Raise ValueError if the options ask for an unsupported code."""
         for name, asked, known in (
             ("indices", options.indices, self.indices),
             ("values", options.values, self.values),
@@ -63,7 +63,7 @@ EVERY = Codes(encodings.INDEX_CODES, encodings.VALUE_CODES)
 
 @dataclass(frozen=True)
 class Wire:
-    """What entries take on the wire.
+    """Byte sizes of entries on the wire.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Wire:
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
-        """Return the wire of some options, with the bytes of a value and an index on the ``released`` one."""
+        """Return the wire of the options, with `released_widths` bytes per value and index on the ``released`` wire."""
         released = options.wire == "released"
         value: float
         value, index = released_widths if released else (4, 4)
@@ -106,11 +106,11 @@ class Wire:
 
     @property
     def entry_bytes(self) -> float:
-        """Bytes of a value and its index."""
+        """Number of bytes of a value and its index."""
         return self.value_bytes + self.index_bytes
 
     def indices(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the distinct `indices` in each region, shape (regions,): as many messages.
+        """Return the bytes of the distinct `indices` in each region, one message each; shape (regions,).
 
         `cuts` has the starts of regions and the end of the last; indices of a region count from its start.
         """
@@ -125,21 +125,21 @@ class Wire:
         return self._indices(counts, np.diff(edges), differences)
 
     def entries(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the indices in each region with their values; arguments and result as of `indices`."""
+        """Return the bytes of the indices in each region with their values; shape (regions,)."""
         counts = self._counts(indices, np.asarray(cuts, dtype=np.int64))
         if self.encoding is None:
             return counts * self.entry_bytes
         return self.indices(indices, cuts) + self._values(counts)
 
     def expected(self, counts: ArrayLike, spans: ArrayLike) -> Floats:
-        """Return the expected bytes of messages of `counts` entries from regions of `spans`, broadcast together."""
+        """Return the expected bytes of messages with `counts` random entries from regions of `spans` entries."""
         number = np.asarray(counts, dtype=np.float64)
         if self.encoding is None:
             return number * self.entry_bytes
         return self._indices(number, np.asarray(spans), None) + self._values(number)
 
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels by which a worker encodes selected entries, of `n`; none without an encoding.
+        """Return the kernels that encode a worker's selected entries out of `n`; none without an encoding.
 
         There is a method of `simnet.cost_models.costs.encodings.CODE_METHODS` for indices and one for values, with
         equivalent passes for device profiles that have not measured it: codes are a `cast` of every entry; a table
@@ -161,7 +161,7 @@ class Wire:
         return found + (self.value_kernels(own) if values else [])
 
     def decoding_kernels(self, entries: ArrayLike, n: float, messages: int, *, values: bool = True) -> list[DeviceOp]:
-        """Return the kernels by which a worker decodes `messages` of `entries` together; none without an encoding.
+        """Return the kernels that decode `messages` with `entries` in total; none without an encoding.
 
         They are as of `encoding_kernels`, for each message: a `cast` of every entry, a `norm` for sums of differences,
         and a `scan` of the words of each bitmap.
@@ -181,7 +181,7 @@ class Wire:
         return found + (self.reading_kernels(all_of_them, messages) if values else [])
 
     def value_kernels(self, entries: ArrayLike) -> list[DeviceOp]:
-        """Return the kernels by which a worker encodes values, as of `encoding_kernels`."""
+        """Return the kernels that encode a worker's values; none for float32."""
         if self.encoding is None or self.encoding.values == "float32":
             return []
         own, code = np.asarray(entries, dtype=np.float64), self.encoding.values
@@ -189,7 +189,7 @@ class Wire:
         return [DeviceOp(f"encode_{code}", own, instead=(*table, DeviceOp("cast", own)))]
 
     def reading_kernels(self, entries: ArrayLike, messages: int = 1) -> list[DeviceOp]:
-        """Return the kernels by which a worker reads the values of `messages`, as of `decoding_kernels`."""
+        """Return the kernels that decode the values of `messages`; none for float32."""
         if self.encoding is None or self.encoding.values == "float32":
             return []
         all_of_them = np.asarray(entries, dtype=np.float64)

@@ -80,7 +80,7 @@ _IGNORED = str.maketrans("", "", "-_ ")
 
 
 def names() -> list[str]:
-    """Return the names that `create` knows, also of strategies registered by others, sorted."""
+    """Return the sorted names that `create` accepts: strategies of this package and of plug-ins."""
     return sorted({*STRATEGIES, *plugins.plugin_names("strategies")})
 
 
@@ -108,24 +108,24 @@ def strategy(name: str) -> type[Strategy]:
 
 
 def usable() -> dict[str, type[Strategy]]:
-    """Return the strategies by name, sorted; a warning names those of others that cannot be used."""
+    """Return the strategy classes by name, sorted; warn about plug-in strategies that cannot be used."""
     return dict(sorted({**plugins.usable_plugins("strategies", strategy), **STRATEGIES}.items()))
 
 
 def options(found: type[Strategy]) -> dict[str, Parameter]:
-    """Return the options of a strategy: the parameters of its class except `replicas`, by name."""
+    """Return the options of a strategy by name: all parameters of its class except `replicas`."""
     return dict([*signature(found).parameters.items()][1:])
 
 
 def averages_by_scheme(found: type[Strategy], given: Mapping[str, Any]) -> bool:
-    """Return whether a strategy with the given options averages by a scheme: SPARTA does only in outer steps."""
+    """Return whether a strategy with these options averages by a scheme; SPARTA only does in outer steps."""
     known = options(found)
     period = known.get("period")
     return "averaging" in known and (period is None or given.get("period", period.default) is not None)
 
 
 def create(name: str, replicas: Replicas, **given: Any) -> Strategy:
-    """Return a strategy at the start of training, with options that are the parameters of its class.
+    """Return a strategy at the start of training; its options are the parameters of its class.
 
     Raises ValueError for an unknown strategy or option, a missing option, or a value that is not allowed.
 

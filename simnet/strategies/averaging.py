@@ -1,4 +1,4 @@
-"""How strategies average over the workers: any scheme of `simnet.sparsifier_models`, tensor by tensor or in buckets."""
+"""Averages over the workers within strategies by any scheme of `simnet.sparsifier_models`, per tensor or bucket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Averaging:
 
 
 class Sync(NamedTuple):
-    """An exchange of `what`, such as ``gradients``, by the messages of `schedule`, with `kernels` of the workers.
+    """An exchange of `what`, such as ``gradients``: the messages of `schedule` and the workers' `kernels`.
 
     It begins after the inner step `begin`, from 0, and must arrive `delay` inner steps later (0: workers wait).
     `exchange` and `scheme` are those of `simnet.sparsifier_models`, if one made it.
@@ -55,7 +55,7 @@ class Sync(NamedTuple):
 
     @property
     def payload(self) -> float:
-        """Bytes of its collectives as nccl-tests counts them: the vector of an all-reduce, what is broadcast."""
+        """Bytes of the collectives as nccl-tests counts them: the vector of an all-reduce, the data of a broadcast."""
         return sum(one.nbytes for one in self.schedule.calls)
 
 
@@ -64,7 +64,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """A way to average: pieces of a fragment, as tensors and columns, and the scheme of each."""
+    """An alternative averaging: pieces of a fragment, each as tensors and columns, and the scheme of each piece."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]
@@ -72,7 +72,7 @@ class _AveragingOffer(NamedTuple):
 
 
 class Averager:
-    """Averages the rows of the workers for one fragment, in pieces of whole tensors with a scheme each."""
+    """Computes the average of the workers' rows for one fragment, piece by piece, with a scheme for each piece."""
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what
@@ -83,11 +83,11 @@ class Averager:
 
     @property
     def in_force(self) -> _AveragingOffer:
-        """The way to average in force."""
+        """The averaging that is currently used."""
         return self.offers[self.number]
 
     def offer(self, averaging: Averaging) -> None:
-        """Add a way to average, which `switch` brings into force; raise ValueError as for the first one."""
+        """Add an averaging for `switch` to activate; raise ValueError if parameters would keep a residual."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -98,7 +98,7 @@ class Averager:
         self.offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Bring a way to average into force; raise ValueError if it cannot take over the residual."""
+        """Activate averaging `number` and hand it the residual; raise ValueError if it cannot take the residual."""
         before, now = self.in_force, self.offers[number]
         if before is now:
             return
@@ -113,7 +113,7 @@ class Averager:
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
     ) -> tuple[Values, list[Sync]]:
-        """Return the average of the rows of the `active` workers, float32 of shape (n_f,), and its exchanges."""
+        """Return the average of the `active` rows that are not `late`, float32 of shape (n_f,), and its exchanges."""
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
         averaging, pieces, models = self.in_force
@@ -132,7 +132,7 @@ class Averager:
         return average, syncs
 
     def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
-        """Put what workers give that come too late into their residuals, where there are any."""
+        """Add the rows of late workers to their residuals, where the scheme keeps residuals."""
         for model, (_, columns) in zip(self.in_force.models, self.in_force.pieces, strict=True):
             if model.keeps:
                 decay, gain = map(np.float32, model.traits.weights)
@@ -142,11 +142,11 @@ class Averager:
 
     @property
     def keeps(self) -> bool:
-        """Whether what comes too late is not lost."""
+        """Whether the rows of late workers enter their residuals rather than being lost."""
         return all(model.keeps for model in self.in_force.models)
 
     def _model(self, averaging: Averaging, layers: Sequence[int], workers: int) -> Sparsifier:
-        """Return the scheme of a piece, for so many workers."""
+        """Return the scheme of a piece for a number of workers."""
         replicas = self._replicas
         given = {
             "layers": [replicas.layers[one] for one in layers],
@@ -160,7 +160,7 @@ class Averager:
 
 
 def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
-    """Exchange rows among some of the workers of a scheme; what these keep back comes from it and goes back to it."""
+    """Exchange the rows of the `active` workers by the scheme `fewer`, with residuals from and back to `model`."""
     fewer.density, fewer.iteration = model.density, model.iteration
     kept = ("residual", *model.traits.auxiliary_state) if model.keeps else ()
     for name in kept:
@@ -175,7 +175,7 @@ def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: 
 
 
 def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float | None) -> Iterator[tuple[list[int], slice]]:
-    """Yield the tensors of each piece of a fragment, and its columns among those of the fragment."""
+    """Yield for each piece of a fragment its tensor numbers and its columns within the fragment."""
     piece: list[int] = []
     begin = end = 0
     for number in fragment.layers:
@@ -191,7 +191,7 @@ def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float | Non
 def broadcast_tensors(
     replicas: Replicas, what: str, width: float, algorithm: str, workers: int, begin: int
 ) -> list[Sync]:
-    """Return the broadcasts of `width` bytes for each parameter from the first worker, one for each tensor."""
+    """Return one broadcast per tensor from the first worker, of `width` bytes per parameter."""
     chosen = registry.collective_by_algorithm("broadcast", algorithm)
     schedules = (chosen.schedule(workers, width * size * replicas.scale) for _, size in replicas.tensors)
     return [Sync(what, schedule, (), begin) for schedule in schedules]

@@ -1,4 +1,4 @@
-"""A training strategy: how P workers move their parameters, and what they exchange.
+"""Base class of training strategies: how P workers update their parameters, and what they exchange.
 
 To write one, derive from `Strategy`, set `name` and `paper`, and write `Strategy._advance`, one inner step.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class StepResult(NamedTuple):
-    """The exchanges that begin after an inner step, one after the other, and its statistics.
+    """Exchanges that start after an inner step, in order, and the statistics of the step.
 
     These are ``payload`` and ``collectives`` (bytes and number), ``bytes_sent`` and ``bytes_received``, shape (P',),
     and ``drift``, the distance of each worker's parameters from the global ones.
@@ -74,30 +74,30 @@ class Strategy(ABC):
 
     @property
     def schemes(self) -> list[Sparsifier]:
-        """Every scheme in force that averages, each with residuals of its own."""
+        """The active averaging schemes, each with its own residuals."""
         return [model for averager in self._averagers.values() for model in averager.in_force.models]
 
     @property
     def workers(self) -> int:
-        """The number of workers P."""
+        """Number of workers P."""
         return self.replicas.workers
 
     @property
     def parameters(self) -> Values:
-        """Where each worker's next gradient is to be evaluated; float32 of shape (P, n), read-only."""
+        """Parameters at which each worker evaluates its next gradient; float32 of shape (P, n), read-only."""
         shown = np.broadcast_to(self.local, (self.workers, self.replicas.parameters)).view()
         shown.flags.writeable = False
         return shown
 
     @property
     def global_parameters(self) -> Values:
-        """The parameters to score, float32 of shape (n,): those that are global, or the mean of all workers'."""
+        """Parameters to evaluate, float32 of shape (n,): the global ones, or else the mean over the workers."""
         there = self.local if self.alike else self.local[self.active]
         found: Values = self._kept.get("master", there).mean(axis=0)
         return found
 
     def step(self, gradients: Values, active: ArrayLike | None = None, late: NDArray[np.intp] = NOBODY) -> StepResult:
-        """Take the gradients of one inner step, and return the exchanges that begin after it.
+        """Apply the gradients of one inner step; return the exchanges that start after it and its statistics.
 
         Gradients are float32 of shape (P', n), at `parameters` of the `active` workers, ascending (all by default).
         Ranks of schedules are places among them, without the `late` workers; what these give goes into the residual of
@@ -127,10 +127,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def _advance(self, gradients: Values) -> Sequence[Sync]:
-        """Make one inner step with finite gradients, float32 of shape (P', n), and return the exchanges that begin."""
+        """Apply finite gradients, float32 of shape (P', n), as one inner step; return the exchanges that start."""
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Let workers continue from the global parameters, or from the mean of those of the `present` workers."""
+        """Set joining workers to the global parameters, or to the mean parameters of the `present` workers."""
         if self.alike:
             return
         master = self._kept.get("master")
@@ -142,7 +142,7 @@ class Strategy(ABC):
         self.local[joining] = master if len(master) == 1 else master[joining]
 
     def forget(self, leaving: NDArray[np.intp]) -> None:
-        """Reset the inner optimisers of workers that leave."""
+        """Reset the inner optimiser state of leaving workers to zero."""
         for name, array in self._kept.items():
             if name.startswith("inner.") and not self.alike:
                 array[leaving] = 0
@@ -150,68 +150,68 @@ class Strategy(ABC):
     # What strategies are made of.
 
     def keep(self, name: str, array: NDArray[T]) -> NDArray[T]:
-        """Add an array to the state, to be changed in place only, and return it."""
+        """Add an array to the saved state and return it; callers may change it in place only."""
         assert name not in self._kept, f"two arrays are called {name}"
         self._kept[name] = array
         return array
 
     def keep_state(self, name: str, optimiser: Optimiser, rows: int) -> dict[str, NDArray[Any]]:
-        """Add the state of an optimiser of `rows` sets of parameters to the state, and return it."""
+        """Add an optimiser's state for `rows` sets of parameters to the saved state, and return it."""
         state = optimiser.state(rows, self.replicas.parameters)
         return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
 
     def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
-        """Add global parameters, float32 of shape (rows, n), and their optimiser's state to the state; return both."""
+        """Add global parameters, float32 of shape (rows, n), and `outer`'s state to the saved state; return both."""
         master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
         return master, self.keep_state("outer", outer, rows)
 
     def averager(self, what: str, averaging: Averaging, fragment: Fragment | None = None, label: str = "") -> Averager:
-        """Return an averager of `what` of a fragment, or of the whole model; its residuals belong to the state."""
+        """Return an averager of `what` for a fragment or the whole model; its residuals join the saved state."""
         fragment = fragment or fragment_of(self.replicas, range(len(self.replicas.tensors)))
         made = self._averagers[label or what] = Averager(self.replicas, averaging, fragment, what)
         return made
 
     def offer(self, averaging: Averaging) -> None:
-        """Have another way to average beside those there are, as of `averager`, which `switch` brings into force."""
+        """Add an alternative averaging to every averager, which `switch` can activate."""
         for averager in self._averagers.values():
             averager.offer(averaging)
 
     @property
     def ways(self) -> list[list[Sparsifier]]:
-        """The schemes of each way to average that was offered; nothing where a strategy averages by none."""
+        """The schemes of each alternative averaging; empty for a strategy without averagers."""
         every = zip(*(averager.offers for averager in self._averagers.values()), strict=True)
         return [[model for one in offers for model in one.models] for offers in every]
 
     def prefixes(self, number: int) -> tuple[str, ...]:
-        """Return what the names of all in the state begin with that is of the schemes of a way to average."""
+        """Return the name prefixes of the state arrays that belong to the schemes of averaging `number`."""
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Bring a way to average into force, 0 for the first; its scheme takes over the residual."""
+        """Activate averaging `number`, 0 for the first; its schemes take over the residuals."""
         for averager in self._averagers.values():
             averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
-        """Return the average of the rows of the `active` workers, and its exchanges."""
+        """Return the average of the rows of the `active` workers, and the exchanges that compute it."""
         if self.late.size and not averager.keeps:
             behind = np.isin(np.arange(self.workers)[self.active], self.late)
             self.note("late_lost", float(np.linalg.norm(rows[behind].astype(np.float64))))
         return averager(rows, self.iteration, delay, self.active, self.late)
 
     def descend(self, gradients: Values) -> None:
-        """Move the parameters of the workers `active` by the inner optimiser."""
+        """Update the parameters of the `active` workers by a step of the inner optimiser."""
         self.inner.step(self.local, gradients, self._inner_state, ALL if self.alike else self.active)
 
     def due(self, period: int, late: bool = False) -> bool:
-        """Return whether workers synchronise after this inner step; with `late` the first time is one later."""
+        """Return whether workers synchronise after this inner step; `late` delays every synchronisation by one step."""
         return self.iteration % period == 0 < self.iteration if late else (self.iteration + 1) % period == 0
 
     def note(self, name: str, value: float | Floats) -> None:
-        """Add a number, or one of each worker that takes part, to the statistics of this step."""
+        """Record a statistic of this step: a number, or one number per participating worker."""
         self._stats[name] = value
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes of a worker's arrays of the state by name, for the whole model, without schemes."""
+        """Return the bytes of each state array of a worker by name, for the whole model, without the schemes' state."""
         entries, scale = self.replicas.parameters, self.replicas.scale
         return {
             name: array.nbytes / len(array) * (scale if array.shape[-1] == entries else 1.0)
@@ -219,7 +219,7 @@ class Strategy(ABC):
         }
 
     def save(self) -> State:
-        """Return all that the next steps depend on, besides the options: arrays that ``numpy.savez`` can store."""
+        """Return all state but the options that later steps depend on, as arrays for ``numpy.savez``."""
         state: State = {"strategy": np.array(self.name), "iteration": np.array(self.iteration)}
         if len(self.ways) > 1:
             state["in force"] = np.array(next(iter(self._averagers.values())).number)
@@ -229,7 +229,7 @@ class Strategy(ABC):
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned; raise ValueError if it is not of a strategy with the same options."""
+        """Resume from a saved state; raise ValueError if it is of another strategy or of other options."""
         if "strategy" in state and str(state["strategy"]) != self.name:
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
         models, own = self._models(), self.save()
@@ -250,7 +250,7 @@ class Strategy(ABC):
         self.iteration = int(state["iteration"])
 
     def _models(self) -> dict[str, Sparsifier]:
-        """Return every scheme, also those not in force, by what the names of its arrays begin with."""
+        """Return all schemes, inactive ones included, by the name prefix of their state arrays."""
         return {
             f"{prefix}{place}/": model
             for number in range(len(self.ways))
@@ -284,7 +284,7 @@ class Strategy(ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """Workers train alone, and synchronise after H = `period` inner steps; with `one_late` after H + 1, 2 H + 1, ..."""
+    """Workers train locally, and synchronise every H = `period` inner steps; `one_late`: after H + 1, 2 H + 1, ..."""
 
     def __init__(self, replicas: Replicas, inner: Optimiser, period: int, one_late: bool = False) -> None:
         super().__init__(replicas, inner)
@@ -297,10 +297,10 @@ class PeriodicStrategy(Strategy):
 
     @abstractmethod
     def _synchronise(self) -> list[Sync]:
-        """Synchronise the `active` workers, and return the exchanges that begin."""
+        """Synchronise the `active` workers, and return the exchanges that start."""
 
 
 def row_distances(rows: Values, point: Values) -> Floats:
-    """Return the distance of each row, shape (P, n), from a point, or from one for each; float64 of shape (P,)."""
+    """Return the Euclidean distance of each row, shape (P, n), from `point`, shape (n,) or (P, n); shape (P,)."""
     found: Floats = np.linalg.norm((rows - point).astype(np.float64), axis=1)
     return found

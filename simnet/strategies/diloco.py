@@ -84,7 +84,7 @@ class DiLoCo(PeriodicStrategy):
         return syncs
 
     def _pseudo_gradient(self) -> tuple[Values, list[Sync]]:
-        """Return the average pseudo-gradient, and the exchanges that made it."""
+        """Return the average pseudo-gradient, shape (n,), and the exchanges that compute it."""
         local = self.local[self.active]
         if self.compat == "paper":
             moved = self.master - local

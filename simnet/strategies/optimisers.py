@@ -28,7 +28,7 @@ ALL = slice(None)
 
 
 def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
-    """Return the index of some rows and columns of an array; for slices it gives a view."""
+    """Return the index of rows and columns in a 2-D array; with a slice it selects a view."""
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return rows[:, np.newaxis], columns
@@ -43,13 +43,13 @@ class Optimiser(ABC):
 
     @abstractmethod
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return the state before the first step by name: arrays of `rows` rows for n parameters."""
+        """Return the zeroed state before the first step: arrays by name, with `rows` rows for n parameters each."""
 
     @abstractmethod
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Move parameters, shape (rows, n), by gradients of some rows and columns in place, and update the state."""
+        """Update the given rows and columns of `parameters`, shape (rows, n), and of `state` by gradients, in place."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class SGD(Optimiser):
             raise ValueError("nesterov: true needs a momentum > 0 of the same optimiser, got 0")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return the momentum v, float32 of shape (rows, n), where there is one."""
+        """Return the zeroed momentum buffer, float32 of shape (rows, n); empty without momentum."""
         return {"momentum": np.zeros((rows, parameters), dtype=np.float32)} if self.momentum else {}
 
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Move parameters by one step, in place; see `Optimiser.step`."""
+        """Update parameters and momentum by one step of stochastic gradient descent, in place."""
         at = row_column_index(rows, columns)
         moved, step = parameters[at], gradients
         if self.weight_decay:
@@ -138,14 +138,14 @@ class AdamW(Optimiser):
     weight_decay: Decay = 0.01
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return both means, float32 of shape (rows, n), and the steps of each row, int64 of shape (rows, 1)."""
+        """Return both zeroed moments, float32 of shape (rows, n), and step counts per row, int64 of shape (rows, 1)."""
         means = {name: np.zeros((rows, parameters), dtype=np.float32) for name in ("mean", "square")}
         return {**means, "steps": np.zeros((rows, 1), dtype=np.int64)}
 
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Move parameters by one step, in place; see `Optimiser.step`. A step of some columns counts for their rows."""
+        """Update parameters and moments by one AdamW step, in place; a step of some columns counts for the row."""
         at = row_column_index(rows, columns)
         moved, mean, square = parameters[at], state["mean"][at], state["square"][at]
         state["steps"][rows] += 1
@@ -173,13 +173,13 @@ class SignDescent(Optimiser):
     weight_decay: Decay = 0.0
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return nothing: it remembers nothing."""
+        """Return an empty state: descent by signs has none."""
         return {}
 
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Move parameters by one step, in place; see `Optimiser.step`."""
+        """Update parameters by one step of descent by signs, in place."""
         at = row_column_index(rows, columns)
         moved = parameters[at]
         moved *= np.float32(1 - self.lr * self.weight_decay)

@@ -1,4 +1,4 @@
-"""What is trained: the replicas of a model, and fragments of it."""
+"""The replicas of a model in training, and fragments of the model."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ class Replicas:
 
     @cached_property
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        """Name and entries of each tensor."""
+        """Name and number of entries of each tensor."""
         return named_layers(self.layers, self.parameters)
 
     @property
     def parameters(self) -> int:
-        """The number of parameters n."""
+        """Number of parameters n."""
         return int(self.initial.size)
 
 
 class Fragment(NamedTuple):
-    """A part of a model with an exchange of its own: numbers of its tensors, and the place of its parameters."""
+    """A part of a model that is exchanged on its own: its tensor numbers, and the index of its parameters."""
 
     layers: tuple[int, ...]
     entries: Index
 
 
 def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
-    """Return the fragment of the tensors with the given numbers."""
+    """Return the fragment that consists of the tensors with the given numbers."""
     own = tuple(sorted(layers))
     ends = np.cumsum([size for _, size in replicas.tensors])
     begins = ends - [size for _, size in replicas.tensors]
@@ -75,7 +75,7 @@ def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
 
 
 def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
-    """Return the fragments of a model: runs of tensors of about equal size, or those of the given names."""
+    """Return a model's fragments: so many runs of tensors of about equal size, or one per list of tensor names."""
     names = [name for name, _ in replicas.tensors]
     if not isinstance(fragments, int) and not _names_in_lists(fragments):
         raise ValueError(f"fragments must be a whole number, or lists of names of layers, got {fragments!r:.200}")
@@ -109,7 +109,7 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
 
 
 def _names_in_lists(given: object) -> bool:
-    """Return whether something is a list of lists of names."""
+    """Return whether an object is a sequence of sequences of strings."""
     lists = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
     return all(
         isinstance(one, Sequence) and not isinstance(one, str) and all(isinstance(name, str) for name in one)

@@ -95,7 +95,7 @@ class SPARTA(DiLoCo):
         return [*syncs, *self._synchronise()] if outer else syncs
 
     def _syncs(self, mask: NDArray[np.bool_], workers: int) -> list[Sync]:
-        """Return what is sent of each tensor."""
+        """Return the mask broadcast, if any, and the all-reduce of the masked parameters of each tensor."""
         replicas, syncs, end = self.replicas, list[Sync](), 0
         if self._masks == "broadcast" and workers not in self._spread:
             self._spread[workers] = broadcast_tensors(replicas, "masks", _BOOL, self._broadcast, workers, 0)
